@@ -1,0 +1,70 @@
+"""Who owns which block: a free list a table, and for each sequence the blocks it holds in each table.
+
+The physical blocks belong to a stage; this is only the bookkeeping, in plain Python, with no tensor in it. Stages
+with a block list for each layer (as the first post has) use one table a layer.
+"""
+
+from __future__ import annotations
+
+
+class OutOfBlocks(RuntimeError):
+    """The pool has too few free blocks. Raised before anything is changed: free a sequence and try again."""
+
+
+class BlockTables:
+    """num_tables independent pools of num_blocks blocks, each block_size tokens long."""
+
+    def __init__(self, num_tables: int, num_blocks: int, block_size: int) -> None:
+        self.num_tables = num_tables
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        # Popped from the end, so that block 0 is handed out first and a freed block is reused soon.
+        self._free = [list(reversed(range(num_blocks))) for _ in range(num_tables)]
+        self._held: dict[int, list[list[int]]] = {}
+
+    def __contains__(self, seq_id: int) -> bool:
+        return seq_id in self._held
+
+    def __len__(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self._held)
+
+    def of(self, seq_id: int, table: int) -> list[int]:
+        """Block ids of one sequence in one table, in token order."""
+        return self._held[seq_id][table]
+
+    @property
+    def num_free(self) -> int:
+        """Free blocks of the fullest table."""
+        return min(len(free) for free in self._free)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def reserve(self, num_tokens: dict[int, int]) -> None:
+        """Let each sequence seq_id hold blocks for num_tokens[seq_id] tokens: all of them, or none and OutOfBlocks."""
+        missing = {
+            seq_id: self.blocks_for(n) - (len(self._held[seq_id][0]) if seq_id in self._held else 0)
+            for seq_id, n in num_tokens.items()
+        }
+        needed = sum(max(0, n) for n in missing.values())
+        if needed > self.num_free:
+            raise OutOfBlocks(
+                f"{needed} more blocks of {self.block_size} tokens are needed, {self.num_free} of num_blocks="
+                f"{self.num_blocks} are free: nothing was written; free a sequence or give the stage more blocks"
+            )
+        for seq_id, n in missing.items():
+            tables = self._held.setdefault(seq_id, [[] for _ in range(self.num_tables)])
+            for free, blocks in zip(self._free, tables, strict=True):
+                blocks.extend(free.pop() for _ in range(n))
+
+    def free(self, seq_id: int) -> None:
+        """Give back every block of a sequence. Raises KeyError when it holds none."""
+        for free, blocks in zip(self._free, self._held.pop(seq_id), strict=True):
+            free.extend(reversed(blocks))
+
+    def check(self) -> None:
+        """Every block of every table is free once, or held by one sequence once."""
+        for table, free in enumerate(self._free):
+            blocks = free + [block for tables in self._held.values() for block in tables[table]]
+            assert sorted(blocks) == list(range(self.num_blocks)), f"table {table}: blocks lost or owned twice"

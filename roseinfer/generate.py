@@ -1,0 +1,96 @@
+"""The plain continuous loop that drives any stage: admit, prefill, decode, retire (Orca: Yu et al., 2022)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+
+from torch import Tensor
+
+from .blocks import OutOfBlocks
+from .sampling import sample
+from .sequence import SamplingParams, Sequence
+from .stage import Stage
+
+
+def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
+    """Run all prompts to their end; finished sequences in the order of the prompts, every block free again.
+
+    params: one for all, or one for each prompt. Raises ValueError for a request that can never fit, before any runs.
+    """
+    if isinstance(params, SamplingParams):
+        params = [params] * len(prompts)
+    if len(params) != len(prompts):
+        raise ValueError(f"params must be one SamplingParams or {len(prompts)} of them, got {len(params)}")
+    seqs = [Sequence(list(prompt), p) for prompt, p in zip(prompts, params, strict=True)]
+    for _ in stream(stage, seqs):
+        pass
+    return seqs
+
+
+def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]:
+    """Yield (sequence, token id) as tokens are made, many sequences interleaved, until all have finished.
+
+    A waiting sequence joins as soon as a place and its worst case of blocks are free, so a running one never finds
+    the pool empty. Whatever ends the loop (an error, Ctrl-C, the consumer closing it), every block is freed.
+    Raises ValueError for a request that can never fit, before any runs.
+    """
+    for seq in seqs:
+        stage.check_fits(seq)
+    waiting, running = deque(seqs), []
+    try:
+        while waiting or running:
+            while waiting and _has_room(stage, waiting[0], running):
+                seq = waiting.popleft()
+                running.append(seq)
+                yield from _commit(stage, [seq], running, stage.prefill(seq).unsqueeze(0))
+            if running:
+                yield from _commit(stage, list(running), running, stage.decode(running))
+            elif waiting:
+                raise OutOfBlocks(
+                    f"sequence {waiting[0].seq_id} cannot start: others hold the blocks or places it needs"
+                )
+    finally:
+        for seq in running:
+            if stage.holds(seq):
+                stage.free(seq)
+
+
+def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
+    """One step for sequences that are running: decode, sample, append. Returns the new token ids."""
+    tokens = sample(stage.decode(seqs), seqs)
+    for seq, token in zip(seqs, tokens, strict=True):
+        seq.append(token)
+    return tokens
+
+
+def _has_room(stage: Stage, seq: Sequence, running: list[Sequence]) -> bool:
+    """True when a place is free and, with every running sequence grown to its end, enough blocks are too."""
+    tables = stage.tables
+    if len(tables) >= stage.max_num_seqs:
+        return False
+    promised = sum(tables.blocks_for(s.max_len - 1) - len(tables.of(s.seq_id, 0)) for s in running)
+    return tables.blocks_for(seq.max_len - 1) <= tables.num_free - promised
+
+
+def _commit(
+    stage: Stage, seqs: list[Sequence], running: list[Sequence], logits: Tensor
+) -> Iterator[tuple[Sequence, int]]:
+    """Sample a token for each row, retire the sequences that it finishes, then hand the tokens out."""
+    tokens = sample(logits, seqs)
+    for seq, token in zip(seqs, tokens, strict=True):
+        seq.append(token)
+        seq.finish_reason = _finish_reason(seq, stage.config.eos_token_id)
+        if seq.finish_reason:
+            stage.free(seq)
+            running.remove(seq)
+    yield from zip(seqs, tokens, strict=True)
+
+
+def _finish_reason(seq: Sequence, eos_token_id: int | None) -> str | None:
+    if seq.last_token_id in seq.params.stop_token_ids:
+        return "stop"
+    if seq.last_token_id == eos_token_id and not seq.params.ignore_eos:
+        return "stop"
+    return "length" if len(seq) >= seq.max_len else None

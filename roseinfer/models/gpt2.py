@@ -1,0 +1,89 @@
+"""GPT-2 over flat tokens (Radford et al., 2019), with the attention left to the caller.
+
+Tokens of all sequences lie one after another in one [N] batch, so prefill, decode and mixed batches share one
+forward. What a token may look at is known only to the KV cache, hence `attend`:
+
+    attend(layer: int, q[N, H, D], k[N, H_kv, D], v[N, H_kv, D]) -> [N, H, D]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import ModelConfig
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Attention(nn.Module):
+    """q, k and v from one matrix product, the caller's attention, then the output projection."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.head_counts = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        self.c_attn = nn.Linear(config.hidden_size, sum(self.head_counts) * config.head_dim)
+        self.c_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size)
+
+    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
+        heads = self.c_attn(x).view(x.size(0), -1, self.head_dim)
+        q, k, v = heads.split(self.head_counts, dim=1)
+        return self.c_proj(attend(layer, q, k, v).flatten(1))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.c_proj = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
+        x = x + self.attn(self.ln_1(x), layer, attend)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT2(nn.Module):
+    """Module names follow the HF checkpoint, so that loading is a rename-free copy (see hf.py for the transposes)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.wpe = nn.Embedding(config.max_model_len, config.hidden_size)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+
+    @property
+    def device(self) -> torch.device:
+        return self.wte.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.wte.weight.dtype
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """token_ids [N], positions [N] -> hidden [N, C], normalised and ready for `logits`."""
+        x = self.wte(token_ids) + self.wpe(positions)
+        for layer, block in enumerate(self.h):
+            x = block(x, layer, attend)
+        return self.ln_f(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [N, C] -> logits [N, V]; the output matrix is the token embedding (tied)."""
+        return F.linear(hidden, self.wte.weight)

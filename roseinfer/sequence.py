@@ -1,0 +1,106 @@
+"""A request while it runs: its tokens, what it asked for, and how much of it is in the KV cache."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+
+_ids = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a request's tokens are chosen and when it ends.
+
+    max_tokens: new tokens at most. temperature: 0 is greedy. top_k: 0 keeps all. top_p: 1 keeps all.
+    stop_token_ids end the request, and so does the model's own end token unless ignore_eos; the token that ended it
+    is kept in the output. seed: the same tokens whatever else is in the batch (None: torch's global generator).
+    Raises ValueError for a value out of range.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_int(self.max_tokens) and self.max_tokens >= 1,
+            "max_tokens",
+            self.max_tokens,
+            "an integer >= 1",
+        )
+        _require(
+            0 <= self.temperature < float("inf"),
+            "temperature",
+            self.temperature,
+            "a number >= 0 (0 is greedy)",
+        )
+        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "an integer >= 0 (0 keeps all)")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "a number above 0 and at most 1 (1 keeps all)")
+        _require(
+            not isinstance(self.stop_token_ids, int) and all(_is_int(t) and t >= 0 for t in self.stop_token_ids),
+            "stop_token_ids", self.stop_token_ids, "a tuple of token ids",
+        )  # fmt: skip
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        _require(
+            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
+            "seed", self.seed, "None or an integer from 0 to 2**63 - 1",
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request: token_ids holds the prompt, then every token appended. Raises ValueError for an empty prompt.
+
+    num_cached_tokens counts the tokens whose K and V are in a stage's cache; it is also the position of the next
+    input token, and only a stage changes it. finish_reason is None while running, then "length" or "stop".
+    """
+
+    token_ids: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    num_prompt_tokens: int = field(init=False)
+    num_cached_tokens: int = field(init=False, default=0)
+    finish_reason: str | None = field(init=False, default=None)
+    seq_id: int = field(init=False, default_factory=lambda: next(_ids))
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.params, SamplingParams), "params", self.params, "a SamplingParams")
+        is_list = isinstance(self.token_ids, List) and not isinstance(self.token_ids, str)
+        valid = is_list and len(self.token_ids) > 0 and all(_is_int(t) and t >= 0 for t in self.token_ids)
+        _require(valid, "token_ids", self.token_ids, "a non-empty list of token ids (integers >= 0)")
+        self.token_ids = list(self.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def last_token_id(self) -> int:
+        return self.token_ids[-1]
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The tokens after the prompt."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def max_len(self) -> int:
+        """Tokens it has at the end if nothing stops it before max_tokens."""
+        return self.num_prompt_tokens + self.params.max_tokens
+
+    def append(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")

@@ -1,0 +1,178 @@
+"""The one seam of the course: what every stage promises, and the three named phases of a decode step.
+
+Stages differ in how the KV cache is kept and in how one decode step is run. A stage fills in four methods:
+
+    build(seqs) -> step            the cache as attention wants it (a gather, or block tables)
+    step(layer, q, k, v)           attention of one layer, called by the model; keeps the new k and v
+    append(seqs, step)             write the new token's K and V of every layer into the cache
+    write_prompt(seq, layer, k, v) write a whole prompt's K and V
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .blocks import BlockTables
+from .models import GPT2, Attend
+from .profiling import span
+from .sequence import Sequence
+
+
+class Stage(ABC):
+    """A KV cache and the decode step over it.
+
+    model: from load_model. num_blocks: blocks of block_size tokens in each layer. max_num_seqs: sequences held at
+    once. Raises ValueError for a size below 1, and blocks.OutOfBlocks when the pool cannot take what is asked.
+    """
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__dict__.get("name", cls.__name__)
+
+    def __init__(self, model: GPT2, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
+        for arg, value in (
+            ("num_blocks", num_blocks),
+            ("block_size", block_size),
+            ("max_num_seqs", max_num_seqs),
+        ):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{arg} must be an integer >= 1, got {value!r}")
+        self.model = model
+        self.config = model.config
+        self.block_size = block_size
+        self.max_num_seqs = max_num_seqs
+        self.tables = BlockTables(self.config.num_layers, num_blocks, block_size)
+
+    # What callers use.
+
+    @torch.inference_mode()
+    def prefill(self, seq: Sequence) -> Tensor:
+        """Cache all tokens of a sequence; logits [V] of the last one. The caller samples and appends.
+
+        Raises ValueError when the stage holds it already, is full, or can never fit it; OutOfBlocks when the pool is
+        short now. On any error nothing of the sequence stays behind.
+        """
+        self.check_fits(seq)
+        if seq.seq_id in self.tables:
+            raise ValueError(f"sequence {seq.seq_id} is already held by {self.name}: decode it, or free it first")
+        if len(self.tables) >= self.max_num_seqs:
+            raise ValueError(f"{self.name} already holds max_num_seqs={self.max_num_seqs} sequences: free one first")
+        try:
+            self.tables.reserve({seq.seq_id: len(seq)})
+            attend = PromptAttention()
+            with span("roseinfer.prefill"):
+                token_ids = torch.tensor(seq.token_ids, device=self.model.device)
+                hidden = self.model(token_ids, torch.arange(len(seq), device=self.model.device), attend)
+                logits = self.model.logits(hidden[-1:])[0]
+                for layer, (k, v) in enumerate(attend.keys_values):
+                    self.write_prompt(seq, layer, k, v)
+            seq.num_cached_tokens = len(seq)
+        except BaseException:
+            if seq.seq_id in self.tables:
+                self.free(seq)
+            raise
+        return logits
+
+    @torch.inference_mode()
+    def decode(self, seqs: list[Sequence]) -> Tensor:
+        """Cache each sequence's last token and return the logits [B, V] that follow it; row i belongs to seqs[i].
+
+        Raises ValueError for a sequence that is not held, named twice, or has no new token; OutOfBlocks before
+        anything is written.
+        """
+        self._check_decodable(seqs)
+        with span("roseinfer.decode_step_sessions.total"):
+            self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
+            token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=self.model.device)
+            # Each sequence counts its own positions. The posts' code gave all of them the batch's longest length.
+            positions = torch.tensor([seq.num_cached_tokens for seq in seqs], device=self.model.device)
+            step = self.build(seqs)
+            with span("roseinfer.model.forward"):
+                logits = self.model.logits(self.model(token_ids, positions, step))
+            with span("roseinfer.kv.append_token"):
+                self.append(seqs, step)
+            for seq in seqs:
+                seq.num_cached_tokens += 1
+        return logits
+
+    def free(self, seq: Sequence) -> None:
+        """Give back all blocks of a sequence. Raises ValueError when the stage does not hold it: freed twice, say."""
+        if seq.seq_id not in self.tables:
+            raise ValueError(f"sequence {seq.seq_id} is not held by {self.name}: never prefilled, or freed already")
+        self.tables.free(seq.seq_id)
+        seq.num_cached_tokens = 0
+
+    def holds(self, seq: Sequence) -> bool:
+        return seq.seq_id in self.tables
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.tables.num_free
+
+    def check_fits(self, seq: Sequence) -> None:
+        """Raises ValueError when the sequence could never run to its max_tokens here, however empty the pool."""
+        longest = max(len(seq), seq.max_len)
+        if longest > self.config.max_model_len:
+            raise ValueError(
+                f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens} is {longest} tokens, "
+                f"allowed: max_model_len={self.config.max_model_len}"
+            )
+        if max(seq.token_ids) >= self.config.vocab_size:
+            raise ValueError(f"token id {max(seq.token_ids)} is out of range: vocab_size={self.config.vocab_size}")
+        needed = self.tables.blocks_for(longest - 1)  # the last token is returned, never cached
+        if needed > self.tables.num_blocks:
+            raise ValueError(
+                f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens} needs {needed} blocks of "
+                f"{self.block_size} tokens, allowed: num_blocks={self.tables.num_blocks}"
+            )
+
+    # What a stage fills in.
+
+    @abstractmethod
+    def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write k, v [N, H_kv, D] of a prompt into the sequence's blocks of that layer, from its first token on."""
+
+    @abstractmethod
+    def build(self, seqs: list[Sequence]) -> Attend:
+        """The cached K and V of all sequences in the form that this stage's attention reads."""
+
+    @abstractmethod
+    def append(self, seqs: list[Sequence], step: Attend) -> None:
+        """Write every layer's K and V of the new tokens, which `step` kept, into the cache."""
+
+    def _check_decodable(self, seqs: list[Sequence]) -> None:
+        if not seqs:
+            raise ValueError("seqs must name at least one sequence, got an empty list")
+        if len({seq.seq_id for seq in seqs}) != len(seqs):
+            raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
+        for seq in seqs:
+            if seq.seq_id not in self.tables:
+                raise ValueError(f"sequence {seq.seq_id} is not held by {self.name}: prefill it first")
+            if len(seq) != seq.num_cached_tokens + 1:
+                raise ValueError(
+                    f"sequence {seq.seq_id} has {len(seq)} tokens and {seq.num_cached_tokens} cached: decode wants "
+                    "exactly one new token; append the sampled token before each step"
+                )
+            if len(seq) > self.config.max_model_len:
+                raise ValueError(
+                    f"sequence {seq.seq_id} has {len(seq)} tokens, max_model_len={self.config.max_model_len}"
+                )
+
+
+class PromptAttention:
+    """Causal attention of one prompt over itself. Keeps k and v [N, H_kv, D] of every layer for the cache."""
+
+    def __init__(self) -> None:
+        self.keys_values: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.keys_values.append((k, v))
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))  # [1, H, N, D]
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.squeeze(0).transpose(0, 1)

@@ -1,0 +1,32 @@
+"""Models that tests share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracles import small_model
+
+from roseinfer.models import GPT2, load_model
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small() -> GPT2:
+    return small_model()
+
+
+@pytest.fixture(scope="session")
+def grouped() -> GPT2:
+    """Four query heads over two key/value heads."""
+    return small_model(num_kv_heads=2)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> GPT2:
+    return load_model("tiny")
+
+
+@pytest.fixture(scope="session")
+def gpt2_shape() -> GPT2:
+    return load_model("random:gpt2")

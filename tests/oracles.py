@@ -1,0 +1,48 @@
+"""What tests compare against, and inputs that they share."""
+
+from __future__ import annotations
+
+import torch
+
+from roseinfer.models import GPT2, ModelConfig, random_model, to_hf
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+
+def small_model(num_kv_heads: int = 4, seed: int = 1) -> GPT2:
+    """Two layers whose weights are large enough that attention and positions decide which token comes next."""
+    config = ModelConfig(
+        architecture="gpt2", vocab_size=97, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=num_kv_heads,
+        head_dim=8, intermediate_size=64, max_model_len=192,
+    )  # fmt: skip
+    model = random_model(config, seed)
+    for p in model.parameters():
+        if p.dim() > 1:
+            p.mul_(12)
+    return model
+
+
+def prompts_of(lengths: list[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+def hf_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    """transformers' greedy tokens, each prompt alone, so that no padding is involved."""
+    hf = to_hf(model)
+    outputs = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = hf.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
+            eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        outputs.append(out[0, len(prompt) :].tolist())
+    return outputs
+
+
+def start(stage: Stage, prompt: list[int], max_tokens: int) -> Sequence:
+    """A prefilled sequence with its first greedy token appended."""
+    seq = Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    seq.append(int(stage.prefill(seq).argmax()))
+    return seq

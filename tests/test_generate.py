@@ -1,0 +1,130 @@
+"""Requests, the continuous loop and the block bookkeeping, apart from any one stage."""
+
+from __future__ import annotations
+
+import pytest
+from oracles import prompts_of
+
+from roseinfer.blocks import BlockTables, OutOfBlocks
+from roseinfer.generate import generate, stream
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+from stages import LADDER
+
+Newest = LADDER[-1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0), ("max_tokens", 2.5), ("max_tokens", True), ("temperature", -0.1),
+        ("temperature", float("nan")), ("temperature", float("inf")), ("top_k", -1), ("top_k", 1.5), ("top_p", 0.0),
+        ("top_p", 1.1), ("top_p", float("nan")), ("stop_token_ids", 5), ("stop_token_ids", (-1,)), ("seed", -1),
+        ("seed", 1.0),
+    ],
+)  # fmt: skip
+def test_sampling_params_name_the_field_and_the_value(field, value):
+    with pytest.raises(ValueError, match=f"^{field} must be .*, got {value!r}".replace("(", r"\(").replace(")", r"\)")):
+        SamplingParams(**{field: value})
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(TypeError, match="max_token"):
+        SamplingParams(max_token=3)
+    with pytest.raises(AttributeError):
+        Sequence([1]).max_token = 3
+
+
+@pytest.mark.parametrize("token_ids", [[], "text", [1, -1], [1.0], None, 7])
+def test_a_prompt_is_a_list_of_token_ids(token_ids):
+    with pytest.raises(ValueError, match="^token_ids must be"):
+        Sequence(token_ids)
+
+
+def test_a_sequence_copies_its_prompt_and_keeps_outputs_apart():
+    prompt = [4, 5]
+    seq = Sequence(prompt, SamplingParams(max_tokens=2))
+    seq.append(6)
+    assert (prompt, seq.token_ids, seq.output_ids, len(seq), seq.last_token_id) == (
+        [4, 5],
+        [4, 5, 6],
+        [6],
+        3,
+        6,
+    )
+
+
+def test_stop_tokens_end_a_request_and_stay_in_the_output(small):
+    [plain] = reference_generate(small, [[3, 4, 5]], 12)
+    stop = plain[4]
+    params = SamplingParams(max_tokens=12, stop_token_ids=(stop,))
+    [seq] = generate(Newest(small, num_blocks=4), [[3, 4, 5]], params)
+    assert seq.output_ids == plain[: plain.index(stop) + 1] and seq.finish_reason == "stop"
+
+
+def test_the_models_end_token_ends_a_request_unless_ignored(tiny):
+    from roseinfer.models import load_tokenizer
+
+    prompt = load_tokenizer("tiny").encode("Return a new").ids
+    stage = Newest(tiny, num_blocks=16)
+    [free_run] = generate(stage, [prompt], SamplingParams(max_tokens=200, ignore_eos=True))
+    [stopped] = generate(stage, [prompt], SamplingParams(max_tokens=200))
+    eos = tiny.config.eos_token_id
+    assert eos in free_run.output_ids, "the bundled model should end its text within 200 tokens"
+    assert stopped.output_ids == free_run.output_ids[: free_run.output_ids.index(eos) + 1]
+    assert (stopped.finish_reason, free_run.finish_reason) == ("stop", "length")
+
+
+def test_tokens_stream_while_others_still_wait(small):
+    """Two places, three requests: the third starts when the first ends, and tokens come one step at a time."""
+    seqs = [
+        Sequence(p, SamplingParams(max_tokens=n)) for p, n in zip(prompts_of([2, 2, 2], 97), [2, 4, 2], strict=True)
+    ]
+    order = [seqs.index(seq) for seq, _ in stream(Newest(small, num_blocks=4, max_num_seqs=2), seqs)]
+    assert order == [0, 1, 0, 1, 2, 1, 2, 1]
+
+
+def test_a_running_request_never_finds_the_pool_empty(small):
+    """Five blocks of 4 tokens; each request may grow to three of them: the loop runs one at a time and loses none."""
+    stage = Newest(small, num_blocks=5, block_size=4)
+    prompts = prompts_of([3, 4, 2, 4], 97)
+    seqs = generate(stage, prompts, SamplingParams(max_tokens=8))
+    assert [seq.output_ids for seq in seqs] == reference_generate(small, prompts, 8)
+    assert stage.num_free_blocks == 5
+
+
+def test_a_loop_that_cannot_start_says_so(small):
+    stage = Newest(small, num_blocks=2)
+    stage.prefill(Sequence([1] * 65, SamplingParams(max_tokens=1)))
+    with pytest.raises(OutOfBlocks, match="others hold the blocks"):
+        generate(stage, [[1]], SamplingParams())
+
+
+def test_one_params_a_prompt(small):
+    with pytest.raises(ValueError, match="2 of them, got 1"):
+        generate(Newest(small, num_blocks=2), [[1], [2]], [SamplingParams()])
+    assert generate(Newest(small, num_blocks=2), [], SamplingParams()) == []
+
+
+def test_block_tables_reserve_all_or_nothing():
+    tables = BlockTables(num_tables=2, num_blocks=3, block_size=4)
+    tables.reserve({7: 4, 8: 5})
+    assert (tables.of(7, 0), tables.of(8, 1), tables.num_free, len(tables)) == ([0], [1, 2], 0, 2)
+    with pytest.raises(OutOfBlocks, match="2 more blocks of 4 tokens are needed, 0 of num_blocks=3"):
+        tables.reserve({7: 8, 9: 1})
+    assert 9 not in tables and tables.of(7, 1) == [0]
+    tables.reserve({7: 3})  # fewer tokens than it holds blocks for: nothing is taken away
+    tables.free(8)
+    tables.check()
+    tables.reserve({7: 9})
+    assert tables.of(7, 0) == [0, 1, 2]
+    with pytest.raises(KeyError):
+        tables.free(8)
+
+
+def test_the_block_check_finds_a_block_that_is_lost():
+    tables = BlockTables(num_tables=1, num_blocks=2, block_size=4)
+    tables.reserve({1: 4})
+    tables.of(1, 0).pop()
+    with pytest.raises(AssertionError, match="lost or owned twice"):
+        tables.check()

@@ -1,0 +1,215 @@
+"""GPT-2 against transformers, and every way in which loading can go wrong: one clear error each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from oracles import prompts_of, small_model
+from safetensors.torch import load_file, save_file
+
+from roseinfer.models import ModelConfig, ModelLoadError, load_model, load_tokenizer, to_hf
+from roseinfer.models.hf import config_from_hf
+from roseinfer.models.load import TINY
+from roseinfer.reference import reference_generate, reference_logits
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A small model saved by transformers, as a user would have it."""
+    to_hf(small_model()).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit_config(folder: Path, **changes) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def edit_tensors(folder: Path, edit) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("fixture", ["small", "tiny", "gpt2_shape"])
+def test_logits_equal_transformers(fixture, request):
+    model = request.getfixturevalue(fixture)
+    hf = to_hf(model)
+    for prompt in prompts_of([1, 13, 90], model.config.vocab_size):
+        expected = hf(torch.tensor([prompt])).logits[0]
+        assert (reference_logits(model, prompt) - expected).abs().max() < 1e-4
+
+
+def test_bundled_model_loads_in_transformers_unchanged_and_agrees(tiny):
+    from transformers import AutoTokenizer, GPT2LMHeadModel
+
+    hf = GPT2LMHeadModel.from_pretrained(TINY, dtype=torch.float32)
+    text = "Return a new list"
+    ids = load_tokenizer("tiny").encode(text).ids
+    assert AutoTokenizer.from_pretrained(TINY)(text)["input_ids"] == ids
+    out = hf.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert out[0, len(ids) :].tolist() == reference_generate(tiny, [ids], 24)[0]
+
+
+def test_bundled_tokenizer_round_trips_and_the_model_is_small():
+    tokenizer = load_tokenizer("tiny")
+    text = "def f(x):\n    return {'é': x}  # naïve — ☃\n"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.get_vocab_size() == load_model("tiny").config.vocab_size
+    assert sum(path.stat().st_size for path in TINY.iterdir() if path.suffix != ".png") <= 8_000_000
+
+
+def test_random_gpt2_is_gpt2_small_and_the_same_every_time(gpt2_shape):
+    assert sum(p.numel() for p in gpt2_shape.parameters()) == 124_439_808
+    assert gpt2_shape.config == config_from_hf(
+        {"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "eos_token_id": 50256}
+    )
+    again = load_model("random:gpt2")
+    assert all(torch.equal(a, b) for a, b in zip(gpt2_shape.parameters(), again.parameters(), strict=True))
+    assert not any(p.requires_grad for p in again.parameters()) and not again.training
+
+
+def test_a_local_folder_loads_in_every_dtype(folder, small):
+    loaded = load_model(str(folder))
+    # eos_token_id is not part of the sizes: transformers writes its own default into config.json
+    assert reference_generate(loaded, [[1, 2, 3]], 8) == reference_generate(small, [[1, 2, 3]], 8)
+    for dtype in (torch.float16, torch.bfloat16):
+        model = load_model(str(folder), dtype=dtype)
+        assert model.dtype == dtype and reference_logits(model, [1, 2]).dtype == dtype
+
+
+def test_shards_and_names_without_the_prefix_load_too(folder, small):
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    halves = {"a.safetensors": names[:9], "b.safetensors": names[9:]}
+    for file, part in halves.items():
+        save_file({name.removeprefix("transformer."): tensors[name] for name in part}, folder / file)
+    weight_map = {n.removeprefix("transformer."): file for file, part in halves.items() for n in part}
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert reference_generate(load_model(str(folder)), [[5]], 6) == reference_generate(small, [[5]], 6)
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="b.safetensors does not exist"):
+        load_model(str(folder))
+
+
+def test_masks_stored_by_old_checkpoints_are_passed_over(folder, small):
+    mask = torch.ones(1, 1, 4, 4)
+    edit_tensors(folder, lambda t: t.update({"transformer.h.0.attn.bias": mask, "h.1.attn.masked_bias": torch.ones(1)}))
+    assert reference_generate(load_model(str(folder)), [[5]], 6) == reference_generate(small, [[5]], 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bert"}, "model_type='bert' is not supported, only 'gpt2'"),
+        ({"activation_function": "relu"}, "activation_function='relu' is not supported, only 'gelu_new'"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
+        ({"n_head": 5}, "n_head=5 must divide n_embd=32"),
+        ({"n_layer": 3}, "weights are missing, first h.2"),
+        ({"n_layer": 1}, "belong to no part of the model, first h.1"),
+        ({"n_embd": 64}, r"has shape \(.*\), config.json says"),
+        ({"n_layer": "two"}, "num_layers must be a positive integer, got 'two'"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_named(folder, changes, message):
+    edit_config(folder, **changes)
+    with pytest.raises(ModelLoadError, match=message):
+        load_model(str(folder))
+
+
+def test_a_missing_size_is_named(folder):
+    config = json.loads((folder / "config.json").read_text())
+    del config["n_embd"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="config.json lacks n_embd"):
+        load_model(str(folder))
+
+
+def test_broken_files_are_named(folder):
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for broken in (whole[: len(whole) // 2], whole[:4], b"", b"not a checkpoint"):
+        weights.write_bytes(broken)
+        with pytest.raises(ModelLoadError, match="model.safetensors is truncated or not a safetensors file"):
+            load_model(str(folder))
+    weights.unlink()
+    with pytest.raises(ModelLoadError, match="model.safetensors does not exist"):
+        load_model(str(folder))
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match="config.json is not valid JSON"):
+        load_model(str(folder))
+    shutil.rmtree(folder)
+    with pytest.raises(ModelLoadError, match="no such folder"):
+        load_model(str(folder))
+
+
+def test_wrong_arguments_are_named(folder, tmp_path):
+    with pytest.raises(ModelLoadError, match="config.json does not exist"):
+        load_model(str(tmp_path))
+    with pytest.raises(ModelLoadError, match="is a file: give the folder"):
+        load_model(str(folder / "config.json"))
+    with pytest.raises(ModelLoadError, match="unknown shape 'random:gpt3', allowed: random:gpt2"):
+        load_model("random:gpt3")
+    with pytest.raises(ModelLoadError, match="dtype=torch.int8 is not supported"):
+        load_model("tiny", dtype=torch.int8)
+    with pytest.raises(ModelLoadError, match="device='gpu' is not a device"):
+        load_model("tiny", device="gpu")
+    with pytest.raises(ModelLoadError, match="has random weights and no tokenizer"):
+        load_tokenizer("random:gpt2")
+    with pytest.raises(ModelLoadError, match="tokenizer.json does not exist"):
+        load_tokenizer(str(folder))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_cuda_without_a_gpu_is_one_clear_line():
+    with pytest.raises(ModelLoadError, match="no CUDA device here, use device='cpu'"):
+        load_model("tiny", device="cuda")
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "openai-community/gpt2"])
+def test_a_hub_id_without_a_network_says_what_works(spec, monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelLoadError, match="the hub cannot be reached; 'tiny', 'random:gpt2' and local folders work"):
+        load_model(spec)
+
+
+def test_a_hub_model_loads_from_the_local_cache(folder, monkeypatch):
+    """The real path after a download: snapshot_download hands back a folder."""
+    asked = {}
+
+    def snapshot(repo_id, **options):
+        asked.update(options, repo_id=repo_id)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    assert load_model("someone/small").config.num_layers == 2
+    assert asked["repo_id"] == "someone/small" and "*.safetensors" in asked["allow_patterns"]
+
+
+def test_neither_folder_nor_hub_id():
+    with pytest.raises(ModelLoadError, match="neither a local folder nor a hub id"):
+        load_model("not a model")
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "num_layers", "head_dim", "max_model_len"])
+def test_config_sizes_are_positive_integers(field):
+    sizes = dict.fromkeys(
+        ["vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
+         "max_model_len"], 4,
+    )  # fmt: skip
+    for wrong in (0, -1, 2.0):
+        with pytest.raises(ValueError, match=f"{field} must be a positive integer, got {wrong}"):
+            ModelConfig(architecture="gpt2", **sizes | {field: wrong})
+    with pytest.raises(ValueError, match="num_kv_heads=3 must divide num_heads=4"):
+        ModelConfig(architecture="gpt2", **sizes | {"num_kv_heads": 3})
+
+
+def test_grouped_heads_have_no_hf_twin(grouped):
+    with pytest.raises(ValueError, match="num_kv_heads=2"):
+        to_hf(grouped)
