@@ -57,6 +57,14 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]
                 stage.free(seq)
 
 
+def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> list[Sequence]:
+    """Prefill every prompt and append its first token: a batch that is ready to decode. The caller frees it."""
+    seqs = [Sequence(list(prompt), params) for prompt in prompts]
+    for seq in seqs:
+        seq.append(sample(stage.prefill(seq).unsqueeze(0), [seq])[0])
+    return seqs
+
+
 def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
     """One step for sequences that are running: decode, sample, append. Returns the new token ids."""
     tokens = sample(stage.decode(seqs), seqs)

@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roseinfer.generate import decode_step, generate
+from roseinfer.generate import begin, decode_step, generate
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.profiling import count_ops
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from . import LADDER
@@ -63,9 +63,7 @@ def facts(stage_class: type[Stage]) -> dict[str, Any]:
     outputs = generate(stage_class(model, num_blocks=16), prompts, params)
 
     stage = stage_class(model, num_blocks=16)
-    seqs = [Sequence(prompt, params) for prompt in prompts]
-    for seq in seqs:
-        seq.append(int(stage.prefill(seq).argmax()))
+    seqs = begin(stage, prompts, params)
     ops = count_ops(lambda: decode_step(stage, seqs))
     return {
         "sha256": sha256(source_file(stage_class)),

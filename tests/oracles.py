@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 
 from roseinfer.models import GPT2, ModelConfig, random_model, to_hf
-from roseinfer.sequence import SamplingParams, Sequence
-from roseinfer.stage import Stage
 
 
 def small_model(num_kv_heads: int = 4, seed: int = 1) -> GPT2:
@@ -39,10 +37,3 @@ def hf_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[
         )  # fmt: skip
         outputs.append(out[0, len(prompt) :].tolist())
     return outputs
-
-
-def start(stage: Stage, prompt: list[int], max_tokens: int) -> Sequence:
-    """A prefilled sequence with its first greedy token appended."""
-    seq = Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
-    seq.append(int(stage.prefill(seq).argmax()))
-    return seq

@@ -14,10 +14,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from oracles import hf_generate, prompts_of, small_model, start
+from oracles import hf_generate, prompts_of, small_model
 
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.generate import decode_step, generate, stream
+from roseinfer.generate import begin, decode_step, generate, stream
 from roseinfer.reference import reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -96,7 +96,7 @@ def test_a_small_block_size_changes_nothing(stage_class, small):
 
 def test_logits_rows_follow_the_order_given(stage_class, small):
     stage = stage_class(small, num_blocks=4)
-    seqs = [start(stage, p, 8) for p in prompts_of([3, 7], small.config.vocab_size)]
+    seqs = begin(stage, prompts_of([3, 7], small.config.vocab_size), greedy(8))
     logits = stage.decode(list(reversed(seqs)))
     expected = torch.stack([reference_logits(small, seq.token_ids)[-1] for seq in reversed(seqs)])
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
@@ -104,7 +104,7 @@ def test_logits_rows_follow_the_order_given(stage_class, small):
 
 def test_freeing_twice_or_unknown_is_an_error(stage_class, small):
     stage = stage_class(small, num_blocks=4)
-    seq = start(stage, [1, 2, 3], 4)
+    [seq] = begin(stage, [[1, 2, 3]], greedy(4))
     stage.free(seq)
     with pytest.raises(ValueError, match=f"sequence {seq.seq_id} is not held"):
         stage.free(seq)
@@ -115,7 +115,7 @@ def test_freeing_twice_or_unknown_is_an_error(stage_class, small):
 
 def test_a_freed_sequence_can_be_prefilled_again_with_its_output(stage_class, small):
     stage = stage_class(small, num_blocks=4)
-    seq = start(stage, [5, 6, 7], 8)
+    [seq] = begin(stage, [[5, 6, 7]], greedy(8))
     decode_step(stage, [seq])
     stage.free(seq)
     seq.append(int(stage.prefill(seq).argmax()))
@@ -124,7 +124,7 @@ def test_a_freed_sequence_can_be_prefilled_again_with_its_output(stage_class, sm
 
 def test_misuse_is_refused_by_name(stage_class, small):
     stage = stage_class(small, num_blocks=4, max_num_seqs=1)
-    seq = start(stage, [1, 2, 3], 4)
+    [seq] = begin(stage, [[1, 2, 3]], greedy(4))
     with pytest.raises(ValueError, match="already held"):
         stage.prefill(seq)
     with pytest.raises(ValueError, match="max_num_seqs=1"):
@@ -163,7 +163,7 @@ def test_requests_that_can_never_fit_are_refused_before_any_runs(stage_class, sm
 def test_pool_exhausted_changes_nothing_and_work_goes_on(stage_class, small):
     stage = stage_class(small, num_blocks=3, block_size=4)
     prompts = prompts_of([4, 3], small.config.vocab_size)
-    first, second = (start(stage, p, 6) for p in prompts)
+    first, second = begin(stage, prompts, greedy(6))
     with pytest.raises(OutOfBlocks, match="2 more blocks"):
         stage.prefill(Sequence([1] * 5, greedy(1)))
     decode_step(stage, [first, second])  # the first takes the last block; on the next step the second finds none

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 import torch
-from oracles import start
 
-from roseinfer.generate import decode_step
+from roseinfer.generate import begin, decode_step
 from roseinfer.models.load import TINY
 from roseinfer.profiling import count_ops
 from roseinfer.profiling.slicing import slice_dispatches, torch_version
+from roseinfer.sequence import SamplingParams
 from stages import NaiveCat, PreallocGather, SelectAppend
 
 GATHER = "roseinfer.decode_step_sessions.build_batched_past"
@@ -30,7 +30,7 @@ def post_counts(table: str) -> dict[str, int]:
 
 def step_counts(stage_class, model, span: str, lengths: list[int]) -> Counter[str]:
     stage = stage_class(model, num_blocks=BATCH)
-    seqs = [start(stage, [7] * n, 4) for n in lengths]
+    seqs = begin(stage, [[7] * n for n in lengths], SamplingParams())
     return count_ops(lambda: decode_step(stage, seqs), span=span)
 
 

@@ -19,9 +19,7 @@ def torch_version() -> Version:
     return int(major), int(minor)
 
 
-def slice_dispatches(
-    index: tuple[int | slice, ...], shape: tuple[int, ...], version: Version | None = None
-) -> int:
+def slice_dispatches(index: tuple[int | slice, ...], shape: tuple[int, ...], version: Version | None = None) -> int:
     """aten::slice calls of `x[index]` for x of that shape. index: integers, and slices with step 1.
 
     version: (major, minor) of torch, by default the one that runs here. Raises ValueError for more indices than
@@ -29,9 +27,7 @@ def slice_dispatches(
     """
     if len(index) > len(shape):
         raise ValueError(f"index has {len(index)} parts, shape {shape} has {len(shape)} dimensions")
-    return sum(
-        _dispatches(part, size, version or torch_version()) for part, size in zip(index, shape, strict=False)
-    )
+    return sum(_dispatches(part, size, version or torch_version()) for part, size in zip(index, shape, strict=False))
 
 
 def _dispatches(part: int | slice, size: int, version: Version) -> int:
