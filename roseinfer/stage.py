@@ -90,8 +90,7 @@ class Stage(ABC):
         with span("roseinfer.decode_step_sessions.total"):
             self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
             token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=self.model.device)
-            # Each sequence counts its own positions. The posts' code gave all of them the batch's longest length.
-            positions = torch.tensor([seq.num_cached_tokens for seq in seqs], device=self.model.device)
+            positions = torch.tensor(self.positions(seqs), device=self.model.device)
             step = self.build(seqs)
             with span("roseinfer.model.forward"):
                 logits = self.model.logits(self.model(token_ids, positions, step))
@@ -131,6 +130,10 @@ class Stage(ABC):
                 f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens} needs {needed} blocks of "
                 f"{self.block_size} tokens, allowed: num_blocks={self.tables.num_blocks}"
             )
+
+    def positions(self, seqs: list[Sequence]) -> list[int]:
+        """Position of each sequence's input token: the number of its own cached tokens, whatever the others have."""
+        return [seq.num_cached_tokens for seq in seqs]
 
     # What a stage fills in.
 

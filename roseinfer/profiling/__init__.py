@@ -1,0 +1,19 @@
+"""Measuring: spans in the code, traces of a few steps, exact counts, and the floor that no step can beat.
+
+- span(name): label a part of a step
+- capture(step) -> Trace: profile a few steps; tables, SQL and a timeline over them
+- count_ops(step), bytes_copied(step): exact facts of one step
+- measure_machine(), decode_floor(...): what this machine could do at best
+"""
+
+from .capture import capture
+from .counting import CopiedBytes, bytes_copied, count_ops
+from .floors import Floor, Machine, decode_floor, measure_machine
+from .spans import span
+from .tables import Table
+from .trace import Trace
+
+__all__ = [
+    "CopiedBytes", "Floor", "Machine", "Table", "Trace",
+    "bytes_copied", "capture", "count_ops", "decode_floor", "measure_machine", "span",
+]  # fmt: skip

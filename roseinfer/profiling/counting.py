@@ -1,0 +1,131 @@
+"""Exact facts of one step: which aten ops it starts, and how many bytes it moves or fills.
+
+Both functions run the step once, for real: a decode step does append its tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .capture import record
+from .trace import Trace
+
+aten = torch.ops.aten
+
+
+def count_ops(step: Callable[[], object], span: str | None = None) -> Counter[str]:
+    """Start counts of aten ops in one call of `step`, as the profiler sees them.
+
+    That includes the ops that other ops call (aten::zeros starts aten::empty and aten::zero_). With `span`,
+    only those inside the first span of that name; ValueError if the step has none. Errors in `step` propagate.
+    """
+    return Trace(record(step, calls=1)).op_counts(span)
+
+
+@dataclass(frozen=True)
+class CopiedBytes:
+    """Bytes written by moving data that already exists, and by filling with a constant."""
+
+    copied: int
+    filled: int
+
+
+def bytes_copied(step: Callable[[], object]) -> CopiedBytes:
+    """Bytes that one call of `step` writes to move or to fill tensors, on any device.
+
+    copied: the destination of copy_ and index_copy_; the output of cat, stack, clone, repeat, index,
+    index_select, gather and _to_copy (.to); the elements written by index_put_ (`x[i] = v`). What decomposes
+    into these counts through them: contiguous and reshape where they must copy, slice assignment, hstack.
+    filled: the output of zeros, ones, full and their _like and new_ forms; the target of zero_ and fill_.
+    F.pad with a constant fills its whole output and then copies its input into it.
+
+    Not counted: arithmetic, softmax and matrix products (they write results, not copies), F.embedding, views,
+    torch.tensor(...), and anything that runs below PyTorch's dispatcher (a fused attention's inside, Triton).
+    Works under torch.inference_mode and torch.no_grad, inside or around `step`. Errors in `step` propagate.
+    """
+    counter = _ByteCounter()
+    with counter:
+        step()
+    return CopiedBytes(copied=counter.copied, filled=counter.filled)
+
+
+class _ByteCounter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied = 0
+        self.filled = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        op = func.overloadpacket
+        if op not in COPIES and op not in FILLS:
+            # inference_mode skips the autograd layer, where composite ops (reshape, contiguous, ...) are taken
+            # apart otherwise, so here they arrive whole and must be taken apart to see the copies in them.
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if op in COPIES:
+            self.copied += COPIES[op](result, *args)
+        if op in FILLS:
+            self.filled += _nbytes(result)
+        return result
+
+
+def _nbytes(result: Tensor, *args: Any) -> int:
+    return result.numel() * result.element_size()
+
+
+def _input_nbytes(result: Tensor, source: Tensor, *args: Any) -> int:
+    return _nbytes(source)
+
+
+def _index_copy_nbytes(result: Tensor, target: Tensor, dim: int, index: Tensor, source: Tensor) -> int:
+    return _nbytes(source)
+
+
+def _index_put_nbytes(result: Tensor, target: Tensor, indices: list[Tensor | None], *args: Any) -> int:
+    """Elements named by the indices, times those of each dimension left whole (None, or after the last index)."""
+    shapes, whole, dim = [], 1, 0
+    for index in indices:
+        if index is None:
+            whole *= target.size(dim)
+            dim += 1
+        elif index.dtype in (torch.bool, torch.uint8):
+            shapes.append(torch.Size([int(index.count_nonzero())]))
+            dim += index.dim()
+        else:
+            shapes.append(index.shape)
+            dim += 1
+    whole *= prod(target.shape[dim:])
+    return prod(torch.broadcast_shapes(*shapes)) * whole * target.element_size()
+
+
+COPIES: dict[Any, Callable[..., int]] = {
+    **dict.fromkeys(
+        (
+            aten.copy_, aten.cat, aten.stack, aten.clone, aten.repeat,
+            aten.index, aten.index_select, aten.gather, aten._to_copy,
+        ),
+        _nbytes,
+    ),
+    aten.index_put_: _index_put_nbytes,
+    aten.index_copy_: _index_copy_nbytes,
+    aten.constant_pad_nd: _input_nbytes,
+}  # fmt: skip
+
+FILLS = {
+    aten.zero_, aten.fill_, aten.constant_pad_nd,
+    aten.zeros, aten.zeros_like, aten.new_zeros,
+    aten.ones, aten.ones_like, aten.new_ones,
+    aten.full, aten.full_like, aten.new_full,
+}  # fmt: skip

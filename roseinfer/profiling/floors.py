@@ -1,0 +1,242 @@
+"""The floor: how fast one decode step could be on this machine, if it did only what it must.
+
+A step must read every weight and every cached key and value once, and do its multiplications. The larger of
+the two times bounds it: the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual
+performance model for multicore architectures", CACM 2009), applied to decoding as in zeux, "LLM inference
+speed of light" (2024). Real steps also move activations, launch kernels and synchronise: nobody reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .hardware import device_name
+from .tables import Table
+
+if TYPE_CHECKING:
+    from roseinfer.models.config import ModelConfig
+
+
+PASSES_BUDGET_S = 0.4
+MOST_PASSES = 50
+
+
+@dataclass(frozen=True, repr=False)
+class Machine:
+    """Measured rates of one device. samples: the rate of each pass, under the names of the two rates."""
+
+    name: str
+    device: str
+    dtype: torch.dtype
+    read_bytes_per_s: float
+    flops_per_s: float
+    samples: dict[str, tuple[float, ...]]
+
+    def __repr__(self) -> str:
+        return repr(self._table())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self._table()._repr_mimebundle_()
+
+    def _table(self) -> Table:
+        import pandas as pd
+
+        rows = [
+            ("read bandwidth", f"{self.read_bytes_per_s / 1e9:,.1f} GB/s"),
+            (f"matrix product, {_dtype_name(self.dtype)}", f"{self.flops_per_s / 1e9:,.0f} GFLOP/s"),
+        ]
+        return Table(
+            pd.DataFrame(rows, columns=["measured", "best pass"]),
+            exact=["measured"],
+            live=["best pass"],
+            title="This machine",
+            note=f"{self.name} ({self.device})",
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Floor:
+    """What one decode step must move and compute; with a machine, also how long that takes at least.
+
+    bound: "bandwidth" or "compute", whichever takes longer; None, as seconds, without a machine.
+    """
+
+    weight_bytes: int
+    kv_bytes: int
+    flops: int
+    batch_size: int
+    seconds: float | None = None
+    bound: str | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._table())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self._table()._repr_mimebundle_()
+
+    def _table(self) -> Table:
+        import pandas as pd
+
+        rows = [
+            ("weights, bytes", f"{self.weight_bytes:,}", True),
+            ("keys and values, bytes", f"{self.kv_bytes:,}", True),
+            ("floating-point operations", f"{self.flops:,}", True),
+        ]
+        if self.seconds is not None:
+            rows += [
+                ("at least, ms", f"{1e3 * self.seconds:,.3f}", False),
+                ("at most, tokens/s", f"{self.batch_size / self.seconds:,.0f}", False),
+                ("bound by", str(self.bound), False),
+            ]
+        frame = pd.DataFrame(rows, columns=["one decode step", "floor", "exact"])
+        return Table(
+            frame,
+            exact=["one decode step", "floor"],
+            title=f"Floor of a decode step, batch {self.batch_size}",
+            exact_rows=frame["exact"],
+        )
+
+
+def decode_floor(
+    config: ModelConfig, context_lens: Sequence[int], dtype: torch.dtype, machine: Machine | None = None
+) -> Floor:
+    """The least one decode step of len(context_lens) sequences must move and compute, for a GPT-2 model.
+
+    context_lens[i]: how many tokens sequence i's new token attends to, itself included (len(seq) as decode
+    begins).
+
+    weight_bytes: each weight once. The token embedding is also the lm_head, so it counts once; of the position
+    embedding only the rows in use. kv_bytes: K and V of the context_lens[i] - 1 cached tokens read, those of
+    the new one written. flops: 2 per matrix weight and sequence, and 4 * H * D * context_lens[i] per layer for
+    attention (2 for q.k, 2 for p.v). Activations, bias additions, norms and softmax are left out: a floor may
+    be too low, never too high.
+
+    Raises ValueError for an architecture other than gpt2, no sequence, or a context outside 1..max_model_len.
+    """
+    if config.architecture != "gpt2":
+        raise ValueError(f"architecture={config.architecture!r}: decode_floor knows 'gpt2'")
+    if not context_lens:
+        raise ValueError("context_lens must name at least one sequence, got none")
+    for length in context_lens:
+        if not 1 <= length <= config.max_model_len:
+            raise ValueError(f"context_lens must lie in 1..{config.max_model_len} (max_model_len), got {length!r}")
+
+    matrix_weights = _gpt2_matrix_weights(config)
+    position_rows = len(set(context_lens))
+    weights = matrix_weights + _gpt2_vector_weights(config) + position_rows * config.hidden_size
+    weight_bytes = weights * dtype.itemsize
+    tokens = sum(context_lens)
+    kv_bytes = tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    attention_flops = 4 * config.num_layers * config.num_heads * config.head_dim * tokens
+    flops = 2 * matrix_weights * len(context_lens) + attention_flops
+    exact = Floor(weight_bytes, kv_bytes, flops, batch_size=len(context_lens))
+    return exact if machine is None else _timed(exact, machine)
+
+
+def _timed(floor: Floor, machine: Machine) -> Floor:
+    moving = (floor.weight_bytes + floor.kv_bytes) / machine.read_bytes_per_s
+    computing = floor.flops / machine.flops_per_s
+    bound = "bandwidth" if moving >= computing else "compute"
+    return Floor(floor.weight_bytes, floor.kv_bytes, floor.flops, floor.batch_size, max(moving, computing), bound)
+
+
+def _gpt2_matrix_weights(config: ModelConfig) -> int:
+    """Every weight that a token is multiplied with: q, k, v, output, the two of the MLP, and the tied lm_head."""
+    c, width, kv_width = config.hidden_size, *_attention_widths(config)
+    layer = c * (width + 2 * kv_width) + width * c + 2 * c * config.intermediate_size
+    return config.num_layers * layer + config.vocab_size * c
+
+
+def _gpt2_vector_weights(config: ModelConfig) -> int:
+    """Biases of those matrices (the lm_head has none), and scale and shift of each norm."""
+    c, width, kv_width = config.hidden_size, *_attention_widths(config)
+    biases = (width + 2 * kv_width) + c + config.intermediate_size + c
+    return config.num_layers * (biases + 4 * c) + 2 * c
+
+
+def _attention_widths(config: ModelConfig) -> tuple[int, int]:
+    return config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+
+
+def measure_machine(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
+    """Read bandwidth and GEMM rate of `device` at `dtype`, each the best of several passes.
+
+    Measured once per process, device and dtype, in about a second; on a busy machine both come out low. Raises
+    ValueError for a dtype that is not
+    floating point, and for a device that is neither the CPU nor an available CUDA device.
+    """
+    device = torch.device(device)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point type, got {dtype}")
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise ValueError(f"device must be 'cpu' or an available CUDA device, got {str(device)!r}")
+    return _measure(str(device), dtype)
+
+
+@cache
+@torch.inference_mode()
+def _measure(device: str, dtype: torch.dtype) -> Machine:
+    reads = _read_rates(device)
+    products = _gemm_rates(device, dtype)
+    return Machine(
+        name=device_name(device),
+        device=device,
+        dtype=dtype,
+        read_bytes_per_s=max(reads),
+        flops_per_s=max(products),
+        samples={"read_bytes_per_s": reads, "flops_per_s": products},
+    )
+
+
+def _read_rates(device: str) -> tuple[float, ...]:
+    """Bytes per second of summing a buffer far larger than any cache.
+
+    In fp32 whatever the model's dtype: sums of other types may be bound by the adding.
+    """
+    nbytes = 2**30 if device.startswith("cuda") else 2**28
+    buffer = torch.ones(nbytes // 4, device=device)  # ones, not zeros: pages that were never written share one
+    return tuple(nbytes / seconds for seconds in _passes(buffer.sum, device))
+
+
+def _gemm_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
+    """FLOPs per second of square products, as large as lets one pass fit the budget.
+
+    Large, because on a busy CPU every product waits once for its threads, whatever its size.
+    """
+    size, largest = 512, 8192 if device.startswith("cuda") else 2048
+    while True:
+        a = torch.full((size, size), 0.5, device=device, dtype=dtype)
+        _seconds(lambda a=a: a @ a, device)  # warm-up: thread pools, kernel choice
+        next_seconds = 8 * _seconds(lambda a=a: a @ a, device)
+        if size == largest or next_seconds > PASSES_BUDGET_S:
+            return tuple(2 * size**3 / seconds for seconds in _passes(lambda a=a: a @ a, device))
+        size *= 2
+
+
+def _passes(work: Callable[[], object], device: str) -> list[float]:
+    """Seconds of each pass: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
+    times = [_seconds(work, device) for _ in range(3)]
+    while sum(times) < PASSES_BUDGET_S and len(times) < MOST_PASSES:
+        times.append(_seconds(work, device))
+    return times
+
+
+def _seconds(work: Callable[[], object], device: str) -> float:
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.synchronize(device)
+    start = perf_counter()
+    work()
+    if on_gpu:
+        torch.cuda.synchronize(device)
+    return perf_counter() - start
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,95 @@
+"""span and capture: names reach the trace, NVTX only when asked for, and a failing step leaves nothing running."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from roseinfer.profiling import capture, span
+
+
+@pytest.fixture
+def nvtx_calls(monkeypatch):
+    """Everything that is pushed to (or popped from) NVTX."""
+    calls = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", calls.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("pop"))
+    return calls
+
+
+@pytest.mark.parametrize("value, on_cuda", [(None, True), ("0", True), ("", True), ("1", False)])
+def test_nvtx_is_not_called_unless_asked_for_on_cuda(monkeypatch, nvtx_calls, value, on_cuda):
+    monkeypatch.delenv("ROSEINFER_NVTX", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ROSEINFER_NVTX", value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_cuda)
+    with span("a"):
+        pass
+    assert nvtx_calls == []
+
+
+def test_nvtx_pushes_and_pops_in_pairs_even_when_the_code_fails(monkeypatch, nvtx_calls):
+    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(RuntimeError, match="inside"), span("outer"), span("inner"):
+        raise RuntimeError("inside")
+    assert nvtx_calls == ["outer", "inner", "pop", "pop"]
+
+
+def test_capture_records_the_last_steps_and_says_where():
+    calls = []
+
+    def step():
+        with span("roseinfer.step"):
+            calls.append(torch.ones(2))
+
+    trace = capture(step, steps=2, warmup=3)
+    assert len(calls) == 1 + 3 + 2
+    assert trace.count("roseinfer.step") == 2
+    assert trace.count("aten::ones") == 2
+    assert trace.metadata["steps"] == 2
+    assert trace.metadata["warmup"] == 3
+    assert trace.metadata["torch"] == torch.__version__
+    assert trace.metadata["device"]
+
+
+def test_record_shapes_puts_shapes_in_args():
+    trace = capture(lambda: torch.ones(2, 3) + 1, steps=1, warmup=1, record_shapes=True)
+    found = trace.sql("SELECT args FROM slice WHERE name='aten::add'")["args"]
+    assert "[2, 3]" in found[0]
+
+
+def test_capture_prints_nothing(capfd):
+    capture(lambda: torch.ones(2), steps=1, warmup=1)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("failing_call", [1, 3, 4])  # before profiling, while warming up, while recording
+def test_an_error_propagates_and_the_profiler_stops(failing_call):
+    calls = []
+
+    def step():
+        calls.append(None)
+        if len(calls) == failing_call:
+            raise KeyError("from the step")
+
+    with pytest.raises(KeyError, match="from the step"):
+        capture(step, steps=2, warmup=2)
+    assert not torch.autograd._profiler_enabled()
+    assert capture(lambda: torch.ones(1), steps=1, warmup=1).count("aten::ones") == 1
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 1.5}, {"steps": True}, {"warmup": -1}, {"warmup": "2"}])
+def test_bad_counts_are_refused_before_the_step_runs(wrong):
+    (argument,) = wrong
+    with pytest.raises(ValueError, match=f"{argument} must be an integer of at least"):
+        capture(lambda: pytest.fail("the step ran"), **wrong)
+
+
+def test_import_is_light():
+    heavy = (
+        "import sys, roseinfer.profiling; print([m for m in ('duckdb', 'pandas', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
