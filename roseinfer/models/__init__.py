@@ -3,8 +3,9 @@
 from .config import ModelConfig
 from .gpt2 import GPT2, Attend
 from .hf import to_hf
-from .load import ModelLoadError, load_model, load_tokenizer, random_model
+from .load import ModelLoadError, load_model, load_tokenizer, random_model, shape_of
 
 __all__ = [
-    "GPT2", "Attend", "ModelConfig", "ModelLoadError", "load_model", "load_tokenizer", "random_model", "to_hf",
+    "GPT2", "Attend", "ModelConfig", "ModelLoadError",
+    "load_model", "load_tokenizer", "random_model", "shape_of", "to_hf",
 ]  # fmt: skip

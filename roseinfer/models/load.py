@@ -40,7 +40,7 @@ def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype
         raise ModelLoadError(f"dtype={dtype} is not supported, allowed: {', '.join(map(str, DTYPES))}")
     device = _checked_device(device)
     if spec.startswith("random:"):
-        model = _random_model(spec, device, dtype)
+        model = random_model(shape_of(spec)).to(device=device, dtype=dtype)
     else:
         model = _model_from_folder(_folder(spec), device, dtype)
     return model.requires_grad_(False).eval()
@@ -66,12 +66,13 @@ def _checked_device(device: str | torch.device) -> torch.device:
     return device
 
 
-def _random_model(spec: str, device: torch.device, dtype: torch.dtype) -> GPT2:
+def shape_of(spec: str) -> ModelConfig:
+    """The config of a "random:..." spec, without making its weights. Raises ModelLoadError."""
     shape = RANDOM_SHAPES.get(spec.removeprefix("random:"))
     if shape is None:
         allowed = ", ".join(f"random:{name}" for name in RANDOM_SHAPES)
         raise ModelLoadError(f"unknown shape {spec!r}, allowed: {allowed}")
-    return random_model(shape).to(device=device, dtype=dtype)
+    return shape
 
 
 def random_model(config: ModelConfig, seed: int = RANDOM_SEED) -> GPT2:

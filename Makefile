@@ -1,0 +1,47 @@
+# `make` lists the targets. Each of them first makes the environment (scripts/setup.sh), which is instant once made.
+# Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), ARGS=, LAB_ARGS=
+
+# An active environment is used as it is. conda's base does not count: conda activates it in every shell unasked.
+CONDA_ENV := $(if $(filter base,$(CONDA_DEFAULT_ENV)),,$(CONDA_PREFIX))
+ENV_DIR := $(or $(VIRTUAL_ENV),$(CONDA_ENV),$(CURDIR)/.venv)
+PY := "$(ENV_DIR)/bin/python"
+
+# Two workers with one thread each: on two cores, two workers with two threads each take longer.
+PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
+
+.PHONY: help setup lab test ladder notebooks doctor tiny clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## make the environment: .venv, or the active one is used (all others do this first)
+	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/setup.sh
+
+# PATH: what a notebook or a JupyterLab terminal calls by name (tensorboard, pip) is this environment's.
+# .jupyter: no popup that asks about news, no request to the network.
+lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999")
+	@root=; [ "$$(id -u)" != 0 ] || root=--allow-root; \
+	PATH="$(ENV_DIR)/bin:$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
+		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
+
+test: setup ## lint, the tests, and every notebook against its recorded outputs
+	$(PY) -m ruff check
+	$(PYTEST) tests
+	$(PYTEST) --nbval notebooks
+
+ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
+	@$(PY) -m roseinfer.ladder $(ARGS)
+
+notebooks: setup ## run all notebooks again and record their outputs in place
+	$(PY) -m roseinfer.teach.record notebooks/*.ipynb
+
+doctor: setup ## one table of what will run here, and how to mend what will not (ARGS=--json)
+	@$(PY) -m roseinfer.doctor $(ARGS)
+
+tiny: setup ## train the bundled model again (ARGS="--minutes 60")
+	$(PY) scripts/train_tiny.py $(ARGS)
+
+clean: ## remove .venv, the caches and the set-up's stamp
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis "$(ENV_DIR)/.roseinfer-stamp"
+	find . -name __pycache__ -prune -exec rm -rf {} +

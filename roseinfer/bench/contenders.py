@@ -1,0 +1,195 @@
+"""What runs in a ladder: a stage, or Hugging Face's generate, on the same weights and prompts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from roseinfer.generate import decode_step
+from roseinfer.models import GPT2, to_hf
+from roseinfer.profiling import Trace, bytes_copied
+from roseinfer.profiling.capture import record
+from roseinfer.sampling import sample
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from .runner import Clock, Contender, OnStep, Run, Stopwatch
+
+BLOCK_SIZE = 64
+HF_NAME = "HF generate"
+# Ops of the model, not of a stage. What they start inside depends on the device: a CPU copies the bias before the
+# product and looks embeddings up with selects, a GPU does neither.
+OPAQUE = ("aten::embedding", "aten::linear", "aten::scaled_dot_product_attention")
+
+
+class ContenderFailed(RuntimeError):
+    """A contender raised, or broke the seam's promises; the message names it and where."""
+
+
+class StageContender:
+    """One stage class on fixed prompts, greedy, exactly max_new_tokens each (end tokens not heeded).
+
+    Each run has a fresh stage, allocated before the clock starts, so that every run starts from the same state.
+    """
+
+    def __init__(
+        self,
+        stage_class: type[Stage],
+        model: GPT2,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        clock: Clock = perf_counter,
+    ) -> None:
+        self.name = stage_class.name
+        self.stage_class = stage_class
+        self.model = model
+        self.prompts = prompts
+        self.params = SamplingParams(max_tokens=max_new_tokens, ignore_eos=True)
+        self.clock = clock
+
+    def run(self, on_step: OnStep) -> Run:
+        watch = Stopwatch(self.model.device, self.clock)
+        stage, seqs = self._fresh()
+        num_blocks = stage.num_free_blocks
+        with blame(self.name, "the prefill"):
+            watch.start()
+            self._prefill(stage, seqs)
+            prefill_seconds = watch.stop()
+        step_seconds: list[float] = []
+        for step in range(self.params.max_tokens - 1):
+            with blame(self.name, f"decode step {step}"):
+                watch.start()
+                decode_step(stage, seqs)
+                step_seconds.append(watch.stop())
+            on_step(len(seqs) * len(step_seconds), sum(step_seconds))
+        self._free(stage, seqs, num_blocks)
+        return Run(prefill_seconds, tuple(step_seconds), [seq.output_ids for seq in seqs])
+
+    def counts(self, step: int) -> dict[str, int]:
+        """Exact facts of decode step `step` (0 is the first one): one whole stage.decode, sampling not included.
+
+        aten_ops counts every start, those started by other ops included. copies, cats and selects leave out what
+        OPAQUE ops start, so they are the stage's own.
+        """
+        # Two runs up to the same step: counting bytes takes ops apart, which would change the op counts.
+        stage, seqs = self._at_step(step)
+        with blame(self.name, f"decode step {step}"):
+            trace = Trace(record(lambda: stage.decode(seqs), calls=1))
+        ops = _ops_outside(trace, OPAQUE)
+        stage, seqs = self._at_step(step)
+        with blame(self.name, f"decode step {step}"):
+            moved = bytes_copied(lambda: stage.decode(seqs))
+        return {
+            "aten_ops": sum(trace.op_counts().values()),
+            "copies": ops["aten::copy_"],
+            "cats": ops["aten::cat"],
+            "selects": ops["aten::select"],
+            "bytes_copied": moved.copied,
+            "bytes_filled": moved.filled,
+        }
+
+    def _at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
+        stage, seqs = self._fresh()
+        with blame(self.name, "the prefill"):
+            self._prefill(stage, seqs)
+        for done in range(step):
+            with blame(self.name, f"decode step {done}"):
+                decode_step(stage, seqs)
+        return stage, seqs
+
+    def _fresh(self) -> tuple[Stage, list[Sequence]]:
+        seqs = [Sequence(prompt, self.params) for prompt in self.prompts]
+        num_blocks = sum(-(-(seq.max_len - 1) // BLOCK_SIZE) for seq in seqs)
+        with blame(self.name, "its constructor"):
+            stage = self.stage_class(self.model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=len(seqs))
+        return stage, seqs
+
+    def _prefill(self, stage: Stage, seqs: list[Sequence]) -> None:
+        for seq in seqs:
+            seq.append(sample(stage.prefill(seq).unsqueeze(0), [seq])[0])
+
+    def _free(self, stage: Stage, seqs: list[Sequence], num_blocks: int) -> None:
+        with blame(self.name, "free"):
+            for seq in seqs:
+                stage.free(seq)
+        if stage.num_free_blocks != num_blocks:
+            raise ContenderFailed(
+                f"{self.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
+            )
+
+
+def hf_contender(model: GPT2, prompts: list[list[int]], max_new_tokens: int, clock: Clock = perf_counter) -> Contender:
+    """transformers' generate on a copy of the weights: one batch, greedy, dynamic cache, no end token.
+
+    All prompts must be equally long, so that no padding is involved. Its steps are timed by a streamer, which
+    generate calls with each step's tokens; generate's own set-up counts as prefill. Raises ValueError for a model
+    that transformers cannot hold.
+    """
+    try:
+        hf = to_hf(model)
+    except ValueError as error:
+        raise ValueError(f"{HF_NAME} cannot run this model ({error}): leave it out (with_hf=False, --no-hf)") from error
+    input_ids = torch.tensor(prompts, device=model.device)
+    attention_mask = torch.ones_like(input_ids)
+
+    def run(on_step: OnStep) -> Run:
+        streamer = _TimingStreamer(Stopwatch(model.device, clock), len(prompts), on_step)
+        output = hf.generate(
+            input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False,
+            use_cache=True, eos_token_id=None, pad_token_id=0, streamer=streamer,
+        )  # fmt: skip
+        prefill_seconds, *step_seconds = streamer.seconds
+        return Run(prefill_seconds, tuple(step_seconds), output[:, input_ids.size(1) :].tolist())
+
+    return HF_NAME, run
+
+
+class _TimingStreamer:
+    """Reads the clock whenever generate hands over the tokens of a step; what on_step does is not counted."""
+
+    def __init__(self, watch: Stopwatch, batch_size: int, on_step: OnStep) -> None:
+        self.seconds: list[float] = []
+        self._watch = watch
+        self._batch_size = batch_size
+        self._on_step = on_step
+        self._seen_prompt = False
+        watch.start()
+
+    def put(self, tokens: Tensor) -> None:
+        if not self._seen_prompt:  # generate hands over the prompt first
+            self._seen_prompt = True
+            return
+        self.seconds.append(self._watch.stop())
+        decode_seconds = self.seconds[1:]
+        if decode_seconds:
+            self._on_step(self._batch_size * len(decode_seconds), sum(decode_seconds))
+        self._watch.start()
+
+    def end(self) -> None:
+        pass
+
+
+def _ops_outside(trace: Trace, opaque: tuple[str, ...]) -> Counter[str]:
+    """How often each op starts on any thread while no op of `opaque` runs there."""
+    counts: Counter[str] = Counter()
+    opaque_until: dict[int | None, int] = {}
+    for event in trace.slices:  # in time order, an enclosing op first
+        if event.name.startswith("aten::") and event.ts >= opaque_until.get(event.tid, 0):
+            counts[event.name] += 1
+            if event.name in opaque:
+                opaque_until[event.tid] = event.end
+    return counts
+
+
+@contextmanager
+def blame(name: str, where: str) -> Iterator[None]:
+    """Errors inside become a ContenderFailed that says who failed and where; the cause stays attached."""
+    try:
+        yield
+    except Exception as error:
+        raise ContenderFailed(f"{name} failed in {where}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,158 @@
+"""The ladder: all stages on the same prompts; times, exact counts and the floor beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import asdict
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from roseinfer.models import GPT2
+from roseinfer.profiling import Floor, decode_floor, measure_machine
+from roseinfer.stage import Stage
+
+from .contenders import HF_NAME, StageContender, hf_contender
+from .referee import Referee
+from .report import LadderResult, describe_host
+from .runner import Clock, Contender, OnProgress, OnStep, Progress, Run, measure, require_count
+
+
+def ladder(
+    stages: List[type[Stage]],
+    model: GPT2,
+    *,
+    batch_size: int = 8,
+    prompt_len: int = 8,
+    max_new_tokens: int = 32,
+    repeats: int = 3,
+    seed: int = 0,
+    with_hf: bool = True,
+    on_progress: OnProgress | None = None,
+    clock: Clock = perf_counter,
+) -> LadderResult:
+    """Race `stages` in the order given: one warm-up run each, then `repeats` interleaved runs.
+
+    All get the same `batch_size` random prompts of `prompt_len` tokens (from `seed`) and decode greedily, exactly
+    `max_new_tokens` each. In fp32 every run's tokens must equal the reference's. with_hf: transformers' generate
+    on the same weights as the last row.
+
+    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a stage raises.
+    """
+    check_stages(stages)
+    _check_sizes(model, batch_size, prompt_len, max_new_tokens, repeats, seed)
+    prompts = _prompts(model, batch_size, prompt_len, seed)
+    entrants = [StageContender(stage, model, prompts, max_new_tokens, clock) for stage in stages]
+    contenders: list[Contender] = [(entrant.name, entrant.run) for entrant in entrants]
+    if with_hf:
+        contenders.append(hf_contender(model, prompts, max_new_tokens, clock))
+
+    machine = measure_machine(model.device, model.dtype)
+    middle = (max_new_tokens - 2) // 2  # of the decode steps 0 to max_new_tokens - 2
+    context_len = prompt_len + middle + 1
+    floor = decode_floor(model.config, [context_len] * batch_size, model.dtype, machine)
+    counts = {}
+    for entrant in entrants:
+        if on_progress:
+            on_progress(Progress("counting ops", entrant.name))
+        counts[entrant.name] = entrant.counts(middle)
+
+    referee = Referee(model, prompts)
+    samples = measure(
+        [_checked(contender, referee) for contender in contenders], repeats=repeats, on_progress=on_progress
+    )
+    rows = _rows([name for name, _ in contenders], samples, counts, floor, referee.verdicts)
+    return LadderResult(
+        arguments={
+            "stages": [stage.name for stage in stages], "batch_size": batch_size, "prompt_len": prompt_len,
+            "max_new_tokens": max_new_tokens, "repeats": repeats, "seed": seed, "with_hf": with_hf,
+        },
+        model={**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")},
+        **describe_host(model.device),
+        machine={
+            "read_bytes_per_s": machine.read_bytes_per_s, "flops_per_s": machine.flops_per_s,
+            "samples": machine.samples,
+        },
+        floor={"context_len": context_len, **asdict(floor)},
+        rows=rows,
+        samples=samples,
+    )  # fmt: skip
+
+
+def check_stages(stages: List[type[Stage]]) -> None:
+    """Raises ValueError unless `stages` is a list of complete Stage classes with names of their own."""
+    if not isinstance(stages, (list, tuple)) or not stages:
+        raise ValueError(f"stages must be a list of Stage classes, got {stages!r}")
+    for stage in stages:
+        if not (isinstance(stage, type) and issubclass(stage, Stage)):
+            raise ValueError(f"stages must hold Stage classes (not objects), got {stage!r}")
+        if missing := sorted(stage.__abstractmethods__):
+            raise ValueError(f"stages: {stage.name} lacks {', '.join(missing)}")
+    names = [stage.name for stage in stages]
+    if len(set(names)) != len(names) or HF_NAME in names:
+        raise ValueError(f"stages must have names of their own (not {HF_NAME!r}), got {names}")
+
+
+def _check_sizes(model: GPT2, batch_size: int, prompt_len: int, max_new_tokens: int, repeats: int, seed: int) -> None:
+    require_count("batch_size", batch_size, at_least=1)
+    require_count("prompt_len", prompt_len, at_least=1)
+    require_count("max_new_tokens", max_new_tokens, at_least=2)  # the first token comes from the prefill
+    require_count("repeats", repeats, at_least=1)
+    require_count("seed", seed, at_least=0)
+    if prompt_len + max_new_tokens > model.config.max_model_len:
+        raise ValueError(
+            f"prompt_len={prompt_len} + max_new_tokens={max_new_tokens} is {prompt_len + max_new_tokens} tokens, "
+            f"allowed: max_model_len={model.config.max_model_len}"
+        )
+
+
+def _prompts(model: GPT2, batch_size: int, prompt_len: int, seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(model.config.vocab_size, (batch_size, prompt_len), generator=generator).tolist()
+
+
+def _checked(contender: Contender, referee: Referee) -> Contender:
+    name, run = contender
+
+    def checked(on_step: OnStep) -> Run:
+        result = run(on_step)
+        referee.check(name, result.outputs)
+        return result
+
+    return name, checked
+
+
+def _rows(
+    names: list[str],
+    samples: list[dict[str, Any]],
+    counts: dict[str, dict[str, int]],
+    floor: Floor,
+    verdicts: dict[str, str],
+) -> list[dict[str, Any]]:
+    """One row a contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
+    has no previous one."""
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        own = [sample for sample in samples if sample["name"] == name]
+        speeds = [sample["decode_tokens"] / sample["decode_seconds"] for sample in own]
+        step_seconds = median(seconds for sample in own for seconds in sample["step_seconds"])
+        speed = median(speeds)
+        is_step = name != HF_NAME
+        rows.append(
+            {
+                "stage": name,
+                "tokens_per_second": speed,
+                "tokens_per_second_min": min(speeds),
+                "tokens_per_second_max": max(speeds),
+                "vs_previous": speed / rows[-1]["tokens_per_second"] if rows and is_step else None,
+                "vs_first": speed / rows[0]["tokens_per_second"] if rows else None,
+                "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
+                "step_ms": 1e3 * step_seconds,
+                "floor_share": floor.seconds / step_seconds,
+                **counts.get(name, {}),
+                "tokens": verdicts[name],
+            }
+        )
+    return rows

@@ -1,0 +1,62 @@
+"""Are the tokens right? A contender that is fast and wrong must not get a number."""
+
+from __future__ import annotations
+
+import torch
+
+from roseinfer.models import GPT2
+from roseinfer.reference import reference_logits
+
+NEAR_TIE = 1e-3
+
+
+class TokensDiffer(AssertionError):
+    """A contender's greedy tokens are not the reference's; the message names it, the sequence and the index."""
+
+
+class Referee:
+    """Compares every run's tokens: in fp32 with the reference, and raises; in half precision it only notes.
+
+    In half precision greedy tokens of correct programs differ (sums are rounded in another order), so there the
+    first run's tokens are the yardstick, and `verdicts` says who differs from it where.
+    """
+
+    def __init__(self, model: GPT2, prompts: list[list[int]]) -> None:
+        self.asserts = model.dtype == torch.float32
+        self.verdicts: dict[str, str] = {}
+        self._model = model
+        self._prompts = prompts
+        self._expected: list[list[int]] | None = None
+
+    def check(self, name: str, outputs: list[list[int]]) -> None:
+        """Raises TokensDiffer in fp32 when `outputs` (new tokens of each sequence) are wrong."""
+        if self._expected is None:
+            self._expected = self._reference_of(outputs) if self.asserts else outputs
+        for i, (got, want) in enumerate(zip(outputs, self._expected, strict=True)):
+            if got != want:
+                index = next(n for n, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+                if self.asserts:
+                    raise TokensDiffer(self._accusation(name, i, index, got[index], want))
+                self.verdicts[name] = f"differ (sequence {i}, token {index})"
+                return
+        self.verdicts.setdefault(name, "equal")
+
+    def _reference_of(self, outputs: list[list[int]]) -> list[list[int]]:
+        """What a model without a cache chooses at every position, given the tokens before it.
+
+        One forward a sequence is enough: outputs equal their own greedy choices at every position exactly when
+        they equal reference_generate's, and the first position that differs is the same one.
+        """
+        expected = []
+        for prompt, output in zip(self._prompts, outputs, strict=True):
+            logits = reference_logits(self._model, prompt + output[:-1])
+            expected.append(logits[len(prompt) - 1 :].argmax(dim=-1).tolist())
+        return expected
+
+    def _accusation(self, name: str, sequence: int, index: int, got: int, want: list[int]) -> str:
+        text = f"{name}: tokens differ from the reference at index {index} of sequence {sequence}: "
+        text += f"got {got}, expected {want[index]}"
+        last = reference_logits(self._model, self._prompts[sequence] + want[:index])[-1]
+        gap = float(last[want[index]] - last[got])
+        # Two correct programs may part here: worth knowing before hunting a bug that is not there.
+        return text + (f" (a near tie: their logits differ by {gap:.1e})" if abs(gap) < NEAR_TIE else "")

@@ -1,0 +1,386 @@
+"""What will run on this machine: `python -m roseinfer.doctor`, or `diagnose()` in a notebook.
+
+A probe never raises and never waits long: a doctor that falls ill with its patient is of no use. For the same
+reason everything that is not in the standard library is imported inside the probe that needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import warnings
+import webbrowser
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ROOT / "data" / "tiny-gpt2"
+TINY_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+HUB_TIMEOUT_S = 2.0
+GIB = 2**30
+SET_UP = "run `make setup`"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the table. `required`: while it is missing, the course does not run."""
+
+    what: str
+    found: str
+    status: Literal["ok", "note", "missing"]
+    means: str
+    mend: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks. As text only their names, which are the same on every machine; as HTML the table."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not any(c.required and c.status == "missing" for c in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "checks": [asdict(c) for c in self.checks]}
+
+    def __repr__(self) -> str:
+        return f"doctor: {len(self.checks)} checks: {', '.join(c.what for c in self.checks)}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": _html_table(self)}
+
+
+def installed_version(distribution: str) -> str | None:
+    """The installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def supported_range(distribution: str) -> str:
+    """The range in roseinfer's own metadata, such as ">=2.11,<2.14"; "" when roseinfer is not installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires("roseinfer") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    ranges = [r.specifier for r in map(Requirement, lines) if r.name == distribution]
+    return ",".join(sorted(map(str, ranges[0]), reverse=True)) if ranges else ""
+
+
+def in_range(version: str, specifier: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def cuda_available() -> bool:
+    """Whether torch sees a GPU; False without torch."""
+    try:
+        import torch
+    except (ImportError, OSError):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an old driver warns here; the device's line says it better
+        return torch.cuda.is_available()
+
+
+def cpu_name_and_features() -> tuple[str, frozenset[str]]:
+    """The CPU's name and its feature flags as the system spells them; elsewhere the architecture and none."""
+    if sys.platform == "darwin":
+        features = {"bf16"} if _sysctl("hw.optional.arm.FEAT_BF16") == "1" else set()
+        return _sysctl("machdep.cpu.brand_string") or platform.machine(), frozenset(features)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine(), frozenset()
+    entries: dict[str, str] = {}
+    for key, colon, value in (line.partition(":") for line in lines):
+        if colon:
+            entries.setdefault(key.strip(), value.strip())  # the first processor's
+    features = frozenset((entries.get("flags") or entries.get("Features") or "").split())
+    return entries.get("model name", platform.machine()), features
+
+
+def _sysctl(name: str) -> str:
+    answer = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False)
+    return answer.stdout.strip()
+
+
+def ask_hub() -> str:
+    """Nothing when the hub answers within HUB_TIMEOUT_S, else why not (asked with its own client)."""
+    from huggingface_hub import constants, get_session
+
+    answer = [f"no answer in {HUB_TIMEOUT_S:g} s"]
+
+    def ask() -> None:
+        try:
+            status = get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S).status_code
+            answer[0] = "" if status < 400 else f"it answers HTTP {status}"
+        except Exception as e:  # whatever the network does, the line is the same
+            answer[0] = type(e).__name__
+
+    # A name look-up knows no time limit, so the question is asked by a thread that may be left behind.
+    thread = threading.Thread(target=ask, name="ask the hub", daemon=True)
+    thread.start()
+    thread.join(HUB_TIMEOUT_S)
+    return answer[0]
+
+
+def probe_python() -> Check:
+    found = f"{platform.python_version()} in {Path(sys.prefix).name}"
+    try:
+        wanted = importlib.metadata.metadata("roseinfer")["Requires-Python"]
+    except importlib.metadata.PackageNotFoundError:
+        mend = "run `make doctor`: it makes the environment and asks its Python"
+        return Check("Python", f"{found}, no roseinfer", "missing", "the course is not installed", mend, True)
+    if not in_range(platform.python_version(), wanted):
+        mend = "`make clean`, then `PYTHON=python3.12 make setup` with a Python in that range"
+        return Check("Python", found, "missing", f"the course needs {wanted}", mend, True)
+    return Check("Python", found, "ok", f"in the supported range {wanted}", required=True)
+
+
+def probe_torch() -> Check:
+    try:
+        import torch
+    except (ImportError, OSError) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        return Check("torch", reason, "missing", "every model and stage needs it", SET_UP, True)
+    wanted = supported_range("torch")
+    if not in_range(torch.__version__, wanted):
+        means = f"tested with {wanted}: op counts may differ"
+        return Check("torch", torch.__version__, "note", means, SET_UP, True)
+    return Check("torch", torch.__version__, "ok", f"in the supported range {wanted}", required=True)
+
+
+def probe_triton() -> Check:
+    version = installed_version("triton")
+    if version is None:
+        mend = SET_UP if sys.platform == "linux" else "none: there are wheels for Linux only"
+        return Check("Triton", "missing", "missing", "Triton stages are left out, the rest runs", mend)
+    if not cuda_available():
+        means, mend = "kernels are interpreted: right in fp32, slow", "none needed; a GPU would compile them"
+        return Check("Triton", f"{version}, interpreter", "note", means, mend)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return Check("Triton", f"{version}, interpreter", "note", "slow by choice", "unset TRITON_INTERPRET")
+    lacking = what_triton_lacks()
+    if lacking:
+        absent, mend = lacking
+        return Check("Triton", f"{version}, no {absent}", "note", "its kernels cannot be launched", mend)
+    return Check("Triton", f"{version}, compiled", "ok", "kernels are compiled for this GPU")
+
+
+def what_triton_lacks() -> tuple[str, str] | None:
+    """Triton compiles a small C launcher for each kernel: (what is not here, the mend), or None."""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "C compiler", "install one (Debian, Ubuntu: `sudo apt install build-essential`)"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        return "Python.h", "install Python's headers (Debian, Ubuntu: `sudo apt install python3-dev`)"
+    return None
+
+
+def probe_device() -> Check:
+    if cuda_available():
+        import torch
+
+        gpu, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
+        found = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {count} in all"
+        return Check("device", found, "ok", "lessons measure the GPU")
+    name, _ = cpu_name_and_features()
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    found = f"{name}, {num_threads()} threads, {ram:.0f} GiB"
+    if not shutil.which("nvidia-smi"):
+        return Check("device", found, "ok", "every lesson runs; its times are this CPU's")
+    if torch_is_cpu_only():
+        mend = "`make clean`, then `make setup` without a CPU-only index in PIP_ARGS or pip's configuration"
+        return Check("device", found, "note", "an NVIDIA driver is here, this torch is for CPUs only", mend)
+    mend = "see `nvidia-smi`: update the driver, or give the container its GPUs"
+    return Check("device", found, "note", "an NVIDIA driver is here, torch cannot use its GPU", mend)
+
+
+def num_threads() -> int:
+    try:
+        import torch
+    except (ImportError, OSError):
+        return os.cpu_count() or 1
+    return torch.get_num_threads()
+
+
+def torch_is_cpu_only() -> bool:
+    import torch
+
+    return torch.version.cuda is None
+
+
+def probe_bf16() -> Check:
+    if cuda_available():
+        import torch
+
+        native, by = torch.cuda.is_bf16_supported(including_emulation=False), "GPU"
+    else:
+        flags = cpu_name_and_features()[1] & {"amx_bf16", "avx512_bf16", "bf16"}
+        native, by = bool(flags), ", ".join(sorted(flags)) or "CPU"
+    if native:
+        return Check("bf16", f"native ({by})", "ok", "half the bytes of fp32, at full speed")
+    return Check("bf16", f"emulated ({by})", "note", "right but slow", "use float32, or float16 on a GPU")
+
+
+def probe_hub() -> Check:
+    from huggingface_hub import constants
+
+    means = "the course needs no network; only models by hub id do"
+    if constants.HF_HUB_OFFLINE:
+        return Check("hub", "offline by choice", "note", means, "unset HF_HUB_OFFLINE to load other models")
+    reason = ask_hub()
+    if reason:
+        mend = "connect, or give a local folder as the model"
+        return Check("hub", f"offline ({reason})", "note", means, mend)
+    return Check("hub", "reachable", "ok", "models load by hub id")
+
+
+def probe_bundled_model() -> Check:
+    mend = "`git checkout -- data/tiny-gpt2`, or train it again: `make tiny`"
+
+    def missing(found: str) -> Check:
+        return Check("bundled model", found, "missing", "the lessons have nothing to run", mend, True)
+
+    absent = [name for name in TINY_FILES if not (TINY / name).is_file()]
+    if absent:
+        return missing(f"no {absent[0]} in data/tiny-gpt2")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(TINY / "model.safetensors", framework="numpy"):
+            pass
+    except SafetensorError:
+        return missing("data/tiny-gpt2/model.safetensors is damaged")
+    found = f"data/tiny-gpt2, {sum((TINY / name).stat().st_size for name in TINY_FILES) / 1e6:.1f} MB"
+    return Check("bundled model", found, "ok", "lessons need no download", required=True)
+
+
+def probe_tensorboard() -> Check:
+    versions = {name: installed_version(name) for name in ("tensorboard", "torch-tb-profiler")}
+    absent = [name for name, version in versions.items() if version is None]
+    if absent:
+        means = "traces cannot be opened in TensorBoard; the lessons' own tables and timelines work"
+        return Check("TensorBoard", f"no {' and no '.join(absent)}", "missing", means, SET_UP)
+    found = f"{versions['tensorboard']}, torch-tb-profiler {versions['torch-tb-profiler']}"
+    return Check("TensorBoard", found, "ok", "shows the traces that the lessons save")
+
+
+def probe_jupyterlab() -> Check:
+    version = installed_version("jupyterlab")
+    if version is None:
+        return Check("JupyterLab", "missing", "missing", "the lessons are notebooks", SET_UP, True)
+    return Check("JupyterLab", version, "ok", "`make lab` opens the course", required=True)
+
+
+def probe_browser() -> Check:
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        mend = "open the address that `make lab` prints; from afar: `ssh -L 8888:localhost:8888 HOST`"
+        return Check("browser", "none", "note", "`make lab` opens no window", mend)
+    name = Path(str(getattr(browser, "name", "default"))).name
+    return Check("browser", name, "ok", "`make lab` opens it")
+
+
+PROBES: dict[str, Callable[[], Check]] = {
+    "Python": probe_python,
+    "torch": probe_torch,
+    "Triton": probe_triton,
+    "device": probe_device,
+    "bf16": probe_bf16,
+    "hub": probe_hub,
+    "bundled model": probe_bundled_model,
+    "TensorBoard": probe_tensorboard,
+    "JupyterLab": probe_jupyterlab,
+    "browser": probe_browser,
+}
+
+
+def diagnose() -> Report:
+    """Ask every probe: a few seconds, most of them the import of torch and the wait for the hub."""
+    return Report(tuple(_ask(what, probe) for what, probe in PROBES.items()))
+
+
+def _ask(what: str, probe: Callable[[], Check]) -> Check:
+    try:
+        return probe()
+    except Exception as e:
+        found = f"{type(e).__name__}: {e}".splitlines()[0]
+        return Check(what, found, "note", "this could not be checked", SET_UP)
+
+
+COLOURS = {"ok": "green", "note": "yellow", "missing": "red"}
+HTML_COLOURS = COLOURS | {"note": "darkorange"}  # yellow is unreadable on white
+
+
+def _verdict(report: Report) -> str:
+    if report.ok:
+        return "The course runs here."
+    first = ", ".join(c.what for c in report.checks if c.required and c.status == "missing")
+    return f"The course does not run here yet. To mend first: {first}."
+
+
+def _rich_table(report: Report) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "found", "", "what it means", title="What will run here")
+    table.box = box.SIMPLE_HEAD
+    for c in report.checks:
+        advice = Text(c.means).append(f"\n→ {c.mend}" if c.mend else "", style="yellow")
+        table.add_row(Text(c.what, "bold"), Text(c.found), Text(c.status, COLOURS[c.status]), advice)
+    return table
+
+
+def _html_table(report: Report) -> str:
+    def cell(text: str, tag: str = "td", colour: str = "inherit") -> str:
+        # JupyterLab aligns table cells to the right, which suits numbers only.
+        return f"<{tag} style='text-align:left;color:{colour}'>{html.escape(text)}</{tag}>"
+
+    headings = "".join(cell(h, "th") for h in ("", "found", "", "what it means", "the mend"))
+    rows = "".join(
+        f"<tr>{cell(c.what, 'th')}{cell(c.found)}{cell(c.status, colour=HTML_COLOURS[c.status])}"
+        f"{cell(c.means)}{cell(c.mend)}</tr>"
+        for c in report.checks
+    )
+    return f"<table><caption>{_verdict(report)}</caption><tr>{headings}</tr>{rows}</table>"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m roseinfer.doctor", description="What will run here.")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    as_json = parser.parse_args(argv).json
+    report = diagnose()
+    try:
+        from rich.console import Console
+    except ImportError:
+        as_json = True  # the table's own library is missing, the diagnosis is not
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        Console().print(_rich_table(report), _verdict(report))
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,399 @@
+"""The doctor's table: every probe, every way it finds something wrong, and the line that mends it."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.metadata
+import json
+import subprocess
+import sys
+import threading
+import webbrowser
+from types import SimpleNamespace
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.numpy import save_file
+
+from roseinfer import doctor
+from roseinfer.doctor import Check, Report
+
+NAMES = "Python, torch, Triton, device, bf16, hub, bundled model, TensorBoard, JupyterLab, browser"
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    monkeypatch.setattr(doctor, "ask_hub", lambda: "ConnectError")
+
+
+@pytest.fixture
+def without_module(monkeypatch):
+    def hide(name):
+        real = builtins.__import__
+
+        def guarded(wanted, *args, **kwargs):
+            if wanted.split(".")[0] == name:
+                raise ImportError(f"No module named {name!r}")
+            return real(wanted, *args, **kwargs)
+
+        monkeypatch.setattr(builtins, "__import__", guarded)
+
+    return hide
+
+
+def distribution_missing(monkeypatch, *names):
+    real = importlib.metadata.version
+
+    def version(name):
+        if name in names:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+# The report as a whole
+
+
+def test_the_notebook_view_is_the_same_on_every_machine(no_network):
+    bundle = doctor.diagnose()._repr_mimebundle_()
+    assert bundle["text/plain"] == f"doctor: 10 checks: {NAMES}"
+    assert bundle["text/html"].count("<tr>") == 1 + 10
+
+
+def test_html_is_escaped_and_says_what_to_mend_first():
+    check = Check("torch", "<broken>", "missing", "a & b", "run it", required=True)
+    shown = Report((check,))._repr_mimebundle_()["text/html"]
+    assert "&lt;broken&gt;" in shown and "a &amp; b" in shown and "<broken>" not in shown
+    assert "The course does not run here yet. To mend first: torch." in shown
+
+
+def test_only_something_required_and_missing_fails(monkeypatch, capsys):
+    note = Check("hub", "offline", "note", "", required=True)
+    optional = Check("Triton", "missing", "missing", "")
+    required = Check("torch", "missing", "missing", "", required=True)
+    for checks, code in (((note, optional), 0), ((note, required), 1)):
+        monkeypatch.setattr(doctor, "diagnose", lambda checks=checks: Report(checks))
+        assert doctor.main([]) == code
+    assert "To mend first: torch." in capsys.readouterr().out
+
+
+def test_the_terminal_shows_every_row_and_its_mend(monkeypatch, capsys):
+    monkeypatch.setattr(
+        doctor, "diagnose", lambda: Report((Check("hub", "offline", "note", "no [bold] names", "connect"),))
+    )
+    doctor.main([])
+    shown = capsys.readouterr().out
+    assert "no [bold] names" in shown and "→ connect" in shown and "The course runs here." in shown
+
+
+def test_json(no_network, capsys):
+    doctor.main(["--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert ", ".join(c["what"] for c in answer["checks"]) == NAMES
+    assert set(answer["checks"][0]) == {"what", "found", "status", "means", "mend", "required"}
+
+
+def test_without_rich_the_diagnosis_is_json(monkeypatch, without_module, no_network, capsys):
+    monkeypatch.setattr(doctor, "PROBES", {"hub": doctor.probe_hub})
+    without_module("rich")
+    assert doctor.main([]) == 0
+    assert json.loads(capsys.readouterr().out)["checks"][0]["found"] == "offline (ConnectError)"
+
+
+def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network):
+    def ill():
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setitem(doctor.PROBES, "device", ill)
+    report = doctor.diagnose()
+    assert len(report.checks) == 10
+    check = report.checks[3]
+    assert (check.what, check.found, check.status) == ("device", "RuntimeError: first line", "note")
+    assert check.mend == doctor.SET_UP
+
+
+def test_importing_the_doctor_imports_nothing_heavy():
+    code = "import sys, roseinfer.doctor; print({'torch', 'rich', 'huggingface_hub'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "set()"
+
+
+# Python and torch
+
+
+def test_python_range(monkeypatch):
+    check = doctor.probe_python()
+    assert (check.status, check.required) == ("ok", True) and ">=3.10" in check.means
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.18")
+    check = doctor.probe_python()
+    assert check.status == "missing" and check.required
+    assert "the course needs >=3.10" in check.means and "make clean" in check.mend and "PYTHON=" in check.mend
+
+
+def test_roseinfer_not_installed(monkeypatch):
+    def raise_not_found(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", raise_not_found)
+    monkeypatch.setattr(importlib.metadata, "requires", raise_not_found)
+    check = doctor.probe_python()
+    assert (check.status, check.required) == ("missing", True)
+    assert check.found.endswith("no roseinfer") and "`make doctor`" in check.mend
+    assert doctor.supported_range("torch") == ""
+
+
+def test_torch_range_comes_from_the_package():
+    wanted = doctor.supported_range("torch")
+    assert wanted.startswith(">=") and ",<" in wanted
+    check = doctor.probe_torch()
+    assert (check.status, check.found) == ("ok", torch.__version__) and wanted in check.means
+    assert doctor.supported_range("no-such-dependency") == ""
+
+
+@pytest.mark.parametrize(("version", "status"), [("2.6.0", "note"), ("2.13.0+cpu", "ok"), ("9.0.0", "note")])
+def test_torch_versions(monkeypatch, version, status):
+    monkeypatch.setattr(torch, "__version__", version)
+    check = doctor.probe_torch()
+    assert check.status == status
+    assert check.mend == ("" if status == "ok" else doctor.SET_UP)
+
+
+def test_torch_missing(without_module):
+    without_module("torch")
+    check = doctor.probe_torch()
+    assert (check.status, check.required, check.mend) == ("missing", True, doctor.SET_UP)
+    assert "torch" in check.found
+    assert doctor.cuda_available() is False
+    assert doctor.probe_device().status in ("ok", "note")  # the CPU is there without torch
+
+
+# Triton, device, bf16
+
+
+@pytest.mark.parametrize(("system", "mend"), [("linux", doctor.SET_UP), ("darwin", "Linux only")])
+def test_triton_missing(monkeypatch, system, mend):
+    distribution_missing(monkeypatch, "triton")
+    monkeypatch.setattr(doctor.sys, "platform", system)
+    check = doctor.probe_triton()
+    assert check.status == "missing" and not check.required and mend in check.mend
+
+
+@pytest.fixture
+def triton_on_a_gpu(monkeypatch, tmp_path):
+    """Triton with everything that it needs; a test takes something away."""
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(doctor, "installed_version", lambda name: "3.7.1")
+    monkeypatch.setattr(doctor, "cuda_available", lambda: True)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    return tmp_path
+
+
+def test_triton_compiled_or_interpreted(triton_on_a_gpu, monkeypatch):
+    check = doctor.probe_triton()
+    assert (check.found, check.status, check.mend) == ("3.7.1, compiled", "ok", "")
+    monkeypatch.setattr(doctor, "cuda_available", lambda: False)
+    check = doctor.probe_triton()
+    assert (check.found, check.status) == ("3.7.1, interpreter", "note") and "none needed" in check.mend
+
+
+def test_triton_interpreted_by_choice(triton_on_a_gpu, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    check = doctor.probe_triton()
+    assert (check.found, check.mend) == ("3.7.1, interpreter", "unset TRITON_INTERPRET")
+
+
+def test_triton_without_what_it_compiles_with(triton_on_a_gpu, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    check = doctor.probe_triton()
+    assert (check.found, check.status) == ("3.7.1, no C compiler", "note") and "build-essential" in check.mend
+    monkeypatch.setenv("CC", "mycc")
+    assert doctor.probe_triton().status == "ok"
+    (triton_on_a_gpu / "Python.h").unlink()
+    check = doctor.probe_triton()
+    assert (check.found, check.status) == ("3.7.1, no Python.h", "note") and "python3-dev" in check.mend
+
+
+def test_device_gpu(monkeypatch):
+    gpu = SimpleNamespace(name="GPU X", total_memory=80 * 2**30)
+    monkeypatch.setattr(doctor, "cuda_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert doctor.probe_device().found == "GPU X, 80 GiB, 2 in all"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cpu_only", "status", "mend"),
+    [
+        (None, True, "ok", ""),
+        ("/bin/smi", True, "note", "CPU-only index"),
+        ("/bin/smi", False, "note", "driver"),
+    ],
+)
+def test_device_cpu(monkeypatch, driver, cpu_only, status, mend):
+    monkeypatch.setattr(doctor, "cuda_available", lambda: False)
+    monkeypatch.setattr(doctor, "cpu_name_and_features", lambda: ("CPU X", frozenset()))
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: driver)
+    monkeypatch.setattr(doctor, "torch_is_cpu_only", lambda: cpu_only)
+    check = doctor.probe_device()
+    assert check.found.startswith(f"CPU X, {torch.get_num_threads()} threads, ")
+    assert check.status == status and mend in check.mend
+
+
+@pytest.mark.parametrize(
+    ("features", "found", "mend"),
+    [
+        ({"avx512_bf16", "amx_bf16", "avx2"}, "native (amx_bf16, avx512_bf16)", ""),
+        ({"bf16", "asimd"}, "native (bf16)", ""),
+        ({"avx2"}, "emulated (CPU)", "use float32, or float16 on a GPU"),
+    ],
+)
+def test_bf16_on_a_cpu(monkeypatch, features, found, mend):
+    monkeypatch.setattr(doctor, "cuda_available", lambda: False)
+    monkeypatch.setattr(doctor, "cpu_name_and_features", lambda: ("CPU X", frozenset(features)))
+    check = doctor.probe_bf16()
+    assert (check.found, check.mend) == (found, mend)
+
+
+def test_bf16_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(doctor, "cuda_available", lambda: True)
+    for native, found in ((True, "native (GPU)"), (False, "emulated (GPU)")):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native
+        )
+        assert doctor.probe_bf16().found == found
+
+
+def test_cpu_features_elsewhere(monkeypatch):
+    def unreadable(self):
+        raise OSError
+
+    monkeypatch.setattr(doctor.Path, "read_text", unreadable)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    assert doctor.cpu_name_and_features() == (doctor.platform.machine(), frozenset())
+    answers = {"machdep.cpu.brand_string": "Apple X", "hw.optional.arm.FEAT_BF16": "1"}
+    monkeypatch.setattr(doctor, "_sysctl", answers.get)
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    assert doctor.cpu_name_and_features() == ("Apple X", frozenset({"bf16"}))
+
+
+# The hub
+
+
+def hub_answers(monkeypatch, head):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: SimpleNamespace(head=head))
+
+
+@pytest.mark.parametrize(
+    ("code", "found", "status"),
+    [(200, "reachable", "ok"), (302, "reachable", "ok"), (403, "offline (it answers HTTP 403)", "note")],
+)
+def test_hub_answers(monkeypatch, code, found, status):
+    hub_answers(monkeypatch, lambda url, timeout: SimpleNamespace(status_code=code))
+    check = doctor.probe_hub()
+    assert (check.found, check.status) == (found, status)
+
+
+def test_hub_unreachable(monkeypatch):
+    def refuse(url, timeout):
+        raise ConnectionError("a long story")
+
+    hub_answers(monkeypatch, refuse)
+    check = doctor.probe_hub()
+    assert (check.found, check.status, check.required) == ("offline (ConnectionError)", "note", False)
+    assert "local folder" in check.mend
+
+
+def test_a_silent_network_does_not_hold_the_doctor(monkeypatch):
+    released = threading.Event()
+    hub_answers(monkeypatch, lambda url, timeout: released.wait(60))
+    monkeypatch.setattr(doctor, "HUB_TIMEOUT_S", 0.05)
+    assert doctor.probe_hub().found == "offline (no answer in 0.05 s)"
+    left_behind = [t.daemon for t in threading.enumerate() if t.name == "ask the hub"]
+    assert left_behind == [True]
+    released.set()
+
+
+def test_offline_by_choice_asks_nobody(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(doctor, "ask_hub", lambda: pytest.fail("the hub was asked"))
+    check = doctor.probe_hub()
+    assert check.found == "offline by choice" and "unset HF_HUB_OFFLINE" in check.mend
+
+
+# The bundled model, TensorBoard, JupyterLab, browser
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    save_file({"w": np.zeros((250, 1000), dtype=np.float32)}, tmp_path / "model.safetensors")
+    monkeypatch.setattr(doctor, "TINY", tmp_path)
+    return tmp_path
+
+
+def test_bundled_model(tiny):
+    check = doctor.probe_bundled_model()
+    assert (check.found, check.status) == ("data/tiny-gpt2, 1.0 MB", "ok")
+
+
+def test_doctor_and_loader_look_in_the_same_place():
+    from roseinfer.models import load
+
+    assert load.TINY == doctor.TINY
+
+
+@pytest.mark.parametrize("name", doctor.TINY_FILES)
+def test_bundled_model_incomplete(tiny, name):
+    (tiny / name).unlink()
+    check = doctor.probe_bundled_model()
+    assert (check.found, check.status, check.required) == (f"no {name} in data/tiny-gpt2", "missing", True)
+    assert "git checkout" in check.mend and "make tiny" in check.mend
+
+
+def test_bundled_model_truncated(tiny):
+    weights = tiny / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    check = doctor.probe_bundled_model()
+    assert (check.status, check.found) == ("missing", "data/tiny-gpt2/model.safetensors is damaged")
+
+
+@pytest.mark.parametrize(
+    ("absent", "found"),
+    [
+        (["torch-tb-profiler"], "no torch-tb-profiler"),
+        (["tensorboard", "torch-tb-profiler"], "no tensorboard and no torch-tb-profiler"),
+    ],
+)
+def test_tensorboard_missing(monkeypatch, absent, found):
+    assert doctor.probe_tensorboard().status == "ok"
+    distribution_missing(monkeypatch, *absent)
+    check = doctor.probe_tensorboard()
+    assert (check.found, check.status, check.required, check.mend) == (found, "missing", False, doctor.SET_UP)
+
+
+def test_jupyterlab_missing(monkeypatch):
+    assert doctor.probe_jupyterlab().status == "ok"
+    distribution_missing(monkeypatch, "jupyterlab")
+    check = doctor.probe_jupyterlab()
+    assert (check.status, check.required, check.mend) == ("missing", True, doctor.SET_UP)
+
+
+def test_browser(monkeypatch):
+    def none():
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    check = doctor.probe_browser()
+    assert (check.found, check.status) == ("none", "note") and "address that `make lab` prints" in check.mend
+    monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(name="/opt/bin/firefox"))
+    check = doctor.probe_browser()
+    assert (check.found, check.status) == ("firefox", "ok")
