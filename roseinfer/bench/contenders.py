@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -12,8 +11,7 @@ from torch import Tensor
 
 from roseinfer.generate import decode_step
 from roseinfer.models import GPT2, to_hf
-from roseinfer.profiling import Trace, bytes_copied
-from roseinfer.profiling.capture import record
+from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -22,9 +20,6 @@ from .runner import Clock, Contender, OnStep, Run, Stopwatch
 
 BLOCK_SIZE = 64
 HF_NAME = "HF generate"
-# Ops of the model, not of a stage. What they start inside depends on the device: a CPU copies the bias before the
-# product and looks embeddings up with selects, a GPU does neither.
-OPAQUE = ("aten::embedding", "aten::linear", "aten::scaled_dot_product_attention")
 
 
 class ContenderFailed(RuntimeError):
@@ -74,13 +69,13 @@ class StageContender:
         """Exact facts of decode step `step` (0 is the first one): one whole stage.decode, sampling not included.
 
         aten_ops counts every start, those started by other ops included. copies, cats and selects leave out what
-        OPAQUE ops start, so they are the stage's own.
+        MODEL_OPS start, so they are the stage's own.
         """
         # Two runs up to the same step: counting bytes takes ops apart, which would change the op counts.
         stage, seqs = self._at_step(step)
         with blame(self.name, f"decode step {step}"):
-            trace = Trace(record(lambda: stage.decode(seqs), calls=1))
-        ops = _ops_outside(trace, OPAQUE)
+            trace = trace_once(lambda: stage.decode(seqs))
+        ops = trace.op_counts(outside=MODEL_OPS)
         stage, seqs = self._at_step(step)
         with blame(self.name, f"decode step {step}"):
             moved = bytes_copied(lambda: stage.decode(seqs))
@@ -172,18 +167,6 @@ class _TimingStreamer:
 
     def end(self) -> None:
         pass
-
-
-def _ops_outside(trace: Trace, opaque: tuple[str, ...]) -> Counter[str]:
-    """How often each op starts on any thread while no op of `opaque` runs there."""
-    counts: Counter[str] = Counter()
-    opaque_until: dict[int | None, int] = {}
-    for event in trace.slices:  # in time order, an enclosing op first
-        if event.name.startswith("aten::") and event.ts >= opaque_until.get(event.tid, 0):
-            counts[event.name] += 1
-            if event.name in opaque:
-                opaque_until[event.tid] = event.end
-    return counts
 
 
 @contextmanager

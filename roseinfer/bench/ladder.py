@@ -136,7 +136,8 @@ def _rows(
     rows: list[dict[str, Any]] = []
     for name in names:
         own = [sample for sample in samples if sample["name"] == name]
-        speeds = [sample["decode_tokens"] / sample["decode_seconds"] for sample in own]
+        # By its median step: one step that another process held up would else stand for the whole run.
+        speeds = [s["decode_tokens"] / (len(s["step_seconds"]) * median(s["step_seconds"])) for s in own]
         step_seconds = median(seconds for sample in own for seconds in sample["step_seconds"])
         speed = median(speeds)
         is_step = name != HF_NAME

@@ -102,9 +102,10 @@ class LadderResult:
         text = (
             f"{self.device}, torch {self.versions['torch']}. Floor of a step at context {context_len}: "
             f"{1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} tok/s, bound by "
-            f"{floor['bound']}. tok/s: decoding alone, median (min..max) of {self.arguments['repeats']} interleaved "
-            f"runs. Counts: one whole stage.decode at context {context_len}; aten ops with those that ops start, the "
-            f"others without what linear layers, embeddings and fused attention do inside."
+            f"{floor['bound']}. tok/s: decoding alone, by each run's median step; median (min..max) of "
+            f"{self.arguments['repeats']} interleaved runs. Counts: one whole stage.decode at context {context_len}; "
+            f"aten ops with those that ops start, the others without what linear layers, embeddings and fused "
+            f"attention do inside."
         )
         if self.arguments["with_hf"]:
             text += " HF generate: the same weights and prompts in one batch, greedy, dynamic cache."

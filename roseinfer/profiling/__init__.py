@@ -7,13 +7,13 @@
 """
 
 from .capture import capture
-from .counting import CopiedBytes, bytes_copied, count_ops
+from .counting import MODEL_OPS, CopiedBytes, bytes_copied, count_ops, trace_once
 from .floors import Floor, Machine, decode_floor, measure_machine
 from .spans import span
 from .tables import Table
 from .trace import Trace
 
 __all__ = [
-    "CopiedBytes", "Floor", "Machine", "Table", "Trace",
-    "bytes_copied", "capture", "count_ops", "decode_floor", "measure_machine", "span",
+    "MODEL_OPS", "CopiedBytes", "Floor", "Machine", "Table", "Trace",
+    "bytes_copied", "capture", "count_ops", "decode_floor", "measure_machine", "span", "trace_once",
 ]  # fmt: skip

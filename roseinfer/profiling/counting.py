@@ -21,13 +21,24 @@ from .trace import Trace
 aten = torch.ops.aten
 
 
-def count_ops(step: Callable[[], object], span: str | None = None) -> Counter[str]:
+# Ops of a model, not of a stage. What they start inside depends on the device: a CPU copies a linear layer's bias
+# before the product and looks embeddings up with selects, a GPU does neither.
+MODEL_OPS = ("aten::embedding", "aten::linear", "aten::scaled_dot_product_attention")
+
+
+def trace_once(step: Callable[[], object]) -> Trace:
+    """The trace of one call of `step`, not warmed up: for counting, not for times."""
+    return Trace(record(step, calls=1))
+
+
+def count_ops(step: Callable[[], object], span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
     """Start counts of aten ops in one call of `step`, as the profiler sees them.
 
     That includes the ops that other ops call (aten::zeros starts aten::empty and aten::zero_). With `span`,
-    only those inside the first span of that name; ValueError if the step has none. Errors in `step` propagate.
+    only those inside the first span of that name; ValueError if the step has none. outside: ops whose inside is
+    left out, such as MODEL_OPS. Errors in `step` propagate.
     """
-    return Trace(record(step, calls=1)).op_counts(span)
+    return trace_once(step).op_counts(span, outside)
 
 
 @dataclass(frozen=True)

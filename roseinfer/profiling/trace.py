@@ -188,9 +188,19 @@ class Trace:
             query=query,
         )
 
-    def op_counts(self, span: str | None = None) -> Counter[str]:
-        """How often each aten op starts, in the whole trace or in the first host span of that name."""
-        return Counter(event.name for event in self._within(span) if event.name.startswith("aten::"))
+    def op_counts(self, span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
+        """How often each aten op starts, in the whole trace or in the first host span of that name.
+
+        outside: ops whose inside is not looked into; they count, what they start on their thread does not.
+        """
+        counts: Counter[str] = Counter()
+        opaque_until: dict[int | None, int] = {}
+        for event in self._within(span):  # in time order, an enclosing op first
+            if event.name.startswith("aten::") and event.ts >= opaque_until.get(event.tid, 0):
+                counts[event.name] += 1
+                if event.name in outside:
+                    opaque_until[event.tid] = event.end
+        return counts
 
     def count(self, op: str, span: str | None = None) -> int:
         """How often `op` ("aten::copy_", or any other event's name) starts; `span` as in op_counts."""
