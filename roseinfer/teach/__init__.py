@@ -1,0 +1,65 @@
+"""What a notebook calls: `from roseinfer import teach; teach.setup()`.
+
+Everything is imported on first use, so that tools which want one small part of it do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+_HOME = {
+    "setup": "setup",
+    "device": "setup",
+    "show_stage": "source",
+    "show_diff": "source",
+    "predict": "predict",
+    "reveal": "predict",
+    "exercise": "exercise:show_exercise",
+    "check": "exercise",
+    "hint": "exercise",
+    "prove": "prove",
+    "race": "race",
+    "compare_shapes": "shapes",
+    "sql": "shapes",
+    "walk_tokens": "walks",
+    "walk_blocks": "walks",
+    "draw_recompute": "pictures",
+    "draw_floors": "pictures",
+    "draw_gather": "pictures",
+    "draw_append": "pictures",
+    "course_map": "course",
+    "post_facts": "posts",
+    "post_table": "posts",
+    "beside_post": "posts",
+    "recorded": "recorded",
+    "figure_alt": "style",
+}
+
+__all__ = list(_HOME)
+
+
+class _Teach(ModuleType):
+    """`import roseinfer.teach.race` would put that module in place of the function `teach.race`; not here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Teach
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}, it has {', '.join(__all__)}")
+    module, _, attribute = _HOME[name].partition(":")
+    value = getattr(importlib.import_module(f".{module}", __name__), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,148 @@
+"""Checkers of lesson 03: the slice rule, the post's batch, the position bug, and an append with fewer views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from roseinfer.generate import generate
+from roseinfer.models import GPT2
+from roseinfer.profiling.slicing import slice_dispatches
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams
+from roseinfer.stage import Stage
+
+from ..exercise import Wrong, exercise
+from ..posts import post_table
+from .lesson00 import SHAPE
+from .lesson01 import BLOCK_SIZE
+from .stage_checks import APPEND_SPAN, LENGTHS, require_tokens, step_ops
+
+OLD, NEW = (2, 6), (2, 13)
+ALL = slice(None)
+POST_COUNTS = post_table("000", "gather_after").set_index("name")["n"]
+POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["aten::copy_"])
+
+
+@exercise(
+    "03.1",
+    title="The slice rule",
+    minutes=10,
+    difficulty=2,
+    task="How many `aten::slice` does `x[index]` dispatch for `x` of "
+    "`shape`? `index` holds integers and slices; `colon_is_free` is True from torch "
+    "2.9 on. The cell before shows what this torch does.",
+    hints=(
+        "An integer is a select, never a slice.",
+        "A bare `:` is slice(None): it costs one before torch 2.9 and none since.",
+        "slice(0, n) that covers a dimension of size n is dropped on every version; slice(None, n) starts at 0 too.",
+    ),
+)
+def slice_rule(answer: Callable[[tuple, tuple[int, ...], bool], int]) -> None:
+    cases = [
+        ((0, ALL), (2, 3)),
+        ((ALL, slice(1, 2)), (2, 3)),
+        ((slice(0, 2), ALL), (2, 3)),
+        ((slice(None, 3),), (3, 4)),
+        ((slice(1, 2), ALL, slice(4, 5), ALL), (8, 12, 5, 64)),
+    ]
+    for index, shape in cases:
+        for version, free in ((OLD, False), (NEW, True)):
+            want, got = slice_dispatches(index, shape, version), answer(index, shape, free)
+            if got != want:
+                raise Wrong(f"index {_text(index)} of shape {shape}, colon_is_free={free}: {want}, you have {got}")
+
+
+def post_gather_slices(lengths: list[int]) -> int:
+    """out[:, 0:n, :] = block[:, 0:n, :] for each (layer, sequence), K and V, on the post's torch."""
+    heads, dim = SHAPE.num_kv_heads, SHAPE.head_dim
+    return SHAPE.num_layers * 2 * sum(
+        slice_dispatches((ALL, slice(0, n), ALL), (heads, max(lengths), dim), OLD)
+        + slice_dispatches((ALL, slice(0, n), ALL), (heads, BLOCK_SIZE, dim), OLD)
+        for n in lengths
+    )  # fmt: skip
+
+
+@exercise(
+    "03.2",
+    title="Which batch did the post measure?",
+    minutes=10,
+    difficulty=2,
+    task=f"The post counts {POST_SLICES} slices in its preallocated gather. Give cached lengths (one a sequence, "
+    f"each below {BLOCK_SIZE}) for which the code makes exactly that many on the post's torch.",
+    hints=(
+        "How many sequences? Divide the post's copies by layers and by two, for K and V.",
+        "out[:, 0:n, :] covers the whole row of a sequence that is as long as the longest, and loses a slice.",
+        "Try equal lengths, then make one longer, then two: only one of these gives the post's number.",
+    ),
+)
+def posts_batch(answer: list[int]) -> None:
+    if not isinstance(answer, (list, tuple)) or not all(isinstance(n, int) and 1 <= n < BLOCK_SIZE for n in answer):
+        raise Wrong(f"expected a list of lengths from 1 to {BLOCK_SIZE - 1}, got {answer!r}")
+    if not answer:
+        raise Wrong("the batch is empty")
+    copies = SHAPE.num_layers * 2 * len(answer)
+    if copies != POST_COPIES:
+        raise Wrong(f"{len(answer)} sequences make {copies} copies a step; the post's table has {POST_COPIES}")
+    if (slices := post_gather_slices(list(answer))) != POST_SLICES:
+        longest = sum(n == max(answer) for n in answer)
+        raise Wrong(
+            f"these lengths make {slices} slices, the post has {POST_SLICES}; {longest} of them are longest"
+        )
+
+
+@exercise(
+    "03.3",
+    title="A test that catches the position bug",
+    minutes=10,
+    difficulty=2,
+    task="The code that the post measured gave every sequence the batch's longest length as its position. Return "
+    "prompts (lists of token ids) for which its tokens differ from the reference.",
+    hints=(
+        "With which lengths is the longest length the right position for everybody?",
+        "Two prompts are enough.",
+        "One long and one short prompt: the short one then gets positions that it never had.",
+    ),
+)
+def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: GPT2) -> None:
+    prompts = answer()
+    if not isinstance(prompts, list) or not all(isinstance(p, list) and p for p in prompts) or not prompts:
+        raise Wrong(f"expected a list of prompts, each a list of token ids, got {prompts!r}")
+    if len(prompts) == 1:
+        raise Wrong("one sequence alone is always the longest: its position is right")
+    if len({len(p) for p in prompts}) == 1:
+        raise Wrong(f"all prompts have {len(prompts[0])} tokens: the longest length is right for each of them")
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    seqs = generate(buggy_stage(model, num_blocks=64), prompts, params)
+    if [seq.output_ids for seq in seqs] == reference_generate(model, prompts, 12):
+        raise Wrong("the tokens happen to be equal on these prompts: make the lengths differ more")
+
+
+@exercise(
+    "03.4",
+    title="An append with fewer views",
+    minutes=25,
+    difficulty=3,
+    task="The new token's K and V were whole, [B, H_kv, D], before attention put them behind the past. Keep them, and "
+    "append with at most 4 selects for each (layer, sequence) and none besides. Tokens must stay equal.",
+    hints=(
+        "DenseStep.__call__ receives k and v [B, H_kv, D] of the new tokens.",
+        "Subclass DenseStep: store (k, v) of each layer in a list, then call super().__call__.",
+        "Override build to make your step from super().build(seqs) (its past and mask), and append to read your list.",
+    ),
+)
+def fewer_selects(answer: type[Stage], model: GPT2) -> None:
+    require_tokens(answer, model)
+    ops = step_ops(answer, model, APPEND_SPAN)
+    budget = 4 * model.config.num_layers * len(LENGTHS)
+    if ops["aten::select"] > budget:
+        raise Wrong(
+            f"the tokens are right, but append makes {ops['aten::select']} selects a step, the budget is {budget}"
+        )
+
+
+def _text(index: tuple) -> str:
+    def end(value: int | None) -> str:
+        return "" if value is None else str(value)
+
+    parts = (str(p) if isinstance(p, int) else f"{end(p.start)}:{end(p.stop)}" for p in index)
+    return f"[{', '.join(parts)}]"

@@ -1,0 +1,149 @@
+"""Comparisons for checkers. Each returns None when all is well, else a sentence that names the mistake."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_DIMENSIONS = 5  # permutations tried: at most 120
+
+
+def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
+    """Type, shape (and the permutation that would mend it), dtype, device, then values, NaN first."""
+    import torch
+
+    if got is None:
+        return "got None: is a `return` missing?"
+    if not isinstance(got, torch.Tensor):
+        return f"expected a tensor, got {type(got).__name__}"
+    if got.shape != want.shape:
+        shapes = f"shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+        return shapes + _mend_shape(got, want, rtol, atol)
+    if got.dtype != want.dtype:
+        return f"dtype {_dtype(got)}, expected {_dtype(want)}"
+    if got.device != want.device:
+        return f"it lies on {got.device}, expected {want.device}"
+    return _explain_values(got, want, rtol, atol)
+
+
+def _mend_shape(got: Tensor, want: Tensor, rtol: float, atol: float) -> str:
+    if got.numel() != want.numel():
+        return ""
+    if permutation := _permutation(got, want, rtol, atol):
+        return f": values right after permute{permutation}"
+    if got.squeeze().shape == want.squeeze().shape and _close(got.reshape(want.shape), want, rtol, atol).all():
+        return ": values right, only dimensions of size 1 differ"
+    return ""
+
+
+def _permutation(got: Tensor, want: Tensor, rtol: float, atol: float) -> tuple[int, ...] | None:
+    """The order of dimensions in which got equals want."""
+    if got.dim() != want.dim() or got.dim() > MOST_DIMENSIONS:
+        return None
+    for order in itertools.permutations(range(got.dim())):
+        turned = got.permute(order)
+        if turned.shape == want.shape and _close(turned, want, rtol, atol).all():
+            return order
+    return None
+
+
+def _explain_values(got: Tensor, want: Tensor, rtol: float, atol: float) -> str | None:
+    wrong = ~_close(got, want, rtol, atol)
+    num_wrong = int(wrong.sum())
+    if num_wrong == 0:
+        return None
+    if permutation := _permutation(got, want, rtol, atol):
+        return f"dimensions in another order: values right after permute{permutation}"
+    num_nan = int((got.isnan() & ~want.isnan()).sum())
+    if num_nan:
+        return f"{num_nan} of {want.numel()} values are NaN, first at {_first(got.isnan() & ~want.isnan())}"
+    first = _first(wrong)
+    values = f"got {_value(got[first])}, expected {_value(want[first])}"
+    return f"{num_wrong} of {want.numel()} values differ, first at {first}: {values}"
+
+
+def _close(got: Tensor, want: Tensor, rtol: float, atol: float) -> Tensor:
+    """Element by element, in double precision, wherever the two lie."""
+    import torch
+
+    wide = torch.complex128 if got.is_complex() or want.is_complex() else torch.float64
+    return torch.isclose(got.detach().cpu().to(wide), want.detach().cpu().to(wide), rtol, atol, equal_nan=True)
+
+
+def _first(mask: Tensor) -> tuple[int, ...]:
+    return tuple(mask.nonzero()[0].tolist())
+
+
+def _value(element: Tensor) -> str:
+    value = element.item()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def explain_number(
+    got: Any, want: float, *, mistakes: Mapping[float, str] | None = None, rel_tol: float = 1e-9
+) -> str | None:
+    """Too low or too high, without giving the number away. mistakes: a likely wrong number -> how one comes by it."""
+    if hasattr(got, "item") and getattr(got, "size", None) is not None:
+        try:
+            got = got.item()
+        except (RuntimeError, ValueError):
+            return "expected one number, got several"
+    if got is None:
+        return "got None: is a `return` missing?"
+    if isinstance(got, bool) or not isinstance(got, Real):
+        return f"expected a number, got {type(got).__name__}"
+    if math.isclose(got, want, rel_tol=rel_tol):
+        return None
+    for wrong, reason in (mistakes or {}).items():
+        if math.isclose(got, wrong, rel_tol=rel_tol):
+            return f"{_number(got)}: {reason}"
+    if math.isnan(got):
+        return "got NaN"
+    return f"{_number(got)} is too {'low' if got < want else 'high'}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+
+
+def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:
+    """Token ids of one sequence, or of several: the first that differs."""
+    got = got.tolist() if hasattr(got, "tolist") else got
+    if got is None:
+        return "got None: is a `return` missing?"
+    if not isinstance(got, (list, tuple)):
+        return f"expected a list of token ids, got {type(got).__name__}"
+    if want and isinstance(want[0], (list, tuple)):
+        if len(got) != len(want):
+            return f"{len(got)} sequences, expected {len(want)}"
+        for i, (one, other) in enumerate(zip(got, want, strict=True)):
+            if mistake := explain_tokens(one, other):
+                return f"sequence {i}: {mistake}"
+        return None
+    for i, (token, other) in enumerate(zip(got, want, strict=False)):
+        if token != other:
+            return f"token {i} is {token!r}, expected {other}" + (f"; the {i} before it are right" if i else "")
+    if len(got) != len(want):
+        return f"{len(got)} tokens, expected {len(want)}; the first {min(len(got), len(want))} are right"
+    return None
+
+
+def explain_counts(got: Counter[str], budget: Mapping[str, int]) -> str | None:
+    """Ops beyond their budget. Ask last, after explain_tokens: the sentence takes right tokens for granted."""
+    over = [
+        f"{got[op] - most} {op} too many ({got[op]}, the budget is {most})"
+        for op, most in budget.items()
+        if got[op] > most
+    ]
+    return f"right tokens, but {', '.join(over)}" if over else None
