@@ -1,11 +1,15 @@
-"""The first oracle: no cache at all. Every token is recomputed from the whole text, one sequence at a time."""
+"""The two oracles that every stage is compared with. Neither knows anything of our caches.
+
+The first has no cache at all: every token is recomputed from the whole text. The second is Hugging Face transformers
+on the same weights. Both run one sequence at a time, so that no padding and no other sequence is involved.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .models import GPT2
+from .models import GPT2, to_hf
 from .stage import PromptAttention
 
 
@@ -24,4 +28,21 @@ def reference_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -
         for _ in range(max_tokens):
             token_ids.append(int(reference_logits(model, token_ids)[-1].argmax()))
         outputs.append(token_ids[len(prompt) :])
+    return outputs
+
+
+def hf_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    """transformers' greedy continuation of each prompt: max_tokens new ids each, end tokens not heeded.
+
+    Raises ValueError for a model that transformers cannot hold (see models.to_hf).
+    """
+    hf = to_hf(model)
+    outputs = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt], device=model.device)
+        out = hf.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
+            eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        outputs.append(out[0, len(prompt) :].tolist())
     return outputs

@@ -1,10 +1,10 @@
-"""What tests compare against, and inputs that they share."""
+"""Models and prompts that tests share."""
 
 from __future__ import annotations
 
 import torch
 
-from roseinfer.models import GPT2, ModelConfig, random_model, to_hf
+from roseinfer.models import GPT2, ModelConfig, random_model
 
 
 def small_model(num_kv_heads: int = 4, seed: int = 1) -> GPT2:
@@ -23,17 +23,3 @@ def small_model(num_kv_heads: int = 4, seed: int = 1) -> GPT2:
 def prompts_of(lengths: list[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in lengths]
-
-
-def hf_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """transformers' greedy tokens, each prompt alone, so that no padding is involved."""
-    hf = to_hf(model)
-    outputs = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt])
-        out = hf.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
-            eos_token_id=None, pad_token_id=0,
-        )  # fmt: skip
-        outputs.append(out[0, len(prompt) :].tolist())
-    return outputs

@@ -14,11 +14,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from oracles import hf_generate, prompts_of, small_model
+from oracles import prompts_of, small_model
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.generate import begin, decode_step, generate, stream
-from roseinfer.reference import reference_generate, reference_logits
+from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 from stages import LADDER

@@ -7,9 +7,9 @@ import itertools
 import torch
 
 from roseinfer.generate import generate
-from roseinfer.models import GPT2, to_hf
+from roseinfer.models import GPT2
 from roseinfer.profiling.tables import Table
-from roseinfer.reference import reference_generate
+from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
@@ -29,7 +29,7 @@ def prove(stage_class: type[Stage], model: GPT2, prompt_lens: tuple[int, ...] = 
     stage = stage_class(model, num_blocks=8 * len(prompts), max_num_seqs=max(1, len(prompts) // 2))
     seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     reference = reference_generate(model, prompts, max_tokens)
-    theirs = _hf_generate(model, prompts, max_tokens)
+    theirs = hf_generate(model, prompts, max_tokens)
     rows = [
         {
             "prompt tokens": len(prompt),
@@ -50,15 +50,3 @@ def _verdict(got: list[int], want: list[int]) -> str:
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(got, want, strict=False))
     return f"differs from token {len(list(same))}"
 
-
-def _hf_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    hf = to_hf(model)
-    outputs = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt], device=model.device)
-        out = hf.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, eos_token_id=None,
-            pad_token_id=0,
-        )  # fmt: skip
-        outputs.append(out[0, len(prompt) :].tolist())
-    return outputs
