@@ -103,7 +103,7 @@ def test_sql_shows_all_and_compares_the_exact_columns():
         with span("roseinfer.test"):
             torch.ones(2) + 1
 
-    trace = capture(step, steps=2, warmup=0)
+    trace = capture(step, steps=2, warmup=1)
     query = "SELECT name, COUNT(*) AS n, SUM(dur) AS total FROM slice WHERE name = 'aten::ones' GROUP BY name"
     table = teach.sql(trace, query)
     assert "total" not in repr(table) and "total" in table.to_html() and "aten::ones" in repr(table)

@@ -36,7 +36,8 @@ PINS = [
 
 def make(*args, **environment):
     """`make ARGS` in the repository, with nothing active unless `environment` says so."""
-    active = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "MAKEFLAGS", "OMP_NUM_THREADS")
+    # MAKELEVEL too: below `make test` this make would announce the directory it is in.
+    active = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "MAKEFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
     clean = {k: v for k, v in os.environ.items() if k not in active} | environment
     return subprocess.run(
         ["make", *args], cwd=ROOT, env=clean, capture_output=True, text=True, check=True

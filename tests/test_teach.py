@@ -22,6 +22,11 @@ from roseinfer.teach.explain import explain_counts, explain_number, explain_tens
 from stages import NaiveCat, PreallocGather, SelectAppend
 
 
+def name_of(value: object) -> str:
+    """A test id that is the same in every worker: a function's repr has its address."""
+    return getattr(value, "__name__", repr(value))
+
+
 class Balance(HTMLParser):
     """Every tag is closed, in order."""
 
@@ -274,7 +279,7 @@ class StubMethods(NaiveCat):
 
 
 @pytest.mark.parametrize(
-    "stub", [None, ..., docstring_only, assigns_none, returns_two, raises, NoMethods, StubMethods], ids=str
+    "stub", [None, ..., docstring_only, assigns_none, returns_two, raises, NoMethods, StubMethods], ids=name_of
 )
 def test_a_stub_is_not_attempted(swap, stub):
     assert repr(teach.check("99.1", stub)) == "99.1 not attempted"
@@ -292,7 +297,7 @@ class Constant(NaiveCat):
     block_size = 3
 
 
-@pytest.mark.parametrize("answer", [0, [], "text", returns_nothing, returns_argument, Constant, Stage], ids=str)
+@pytest.mark.parametrize("answer", [0, [], "text", returns_nothing, returns_argument, Constant, Stage], ids=name_of)
 def test_an_attempt_is_judged(swap, answer):
     assert repr(teach.check("99.1", answer)).startswith("99.1 not yet: ")
 

@@ -315,7 +315,7 @@ def test_a_bare_list_of_events_is_a_trace_too(tmp_path):
         (b"hello", "not JSON"),
         (b'{"traceEvents": [', "not JSON"),
         (b"\xff\xfe\x00bad", "not JSON"),
-        (gzip.compress(b'{"traceEvents": []}')[:-9], "damaged gzip"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "damaged gzip"),
         (b'"text"', "not a Chrome trace"),
         (b'{"cells": []}', "not a Chrome trace"),
         (b'{"traceEvents": {}}', "not a Chrome trace"),
