@@ -65,6 +65,8 @@ def test_post_tables_lie_beside_ours():
     both = teach.beside_post("000", "append_after", ours).df.set_index("name")
     assert both.loc["aten::select", ["n_post", "n_here"]].tolist() == [408, 408]
     assert both.loc["aten::cat", ["n_post", "n_here"]].tolist() == [0, 3]
+    only = teach.beside_post("000", "append_after", ours, only=["aten::select"])
+    assert only.df["name"].tolist() == ["aten::select"]
     with pytest.raises(ValueError, match="append_before"):
         teach.post_table("000", "nothing")
     with pytest.raises(ValueError, match="000"):

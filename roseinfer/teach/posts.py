@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence as List
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,15 @@ def post_table(post: str, table: str) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def beside_post(post: str, table: str, ours: pd.DataFrame) -> Table:
+def beside_post(post: str, table: str, ours: pd.DataFrame, only: List[str] = ()) -> Table:
     """The post's op table and ours in one, matched by op: counts of both, then the mean host time of both.
 
-    ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df.
+    ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df. only: the ops to show, all if empty;
+    what an op such as aten::cat starts inside depends on the number of threads, and does not belong in a contract.
     """
     theirs = post_table(post, table)
     both = theirs.merge(ours, on="name", how="outer", suffixes=("_post", "_here"), sort=False)
+    both = both[both["name"].isin(only)] if only else both
     for column in ("n_post", "n_here"):
         both[column] = both[column].fillna(0).astype(int)
     both = both.sort_values(["n_post", "name"], ascending=[False, True], ignore_index=True)
