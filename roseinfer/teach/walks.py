@@ -116,13 +116,13 @@ def _pool(stage: Stage, seqs: list[Sequence], layer: int) -> str:
             f'linear-gradient(90deg, {colour} {share:.0%}, transparent {share:.0%})">{block} · {text}</span>'
         )
     rows = "".join(
-        f"<tr><td>seq {i}</td><td style='text-align: right'>{seq.num_cached_tokens}</td>"
+        f"<tr><td>seq {i}</td><td style='text-align: right; padding: 0 2em'>{seq.num_cached_tokens}</td>"
         f"<td>{stage.tables.of(seq.seq_id, layer) if stage.holds(seq) else _without_blocks(seq)}</td></tr>"
         for i, seq in enumerate(seqs)
     )
     return (
         f'<div style="max-width: 60em">{"".join(cells)}</div>'
-        f"<table><thead><tr><th></th><th>cached tokens</th><th>blocks of layer {layer}</th></tr></thead>"
+        f"<table><thead><tr><th></th><th style='padding: 0 2em'>cached tokens</th><th>blocks of layer {layer}</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )
 
