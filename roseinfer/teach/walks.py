@@ -122,7 +122,8 @@ def _pool(stage: Stage, seqs: list[Sequence], layer: int) -> str:
     )
     return (
         f'<div style="max-width: 60em">{"".join(cells)}</div>'
-        f"<table><thead><tr><th></th><th style='padding: 0 2em'>cached tokens</th><th>blocks of layer {layer}</th></tr></thead>"
+        "<table><thead><tr><th></th><th style='padding: 0 2em'>cached tokens</th>"
+        f"<th>blocks of layer {layer}</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )
 
