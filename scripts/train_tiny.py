@@ -7,6 +7,8 @@ in `pydoc_data.topics` and the docstrings of the standard library. Muon for the 
 matrices reached a loss of 3.8 in the 300 steps in which AdamW alone reached 5.0.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
 import hashlib
@@ -16,8 +18,10 @@ import platform
 import re
 import sysconfig
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +84,7 @@ At temperature 0.8 among the 40 likeliest tokens, seed 1 for each:
 """
 
 
-def clean_paragraph(block):
+def clean_paragraph(block: str) -> str | None:
     """One hard-wrapped paragraph as one line of prose, or None when it is not prose."""
     lines = block.split("\n")
     # Inside a paragraph prose keeps one left margin; code, tables and lists do not.
@@ -105,14 +109,14 @@ def clean_paragraph(block):
     return text if re.search(r"[.!?)]$", text) else None
 
 
-def prose_paragraphs(text):
+def prose_paragraphs(text: str) -> list[str]:
     """The prose paragraphs of a docstring or of a page of the reference."""
     # A list item is a paragraph of its own even where no blank line is before it.
     text = re.sub(r"\n(?= *[*-] )", "\n\n", text.expandtabs())
     return [p for p in map(clean_paragraph, re.split(r"\n\s*\n", text.strip("\n"))) if p]
 
 
-def docstrings(path):
+def docstrings(path: Path) -> Iterator[str]:
     """The pages of one source file: its header, each class with its methods, its functions."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -127,7 +131,7 @@ def docstrings(path):
         yield "\n\n".join(ast.get_docstring(n) or "" for n in group)
 
 
-def collect():
+def collect() -> list[str]:
     """The corpus: a list of documents, no paragraph in it twice."""
     library = Path(sysconfig.get_paths()["stdlib"])
     pages = [topics[name] for name in sorted(topics)]
@@ -143,7 +147,7 @@ def collect():
     return documents
 
 
-def train_tokenizer(documents):
+def train_tokenizer(documents: list[str]) -> Tokenizer:
     """Byte-level BPE: any text survives encode and decode unchanged."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -156,7 +160,7 @@ def train_tokenizer(documents):
     return tokenizer
 
 
-def build(eot):
+def build(eot: int) -> GPT2LMHeadModel:
     """A fresh GPT-2; seed torch first."""
     config = GPT2Config(
         vocab_size=VOCAB, n_positions=WHOLE[1], n_embd=WIDTH, n_layer=LAYERS, n_head=WIDTH // HEAD,
@@ -166,8 +170,10 @@ def build(eot):
     return GPT2LMHeadModel._from_config(config, attn_implementation="eager")
 
 
-def batch(paragraphs, generator, rows, length):
-    """Windows of paragraphs in a new random order each time, and their positions.
+def batch(
+    paragraphs: list[list[int]], generator: torch.Generator, rows: int, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows [rows, length + 1] of paragraphs in a new random order each time, and their positions [rows, length].
 
     Every window begins where a paragraph begins, as prompts do. What stands before a paragraph says nothing of it,
     so the model has to know it from its own first words: with the documents in their order it learns to lean on
@@ -185,7 +191,7 @@ def batch(paragraphs, generator, rows, length):
     return torch.tensor(windows), shift + torch.arange(length)
 
 
-def optimizers(model):
+def optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the blocks, AdamW for everything else."""
     inner = [p for p in model.transformer.h.parameters() if p.ndim == 2]
     chosen = {id(p) for p in inner}
@@ -194,14 +200,16 @@ def optimizers(model):
             torch.optim.AdamW(rest, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]  # fmt: skip
 
 
-def learning_rate(step, hold, total):
+def learning_rate(step: int, hold: int, total: int | None) -> float:
     """Warm up, hold, then fall by a cosine."""
     if step < hold:
         return LEARNING_RATE * min(1.0, (step + 1) / WARMUP)
     return LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - hold) / (total - hold))))
 
 
-def train_step(model, opts, x, position_ids, rate):
+def train_step(
+    model: GPT2LMHeadModel, opts: list[torch.optim.Optimizer], x: torch.Tensor, position_ids: torch.Tensor, rate: float
+) -> float:
     """One update; returns the loss."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(x[:, :-1], position_ids=position_ids, use_cache=False).logits
@@ -214,7 +222,9 @@ def train_step(model, opts, x, position_ids, rate):
     return loss.item()
 
 
-def train(model, paragraphs, args):
+def train(
+    model: GPT2LMHeadModel, paragraphs: list[list[int]], args: argparse.Namespace
+) -> tuple[list[float], float]:
     """Short windows while the learning rate holds, whole ones while it falls.
 
     Under `--minutes` the clock decides only when the hold ends; that settles the number
@@ -234,7 +244,7 @@ def train(model, paragraphs, args):
     return losses, (time.monotonic() - begun) / 60
 
 
-def save(model, tokenizer, out):
+def save(model: GPT2LMHeadModel, tokenizer: Tokenizer, out: Path) -> None:
     """The folder in Hugging Face's format: fp16 weights, the tied embedding stored once."""
     model.config.activation_function = "gelu_new"  # GPT-2's own name for the same function
     model.half().save_pretrained(out)
@@ -244,7 +254,9 @@ def save(model, tokenizer, out):
     (out / "model.safetensors").chmod(0o644)
 
 
-def sample(model, tokenizer, prompt, seed=None, count=60):
+def sample(
+    model: GPT2LMHeadModel, tokenizer: Tokenizer, prompt: str, seed: int | None = None, count: int = 60
+) -> str:
     """Continue a prompt: greedy without a seed, else at temperature 0.8 among the 40 likeliest."""
     ids = torch.tensor([tokenizer.encode(prompt).ids])
     torch.manual_seed(seed or 0)
@@ -253,7 +265,7 @@ def sample(model, tokenizer, prompt, seed=None, count=60):
     return f"[{prompt}]{tokenizer.decode(out[0].tolist())[len(prompt) :]}"
 
 
-def draw(curve, path):
+def draw(curve: list[list[float]], path: Path) -> None:
     """The loss curve, as a picture."""
     import matplotlib
 
@@ -267,7 +279,7 @@ def draw(curve, path):
     figure.savefig(path, dpi=110)
 
 
-def write_report(out, record):
+def write_report(out: Path, record: dict[str, Any]) -> None:
     """training.json, the loss curve, and the model card with text from the saved model."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
     (out / "training.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -281,7 +293,10 @@ def write_report(out, record):
     (out / "README.md").write_text(CARD.format(**record, **texts), encoding="utf-8")
 
 
-def make_record(args, corpus, documents, tokens, parameters, losses, minutes):
+def make_record(
+    args: argparse.Namespace, corpus: bytes, documents: list[str], tokens: int, parameters: int, losses: list[float],
+    minutes: float,
+) -> dict[str, Any]:
     """All that training.json and the model card say about the run."""
     steps, chunk = len(losses), max(1, len(losses) // 100)
     hold = round(steps * HOLD_STEPS)
@@ -298,14 +313,14 @@ def make_record(args, corpus, documents, tokens, parameters, losses, minutes):
         "parameters": parameters, "final_loss": curve[-1][1], "loss_curve": curve}  # fmt: skip
 
 
-def main():
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--minutes", type=float, default=50)
     budget.add_argument("--steps", type=int, help="the exact number of steps, to repeat a run")
     parser.add_argument("--out", type=Path, default=Path("data/tiny-gpt2"))
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
 
     documents = collect()
     tokenizer = train_tokenizer(documents)
