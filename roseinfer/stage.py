@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .blocks import BlockTables
+from .checks import require_count
 from .models import GPT2, Attend
 from .profiling import span
 from .sequence import Sequence
@@ -41,8 +42,7 @@ class Stage(ABC):
             ("block_size", block_size),
             ("max_num_seqs", max_num_seqs),
         ):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{arg} must be an integer >= 1, got {value!r}")
+            require_count(arg, value, at_least=1)
         self.model = model
         self.config = model.config
         self.block_size = block_size

@@ -9,10 +9,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from roseinfer.generate import decode_step
+from roseinfer.generate import begin, decode_step
 from roseinfer.models import GPT2, to_hf
 from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
-from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
@@ -49,11 +48,11 @@ class StageContender:
 
     def run(self, on_step: OnStep) -> Run:
         watch = Stopwatch(self.model.device, self.clock)
-        stage, seqs = self._fresh()
+        stage = self._fresh()
         num_blocks = stage.num_free_blocks
         with blame(self.name, "the prefill"):
             watch.start()
-            self._prefill(stage, seqs)
+            seqs = begin(stage, self.prompts, self.params)
             prefill_seconds = watch.stop()
         step_seconds: list[float] = []
         for step in range(self.params.max_tokens - 1):
@@ -89,24 +88,22 @@ class StageContender:
         }
 
     def _at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
-        stage, seqs = self._fresh()
+        stage = self._fresh()
         with blame(self.name, "the prefill"):
-            self._prefill(stage, seqs)
+            seqs = begin(stage, self.prompts, self.params)
         for done in range(step):
             with blame(self.name, f"decode step {done}"):
                 decode_step(stage, seqs)
         return stage, seqs
 
-    def _fresh(self) -> tuple[Stage, list[Sequence]]:
-        seqs = [Sequence(prompt, self.params) for prompt in self.prompts]
-        num_blocks = sum(-(-(seq.max_len - 1) // BLOCK_SIZE) for seq in seqs)
+    def _fresh(self) -> Stage:
+        # The last token of a sequence is returned, never cached.
+        cached = [len(prompt) + self.params.max_tokens - 1 for prompt in self.prompts]
+        num_blocks = sum(-(-n // BLOCK_SIZE) for n in cached)
         with blame(self.name, "its constructor"):
-            stage = self.stage_class(self.model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=len(seqs))
-        return stage, seqs
-
-    def _prefill(self, stage: Stage, seqs: list[Sequence]) -> None:
-        for seq in seqs:
-            seq.append(sample(stage.prefill(seq).unsqueeze(0), [seq])[0])
+            return self.stage_class(
+                self.model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=len(self.prompts)
+            )
 
     def _free(self, stage: Stage, seqs: list[Sequence], num_blocks: int) -> None:
         with blame(self.name, "free"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from roseinfer.checks import require_count
 from roseinfer.models import GPT2
 from roseinfer.profiling import Floor, decode_floor, measure_machine
 from roseinfer.stage import Stage
@@ -17,7 +18,7 @@ from roseinfer.stage import Stage
 from .contenders import HF_NAME, StageContender, hf_contender
 from .referee import Referee
 from .report import LadderResult, describe_host
-from .runner import Clock, Contender, OnProgress, OnStep, Progress, Run, measure, require_count
+from .runner import Clock, Contender, OnProgress, OnStep, Progress, Run, measure
 
 
 def ladder(

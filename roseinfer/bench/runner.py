@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from roseinfer.checks import require_count
+
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 Clock = Callable[[], float]
 
@@ -107,11 +109,6 @@ def measure(
 
 def _report_step(report: OnProgress, here: Progress, tokens: int, seconds: float) -> None:
     report(replace(here, tokens=tokens, seconds=seconds))
-
-
-def require_count(argument: str, value: object, at_least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ValueError(f"{argument} must be an integer of at least {at_least}, got {value!r}")
 
 
 def _sample(name: str, repeat: int, position: int, run: Run) -> dict[str, Any]:

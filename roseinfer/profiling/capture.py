@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from roseinfer.checks import require_count
+
 from .chrome import read_chrome_trace
 from .hardware import device_name
 from .trace import DEVICE_WORK, METADATA_KEY, Trace
@@ -30,8 +32,8 @@ def capture(step: Callable[[], object], *, steps: int = 3, warmup: int = 2, reco
 
     An error in `step` propagates, and the profiler is stopped. Raises ValueError for steps < 1, warmup < 0.
     """
-    _check_count("steps", steps, at_least=1)
-    _check_count("warmup", warmup, at_least=0)
+    require_count("steps", steps, at_least=1)
+    require_count("warmup", warmup, at_least=0)
     plan = schedule(wait=1, warmup=warmup, active=steps, repeat=1)
     data = record(step, 1 + warmup + steps, schedule=plan, record_shapes=record_shapes)
     on_gpu = any(event.get("cat") in DEVICE_WORK for event in data["traceEvents"])
@@ -60,8 +62,3 @@ def record(step: Callable[[], object], calls: int, **options: Any) -> dict[str, 
                 profiler.step()
         profiler.export_chrome_trace(str(path))
         return read_chrome_trace(path)
-
-
-def _check_count(argument: str, value: int, *, at_least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ValueError(f"{argument} must be an integer of at least {at_least}, got {value!r}")
