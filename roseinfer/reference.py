@@ -9,18 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .models import GPT2, to_hf
+from .models import Model, to_hf
 from .stage import PromptAttention
 
 
 @torch.inference_mode()
-def reference_logits(model: GPT2, token_ids: list[int]) -> Tensor:
+def reference_logits(model: Model, token_ids: list[int]) -> Tensor:
     """Logits [N, V] of every token of one text."""
     ids = torch.tensor(token_ids, device=model.device)
     return model.logits(model(ids, torch.arange(len(token_ids), device=model.device), PromptAttention()))
 
 
-def reference_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+def reference_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """Greedy continuation of each prompt: max_tokens new ids each, end tokens not heeded."""
     outputs = []
     for prompt in prompts:
@@ -31,7 +31,7 @@ def reference_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -
     return outputs
 
 
-def hf_generate(model: GPT2, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """transformers' greedy continuation of each prompt: max_tokens new ids each, end tokens not heeded.
 
     Raises ValueError for a model that transformers cannot hold (see models.to_hf).

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from roseinfer.models import GPT2, ModelConfig
+from roseinfer.models import GPT2, ModelConfig, empty_model, shape_of
 from roseinfer.profiling import Machine, decode_floor, measure_machine
 
 GPT2_SMALL = ModelConfig("gpt2", 50257, 768, 12, 12, 12, 64, 3072, 1024)
@@ -31,6 +31,30 @@ def test_weights_are_those_of_the_model(num_kv_heads):
     unused_positions = (config.max_model_len - 2) * config.hidden_size
     floor = decode_floor(config, [7, 9, 7], torch.float32)
     assert floor.weight_bytes == 4 * (parameters - unused_positions)
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_weights_are_those_of_the_llama_family(architecture, tied, biases):
+    shape = shape_of(f"random:tiny-{architecture}")
+    config = dataclasses.replace(shape, tie_embeddings=tied, qkv_bias=biases, o_bias=biases, intermediate_size=100)
+    numel = {name: p.numel() for name, p in empty_model(config).named_parameters()}
+    if not tied:
+        numel["embed_tokens.weight"] = config.hidden_size  # one row
+    floor = decode_floor(config, [7, 9, 7], torch.bfloat16)
+    assert floor.weight_bytes == 2 * sum(numel.values())
+
+
+def test_operations_and_cache_of_qwen_0_5b_are_what_its_shape_says():
+    config = shape_of("random:qwen2.5-0.5b")
+    numel = {name: p.numel() for name, p in empty_model(config).named_parameters()}
+    assert sum(numel.values()) == 494_032_768
+    matrices = sum(n for name, n in numel.items() if "norm" not in name and not name.endswith("bias"))
+    floor = decode_floor(config, [100, 28], torch.bfloat16)
+    assert floor.flops == 2 * 2 * matrices + 4 * 24 * 14 * 64 * 128
+    assert floor.kv_bytes == 128 * 2 * 24 * 2 * 64 * 2
+    assert floor.weight_bytes == 2 * 494_032_768
 
 
 def test_keys_and_values_of_every_context_are_read_once_and_the_new_ones_written():

@@ -8,12 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracles import prompts_of, small_model
+from oracles import assert_logits_close, prompts_of, small_model
 from safetensors.torch import load_file, save_file
 
-from roseinfer.models import ModelConfig, ModelLoadError, load_model, load_tokenizer, to_hf
+from roseinfer.models import (
+    GPT2,
+    ModelConfig,
+    ModelLoadError,
+    empty_model,
+    load_model,
+    load_tokenizer,
+    model_config,
+    shape_of,
+    to_hf,
+)
 from roseinfer.models.hf import config_from_hf
 from roseinfer.models.load import TINY
+from roseinfer.models.shapes import available_bytes
 from roseinfer.reference import reference_generate, reference_logits
 
 
@@ -40,8 +51,7 @@ def test_logits_equal_transformers(fixture, request):
     model = request.getfixturevalue(fixture)
     hf = to_hf(model)
     for prompt in prompts_of([1, 13, 90], model.config.vocab_size):
-        expected = hf(torch.tensor([prompt])).logits[0]
-        assert (reference_logits(model, prompt) - expected).abs().max() < 1e-4
+        assert_logits_close(reference_logits(model, prompt), hf(torch.tensor([prompt])).logits[0])
 
 
 def test_bundled_model_loads_in_transformers_unchanged_and_agrees(tiny):
@@ -66,11 +76,60 @@ def test_bundled_tokenizer_round_trips_and_the_model_is_small():
 def test_random_gpt2_is_gpt2_small_and_the_same_every_time(gpt2_shape):
     assert sum(p.numel() for p in gpt2_shape.parameters()) == 124_439_808
     assert gpt2_shape.config == config_from_hf(
-        {"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "eos_token_id": 50256}
+        {
+            "model_type": "gpt2",
+            "vocab_size": 50257,
+            "n_embd": 768,
+            "n_layer": 12,
+            "n_head": 12,
+            "n_positions": 1024,
+            "eos_token_id": 50256,
+        }  # fmt: skip
     )
     again = load_model("random:gpt2")
     assert all(torch.equal(a, b) for a, b in zip(gpt2_shape.parameters(), again.parameters(), strict=True))
     assert not any(p.requires_grad for p in again.parameters()) and not again.training
+
+
+def test_random_weights_do_not_depend_on_the_dtype_they_are_kept_in():
+    exact = load_model("random:tiny-qwen2").state_dict()
+    rounded = load_model("random:tiny-qwen2", dtype=torch.bfloat16).state_dict()
+    assert all(torch.equal(rounded[name], w.bfloat16()) for name, w in exact.items())
+    assert exact["layers.0.self_attn.qkv_proj.bias"].eq(0).all() and exact["norm.weight"].eq(1).all()
+    assert 0.018 < exact["layers.1.mlp.gate_up_proj.weight"].std() < 0.022
+
+
+def test_random_weights_larger_than_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("roseinfer.models.shapes.available_bytes", lambda device: 1_000_000_000)
+    with pytest.raises(
+        ModelLoadError,
+        match="random:qwen2.5-7b: the weights take 30,462,466,048 bytes in torch.float32, and cpu has 1,000,000,000",
+    ):
+        load_model("random:qwen2.5-7b")
+    with pytest.raises(ModelLoadError, match="15,231,233,024 bytes in torch.bfloat16"):
+        load_model("random:qwen2.5-7b", dtype=torch.bfloat16)
+
+
+def test_this_machine_says_how_much_memory_it_has():
+    available = available_bytes(torch.device("cpu"))
+    assert available is None or 2**20 < available < 2**50
+
+
+def test_model_config_is_the_loaded_model_s_config_and_reads_no_weights(folder, tiny):
+    assert model_config("tiny") == tiny.config
+    assert model_config("random:gpt2") == shape_of("random:gpt2")
+    expected = load_model(str(folder)).config
+    (folder / "model.safetensors").unlink()
+    assert model_config(str(folder)) == expected
+    with pytest.raises(ModelLoadError, match="unknown shape 'random:gpt3'"):
+        model_config("random:gpt3")
+
+
+def test_an_empty_model_has_the_parameters_of_the_loaded_one_and_no_memory(tiny):
+    empty = empty_model(tiny.config)
+    assert isinstance(empty, GPT2) and empty.device.type == "meta"
+    shapes = {name: p.shape for name, p in tiny.named_parameters()}
+    assert {name: p.shape for name, p in empty.named_parameters()} == shapes
 
 
 def test_a_local_folder_loads_in_every_dtype(folder, small):
@@ -106,7 +165,7 @@ def test_masks_stored_by_old_checkpoints_are_passed_over(folder, small):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, "model_type='bert' is not supported, only 'gpt2'"),
+        ({"model_type": "bert"}, "model_type='bert' is not supported, only 'gpt2', 'llama', 'qwen2', 'qwen3'"),
         ({"activation_function": "relu"}, "activation_function='relu' is not supported, only 'gelu_new'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
         ({"n_head": 5}, "n_head=5 must divide n_embd=32"),
@@ -153,7 +212,7 @@ def test_wrong_arguments_are_named(folder, tmp_path):
         load_model(str(tmp_path))
     with pytest.raises(ModelLoadError, match="is a file: give the folder"):
         load_model(str(folder / "config.json"))
-    with pytest.raises(ModelLoadError, match="unknown shape 'random:gpt3', allowed: random:gpt2"):
+    with pytest.raises(ModelLoadError, match="unknown shape 'random:gpt3', allowed: random:gpt2, random:qwen"):
         load_model("random:gpt3")
     with pytest.raises(ModelLoadError, match="dtype=torch.int8 is not supported"):
         load_model("tiny", dtype=torch.int8)
@@ -190,6 +249,8 @@ def test_a_hub_model_loads_from_the_local_cache(folder, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert load_model("someone/small").config.num_layers == 2
     assert asked["repo_id"] == "someone/small" and "*.safetensors" in asked["allow_patterns"]
+    assert model_config("someone/small").num_layers == 2
+    assert asked["allow_patterns"] == ["config.json"]
 
 
 def test_neither_folder_nor_hub_id():

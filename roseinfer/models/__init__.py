@@ -1,11 +1,17 @@
-"""Models: one forward signature (see gpt2.py), and loading of weights in HF format."""
+"""Models: one forward signature (see model.py), and loading of weights in HF format."""
+
+from roseinfer import triton_mode  # noqa: F401  # sets Triton up before transformers imports it
 
 from .config import ModelConfig
-from .gpt2 import GPT2, Attend
+from .gpt2 import GPT2
 from .hf import to_hf
-from .load import ModelLoadError, load_model, load_tokenizer, random_model, shape_of
+from .llama import Llama
+from .load import ModelLoadError, load_model, load_tokenizer, model_config, shape_of
+from .model import Attend, Model
+from .rope import Rope
+from .shapes import empty_model, random_model
 
 __all__ = [
-    "GPT2", "Attend", "ModelConfig", "ModelLoadError",
-    "load_model", "load_tokenizer", "random_model", "shape_of", "to_hf",
+    "GPT2", "Attend", "Llama", "Model", "ModelConfig", "ModelLoadError", "Rope",
+    "empty_model", "load_model", "load_tokenizer", "model_config", "random_model", "shape_of", "to_hf",
 ]  # fmt: skip

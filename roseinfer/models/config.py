@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from .rope import Rope
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelConfig:
     """Sizes of a decoder-only transformer.
 
     num_heads query heads share num_kv_heads key/value heads (grouped-query attention when smaller), each head_dim
-    wide. max_model_len is the number of positions the model has. eos_token_id is None where the model has none.
+    wide. max_model_len is the number of positions the model has. eos_token_id is None where the model has none, and a
+    tuple where several tokens end a text.
+
+    From tie_embeddings on, settings of the Llama family; GPT-2 always ties, has every bias and learns its positions.
+    tie_embeddings: the output matrix is the token embedding. qkv_bias, o_bias: biases of the attention's projections.
+    qk_norm: an RMSNorm over each head of q and k. rope: how positions turn q and k.
     """
 
     architecture: str
@@ -23,13 +30,20 @@ class ModelConfig:
     intermediate_size: int
     max_model_len: int
     norm_eps: float = 1e-5
-    eos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None
+    tie_embeddings: bool = True
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    rope: Rope | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{field.name} must be a positive integer, got {value!r}")
+            if field.type == "bool" and not isinstance(value, bool):
+                raise ValueError(f"{field.name} must be True or False, got {value!r}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}: "
@@ -37,3 +51,18 @@ class ModelConfig:
             )
         if not self.norm_eps > 0:
             raise ValueError(f"norm_eps must be above 0, got {self.norm_eps!r}")
+        if self.rope is not None and self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} must be even: RoPE turns pairs of numbers")
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text; none, one or several."""
+        if self.eos_token_id is None:
+            return ()
+        return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
+
+    def __repr__(self) -> str:
+        """As a dataclass's, without what the Llama family adds where it is not used."""
+        optional = ("tie_embeddings", "qkv_bias", "o_bias", "qk_norm", "rope")
+        shown = [f for f in fields(self) if f.name not in optional or getattr(self, f.name) != f.default]
+        return f"ModelConfig({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"

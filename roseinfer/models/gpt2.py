@@ -1,22 +1,12 @@
-"""GPT-2 over flat tokens (Radford et al., 2019), with the attention left to the caller.
-
-Tokens of all sequences lie one after another in one [N] batch, so prefill, decode and mixed batches share one
-forward. What a token may look at is known only to the KV cache, hence `attend`:
-
-    attend(layer: int, q[N, H, D], k[N, H_kv, D], v[N, H_kv, D]) -> [N, H, D]
-"""
+"""GPT-2 over flat tokens (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import ModelConfig
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+from .model import Attend, Model
 
 
 class Attention(nn.Module):
@@ -58,32 +48,26 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
-class GPT2(nn.Module):
-    """Module names follow the HF checkpoint, so that loading is a rename-free copy (see hf.py for the transposes)."""
+class GPT2(Model):
+    """Module names follow the HF checkpoint: loading is a rename-free copy (see hf_gpt2.py for the transposes)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.wte = nn.Embedding(config.vocab_size, config.hidden_size)
         self.wpe = nn.Embedding(config.max_model_len, config.hidden_size)
         self.h = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 
     @property
-    def device(self) -> torch.device:
-        return self.wte.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.wte.weight.dtype
+    def token_embedding(self) -> nn.Embedding:
+        return self.wte
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """token_ids [N], positions [N] -> hidden [N, C], normalised and ready for `logits`."""
         x = self.wte(token_ids) + self.wpe(positions)
         for layer, block in enumerate(self.h):
             x = block(x, layer, attend)
         return self.ln_f(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [N, C] -> logits [N, V]; the output matrix is the token embedding (tied)."""
+        """hidden [N, C] -> logits [N, V]; the output matrix is the token embedding."""
         return F.linear(hidden, self.wte.weight)

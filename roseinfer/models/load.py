@@ -10,19 +10,13 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from .config import ModelConfig
-from .gpt2 import GPT2
 from .hf import config_from_hf, weights_from_hf
+from .model import Model
+from .shapes import RANDOM_SHAPES, empty_model, random_model
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny-gpt2"
-RANDOM_SEED = 0
-RANDOM_SHAPES = {
-    # GPT-2 small. The first post measured an untrained checkpoint of this shape: times do not depend on the values.
-    "gpt2": ModelConfig(
-        architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,
-        head_dim=64, intermediate_size=3072, max_model_len=1024, eos_token_id=50256,
-    ),
-}  # fmt: skip
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MODEL_FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"
 
 
@@ -30,27 +24,34 @@ class ModelLoadError(ValueError):
     """The model could not be loaded; the message says what is wrong with which file or argument."""
 
 
-def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> GPT2:
+def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Model:
     """The model named by `spec`, in eval mode, without gradients.
 
-    spec: "tiny" (bundled), "random:gpt2" (seeded random weights), a local folder in HF format, or a hub id.
+    spec: "tiny" (bundled), "random:gpt2" (seeded random weights; RANDOM_SHAPES names the others), a local folder in
+    HF format, or a hub id.
     Raises ModelLoadError (a ValueError) with one line that names the file or argument and what is allowed.
     """
     if dtype not in DTYPES:
         raise ModelLoadError(f"dtype={dtype} is not supported, allowed: {', '.join(map(str, DTYPES))}")
     device = _checked_device(device)
     if spec.startswith("random:"):
-        model = random_model(shape_of(spec)).to(device=device, dtype=dtype)
-    else:
-        model = _model_from_folder(_folder(spec), device, dtype)
-    return model.requires_grad_(False).eval()
+        return _random_model(spec, device, dtype)
+    return _model_from_folder(_folder(spec, MODEL_FILES), device, dtype)
+
+
+def model_config(spec: str) -> ModelConfig:
+    """The config of the model that load_model(spec) would give; no weights are read, made or downloaded.
+
+    Raises ModelLoadError.
+    """
+    return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, ["config.json"]))
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that belongs to `spec`: `.encode(text).ids` and `.decode(ids)`. Raises ModelLoadError."""
     if spec.startswith("random:"):
         raise ModelLoadError(f"{spec!r} has random weights and no tokenizer: give token ids, or use 'tiny'")
-    path = _folder(spec) / "tokenizer.json"
+    path = _folder(spec, ["tokenizer.json"]) / "tokenizer.json"
     if not path.is_file():
         raise ModelLoadError(f"{path} does not exist")
     return Tokenizer.from_file(str(path))
@@ -75,24 +76,15 @@ def shape_of(spec: str) -> ModelConfig:
     return shape
 
 
-def random_model(config: ModelConfig, seed: int = RANDOM_SEED) -> GPT2:
-    """Seeded weights as GPT-2 initialises them (normal, std 0.02; norms 1, biases 0), the same on every machine."""
-    with torch.device("meta"):
-        model = GPT2(config)
-    model.to_empty(device="cpu")
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if name.endswith("bias"):
-                p.zero_()
-            elif "ln_" in name:
-                p.fill_(1.0)
-            else:
-                p.normal_(std=0.02, generator=generator)
-    return model.requires_grad_(False).eval()
+def _random_model(spec: str, device: torch.device, dtype: torch.dtype) -> Model:
+    try:
+        return random_model(shape_of(spec), device=device, dtype=dtype)
+    except ValueError as e:
+        raise ModelLoadError(f"{spec}: {e}") from e
 
 
-def _folder(spec: str) -> Path:
+def _folder(spec: str, files: list[str]) -> Path:
+    """The local folder of a spec; of a hub id, `files` (patterns) are downloaded to it."""
     if spec == "tiny":
         if not TINY.is_dir():
             raise ModelLoadError(f"the bundled model is not at {TINY}: run from a clone of the repository")
@@ -104,16 +96,15 @@ def _folder(spec: str) -> Path:
         raise ModelLoadError(f"{spec!r} is a file: give the folder that holds config.json and model.safetensors")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
-    return _download(spec)
+    return _download(spec, files)
 
 
-def _download(spec: str) -> Path:
+def _download(spec: str, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        patterns = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
-        return Path(snapshot_download(spec, allow_patterns=patterns, etag_timeout=5))
+        return Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
     except HFValidationError as e:
         raise ModelLoadError(f"{spec!r} is neither a local folder nor a hub id; {OFFLINE_HELP}") from e
     except HfHubHTTPError as e:
@@ -125,15 +116,17 @@ def _download(spec: str) -> Path:
         ) from e
 
 
-def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> GPT2:
+def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
     config = _read_config(folder)
-    with torch.device("meta"):
-        model = GPT2(config)
-    weights = weights_from_hf(_read_tensors(folder))
-    _check_shapes(model, weights, folder)
-    copies = {name: w.to(device=device, dtype=dtype).contiguous() for name, w in weights.items()}
+    model = empty_model(config)
+    weights = weights_from_hf(_read_tensors(folder), config)
+    try:
+        copies = {name: w.to(device=device, dtype=dtype).contiguous() for name, w in weights}
+    except ValueError as e:
+        raise ModelLoadError(f"{folder}: {e}") from e
+    _check_shapes(model, copies, folder)
     model.load_state_dict(copies, assign=True)
-    return model
+    return model.requires_grad_(False).eval()
 
 
 def _read_json(path: Path) -> dict:
@@ -147,8 +140,6 @@ def _read_json(path: Path) -> dict:
 
 def _read_config(folder: Path) -> ModelConfig:
     hf = _read_json(folder / "config.json")
-    if hf.get("model_type") != "gpt2":
-        raise ModelLoadError(f"{folder}/config.json: model_type={hf.get('model_type')!r} is not supported, only 'gpt2'")
     try:
         return config_from_hf(hf)
     except ValueError as e:

@@ -60,10 +60,12 @@ def write_chrome_trace(data: dict[str, Any], path: str | Path) -> None:
     path = Path(path)
     if not path.name.endswith((".json", ".json.gz")):
         raise ValueError(f"path={str(path)!r}: a trace is saved as *.json or *.json.gz")
-    content = json.dumps(data, separators=(",", ":")).encode()
-    if path.name.endswith(".gz"):
-        content = gzip.compress(content, mtime=0)  # the same trace gives the same file
-    path.write_bytes(content)
+    path.write_bytes(gzipped(data) if path.name.endswith(".gz") else _encoded(data))
+
+
+def gzipped(data: dict[str, Any]) -> bytes:
+    """What *.json.gz holds; the same trace gives the same bytes."""
+    return gzip.compress(_encoded(data), mtime=0)
 
 
 def complete_slices(data: dict[str, Any]) -> list[Slice]:
@@ -83,6 +85,10 @@ def complete_slices(data: dict[str, Any]) -> list[Slice]:
     ]
     slices.sort(key=lambda event: (event.ts, -event.dur))
     return slices
+
+
+def _encoded(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode()
 
 
 def _is_complete(event: Any) -> bool:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from roseinfer.triton_mode import INTERPRETER
+
 from .capture import record
 from .trace import Trace
 
@@ -22,8 +24,9 @@ aten = torch.ops.aten
 
 
 # Ops of a model, not of a stage. What they start inside depends on the device: a CPU copies a linear layer's bias
-# before the product and looks embeddings up with selects, a GPU does neither.
-MODEL_OPS = ("aten::embedding", "aten::linear", "aten::scaled_dot_product_attention")
+# before the product, looks embeddings up with selects and casts before a norm, a GPU does not. Nor is Triton's
+# interpreter a stage's.
+MODEL_OPS = ("aten::embedding", "aten::linear", "aten::rms_norm", "aten::scaled_dot_product_attention", INTERPRETER)
 
 
 def trace_once(step: Callable[[], object]) -> Trace:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from roseinfer.models.config import ModelConfig
 
 
+ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
 PASSES_BUDGET_S = 0.4
 MOST_PASSES = 50
 
@@ -106,30 +107,31 @@ class Floor:
 def decode_floor(
     config: ModelConfig, context_lens: Sequence[int], dtype: torch.dtype, machine: Machine | None = None
 ) -> Floor:
-    """The least one decode step of len(context_lens) sequences must move and compute, for a GPT-2 model.
+    """The least one decode step of len(context_lens) sequences must move and compute, for GPT-2 or the Llama family.
 
     context_lens[i]: how many tokens sequence i's new token attends to, itself included (len(seq) as decode
     begins).
 
-    weight_bytes: each weight once. The token embedding is also the lm_head, so it counts once; of the position
-    embedding only the rows in use. kv_bytes: K and V of the context_lens[i] - 1 cached tokens read, those of
-    the new one written. flops: 2 per matrix weight and sequence, and 4 * H * D * context_lens[i] per layer for
-    attention (2 for q.k, 2 for p.v). Activations, bias additions, norms and softmax are left out: a floor may
-    be too low, never too high.
+    weight_bytes: each weight once. A token embedding that is also the lm_head counts once; of one that is not, a
+    single row, since all sequences may have the same token. Of GPT-2's position embedding the rows in use; RoPE has
+    no weights, and its table of angles is left out. kv_bytes: K and V of the context_lens[i] - 1 cached tokens
+    read, those of the new one written. flops: 2 per matrix weight and sequence, and 4 * H * D * context_lens[i]
+    per layer for attention (2 for q.k, 2 for p.v). Activations, bias additions, norms, rotations and softmax are
+    left out: a floor may be too low, never too high.
 
-    Raises ValueError for an architecture other than gpt2, no sequence, or a context outside 1..max_model_len.
+    Raises ValueError for an architecture not in ARCHITECTURES, no sequence, or a context outside 1..max_model_len.
     """
-    if config.architecture != "gpt2":
-        raise ValueError(f"architecture={config.architecture!r}: decode_floor knows 'gpt2'")
+    if config.architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture={config.architecture!r}: decode_floor knows {', '.join(ARCHITECTURES)}")
     if not context_lens:
         raise ValueError("context_lens must name at least one sequence, got none")
     for length in context_lens:
         if not 1 <= length <= config.max_model_len:
             raise ValueError(f"context_lens must lie in 1..{config.max_model_len} (max_model_len), got {length!r}")
 
-    matrix_weights = _gpt2_matrix_weights(config)
-    position_rows = len(set(context_lens))
-    weights = matrix_weights + _gpt2_vector_weights(config) + position_rows * config.hidden_size
+    matrix_weights = _matrix_weights(config)
+    rows = len(set(context_lens)) if config.architecture == "gpt2" else int(not config.tie_embeddings)
+    weights = matrix_weights + _vector_weights(config) + rows * config.hidden_size
     weight_bytes = weights * dtype.itemsize
     tokens = sum(context_lens)
     kv_bytes = tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
@@ -146,18 +148,22 @@ def _timed(floor: Floor, machine: Machine) -> Floor:
     return Floor(floor.weight_bytes, floor.kv_bytes, floor.flops, floor.batch_size, max(moving, computing), bound)
 
 
-def _gpt2_matrix_weights(config: ModelConfig) -> int:
-    """Every weight that a token is multiplied with: q, k, v, output, the two of the MLP, and the tied lm_head."""
+def _matrix_weights(config: ModelConfig) -> int:
+    """Every weight that a token is multiplied with: q, k, v, output, the MLP's (GPT-2 has no gate), and the lm_head."""
     c, width, kv_width = config.hidden_size, *_attention_widths(config)
-    layer = c * (width + 2 * kv_width) + width * c + 2 * c * config.intermediate_size
+    mlp_matrices = 2 if config.architecture == "gpt2" else 3
+    layer = c * (width + 2 * kv_width) + width * c + mlp_matrices * c * config.intermediate_size
     return config.num_layers * layer + config.vocab_size * c
 
 
-def _gpt2_vector_weights(config: ModelConfig) -> int:
-    """Biases of those matrices (the lm_head has none), and scale and shift of each norm."""
+def _vector_weights(config: ModelConfig) -> int:
+    """Biases of those matrices (the lm_head has none), and the scale of each norm, in GPT-2 its shift too."""
     c, width, kv_width = config.hidden_size, *_attention_widths(config)
-    biases = (width + 2 * kv_width) + c + config.intermediate_size + c
-    return config.num_layers * (biases + 4 * c) + 2 * c
+    if config.architecture == "gpt2":
+        biases = (width + 2 * kv_width) + c + config.intermediate_size + c
+        return config.num_layers * (biases + 4 * c) + 2 * c
+    biases = config.qkv_bias * (width + 2 * kv_width) + config.o_bias * c
+    return config.num_layers * (biases + 2 * c + config.qk_norm * 2 * config.head_dim) + c
 
 
 def _attention_widths(config: ModelConfig) -> tuple[int, int]:

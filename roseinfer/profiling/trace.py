@@ -191,15 +191,17 @@ class Trace:
     def op_counts(self, span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
         """How often each aten op starts, in the whole trace or in the first host span of that name.
 
-        outside: ops whose inside is not looked into; they count, what they start on their thread does not.
+        outside: ops and spans whose inside is not looked into; an op counts, what it starts on its thread does not.
         """
         counts: Counter[str] = Counter()
         opaque_until: dict[int | None, int] = {}
         for event in self._within(span):  # in time order, an enclosing op first
-            if event.name.startswith("aten::") and event.ts >= opaque_until.get(event.tid, 0):
+            if event.ts < opaque_until.get(event.tid, 0):
+                continue
+            if event.name.startswith("aten::"):
                 counts[event.name] += 1
-                if event.name in outside:
-                    opaque_until[event.tid] = event.end
+            if event.name in outside:
+                opaque_until[event.tid] = event.end
         return counts
 
     def count(self, op: str, span: str | None = None) -> int:

@@ -1,0 +1,72 @@
+"""GPT-2 to and from the Hugging Face format: config.json's keys and the checkpoint's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .config import ModelConfig
+from .model import Model
+
+if TYPE_CHECKING:
+    from transformers import GPT2Config
+
+REQUIRED = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
+# Settings that change the mathematics and that GPT2 here does not implement: key -> the one allowed value.
+FIXED_SETTINGS = {
+    "activation_function": "gelu_new",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+
+# HF keeps these four as Conv1D, [in, out]; nn.Linear wants [out, in].
+TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+# Causal masks that old checkpoints carry as buffers, and the output matrix, which is tied to wte.
+NOT_WEIGHTS = (".attn.bias", ".attn.masked_bias", "lm_head.weight")
+
+
+def read_config(hf: dict[str, Any]) -> ModelConfig:
+    if hf["n_embd"] % hf["n_head"]:
+        raise ValueError(f"config.json: n_head={hf['n_head']} must divide n_embd={hf['n_embd']}")
+    return ModelConfig(
+        architecture="gpt2",
+        vocab_size=hf["vocab_size"],
+        hidden_size=hf["n_embd"],
+        num_layers=hf["n_layer"],
+        num_heads=hf["n_head"],
+        num_kv_heads=hf["n_head"],
+        head_dim=hf["n_embd"] // hf["n_head"],
+        intermediate_size=hf.get("n_inner") or 4 * hf["n_embd"],
+        max_model_len=hf["n_positions"],
+        norm_eps=hf.get("layer_norm_epsilon", 1e-5),
+        eos_token_id=hf.get("eos_token_id"),
+    )
+
+
+def write_config(c: ModelConfig) -> GPT2Config:
+    from transformers import GPT2Config
+
+    return GPT2Config(
+        vocab_size=c.vocab_size, n_embd=c.hidden_size, n_layer=c.num_layers, n_head=c.num_heads,
+        n_positions=c.max_model_len, n_inner=c.intermediate_size, layer_norm_epsilon=c.norm_eps,
+        bos_token_id=c.eos_token_id, eos_token_id=c.eos_token_id,
+    )  # fmt: skip
+
+
+def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Views, nothing copied."""
+    for name, tensor in tensors.items():
+        if not name.endswith(NOT_WEIGHTS):
+            yield name.removeprefix("transformer."), tensor.t() if name.endswith(TRANSPOSED) else tensor
+
+
+def write_weights(model: Model) -> dict[str, Tensor]:
+    return {
+        f"transformer.{name}": (w.t().contiguous() if name.endswith(TRANSPOSED) else w.clone())
+        for name, w in model.state_dict().items()
+    }

@@ -1,0 +1,131 @@
+"""Llama, Qwen2 and Qwen3 to and from the Hugging Face format: config.json's keys and the checkpoint's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .config import ModelConfig
+from .model import Model
+from .rope import rope_from_hf
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+REQUIRED = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings",
+)  # fmt: skip
+# Settings that change the mathematics and that Llama here does not implement: key -> the one allowed value.
+FIXED_SETTINGS = {
+    "hidden_act": "silu",
+    "mlp_bias": False,
+    "pretraining_tp": 1,
+    "use_sliding_window": False,
+    "partial_rotary_factor": 1.0,
+    "quantization_config": None,
+}
+
+# One matrix here, several in the checkpoint, in this order of rows.
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+
+
+def read_config(hf: dict[str, Any]) -> ModelConfig:
+    if sliding := sorted(set(hf.get("layer_types") or []) - {"full_attention"}):
+        raise ValueError(f"config.json: layer_types has {sliding[0]!r}, which is not supported, only 'full_attention'")
+    family, num_heads = hf["model_type"], hf["num_attention_heads"]
+    # Qwen's defaults for these two are numbers of one particular model: transformers never leaves them out.
+    if missing := [key for key in _qwen_required(family) if hf.get(key) is None]:
+        raise ValueError(f"config.json lacks {', '.join(missing)}")
+    if hf.get("head_dim") is None and hf["hidden_size"] % num_heads:
+        raise ValueError(f"config.json: num_attention_heads={num_heads} must divide hidden_size={hf['hidden_size']}")
+    eos = hf.get("eos_token_id")
+    bias = hf.get("attention_bias", False)
+    return ModelConfig(
+        architecture=family,
+        vocab_size=hf["vocab_size"],
+        hidden_size=hf["hidden_size"],
+        num_layers=hf["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=hf.get("num_key_value_heads") or num_heads,
+        head_dim=hf.get("head_dim") or hf["hidden_size"] // num_heads,
+        intermediate_size=hf["intermediate_size"],
+        max_model_len=hf["max_position_embeddings"],
+        norm_eps=hf.get("rms_norm_eps", 1e-6),
+        eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+        tie_embeddings=hf.get("tie_word_embeddings", False),
+        qkv_bias=family == "qwen2" or bias,
+        o_bias=family != "qwen2" and bias,
+        qk_norm=family == "qwen3",
+        rope=rope_from_hf(hf),
+    )
+
+
+def _qwen_required(family: str) -> list[str]:
+    return {"llama": [], "qwen2": ["num_key_value_heads"], "qwen3": ["num_key_value_heads", "head_dim"]}[family]
+
+
+def write_config(c: ModelConfig) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    bias = {} if c.architecture == "qwen2" else {"attention_bias": c.qkv_bias}
+    return AutoConfig.for_model(
+        c.architecture, vocab_size=c.vocab_size, hidden_size=c.hidden_size, num_hidden_layers=c.num_layers,
+        num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads, head_dim=c.head_dim,
+        intermediate_size=c.intermediate_size, max_position_embeddings=c.max_model_len, rms_norm_eps=c.norm_eps,
+        eos_token_id=list(c.eos_token_id) if isinstance(c.eos_token_id, tuple) else c.eos_token_id,
+        tie_word_embeddings=c.tie_embeddings, rope_parameters=asdict(c.rope), **bias,
+    )  # fmt: skip
+
+
+def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """One after another, so that the joined copies do not all exist at once. Parts that lack a partner are left out.
+
+    Raises ValueError for parts that cannot be joined.
+    """
+    for name, tensor in tensors.items():
+        if name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and config.tie_embeddings):
+            continue  # computed from the config; the same as the token embedding
+        whole, parts = _fused_from(name)
+        if parts is None:
+            yield name.removeprefix("model."), tensor
+        elif name == parts[0] and all(part in tensors for part in parts):
+            pieces = [tensors[part] for part in parts]
+            if len({piece.shape[1:] for piece in pieces}) > 1:
+                shapes = ", ".join(str(tuple(piece.shape)) for piece in pieces)
+                raise ValueError(f"weights {', '.join(parts)} must be equally wide, got shapes {shapes}")
+            yield whole.removeprefix("model."), torch.cat(pieces)
+
+
+def _fused_from(name: str) -> tuple[str, list[str] | None]:
+    """For the name of a part: the fused name, and the names of all its parts in order. For others: name, None."""
+    for whole, parts in FUSED.items():
+        for part in parts:
+            if f".{part}." in name:
+                return name.replace(part, whole), [name.replace(part, p) for p in parts]
+    return name, None
+
+
+def write_weights(model: Model) -> dict[str, Tensor]:
+    c = model.config
+    rows = {
+        "qkv_proj": [c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.num_kv_heads * c.head_dim],
+        "gate_up_proj": [c.intermediate_size, c.intermediate_size],
+    }
+    tensors = {}
+    for name, weight in model.state_dict().items():
+        hf_name = name if name.startswith("lm_head") else f"model.{name}"
+        module = name.split(".")[-2]
+        if module not in FUSED:
+            tensors[hf_name] = weight.clone()
+            continue
+        for part, piece in zip(FUSED[module], weight.split(rows[module]), strict=True):
+            tensors[hf_name.replace(module, part)] = piece.clone()
+    return tensors

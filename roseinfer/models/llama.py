@@ -1,0 +1,88 @@
+"""The Llama family over flat tokens: Llama (Touvron et al., 2023), Qwen2 and Qwen3, which differ in their config only.
+
+RMSNorm before each half of a block (nn.RMSNorm computes in fp32 inside), rotary positions, SwiGLU. Matrices that share
+their input are one: qkv_proj and gate_up_proj (see hf_llama.py for how they are joined and split).
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import ModelConfig
+from .model import Attend, Model
+from .rope import Rotation, rotate
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.head_counts = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        width = config.num_heads * config.head_dim
+        self.qkv_proj = nn.Linear(config.hidden_size, sum(self.head_counts) * config.head_dim, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=config.o_bias)
+        self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, layer: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        heads = self.qkv_proj(x).view(x.size(0), -1, self.head_dim)
+        q, k, v = heads.split(self.head_counts, dim=1)
+        q, k = rotate(self.q_norm(q), cos, sin), rotate(self.k_norm(k), cos, sin)
+        return self.o_proj(attend(layer, q, k, v).flatten(1))
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, layer: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), layer, cos, sin, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(Model):
+    """Raises ValueError for a config without rope."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.rope is None:
+            raise ValueError(f"rope=None: architecture={config.architecture!r} needs rotary positions")
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        if not config.tie_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.rotation = Rotation(config.rope, config.head_dim, config.max_model_len)
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        x = self.embed_tokens(token_ids)
+        cos, sin = self.rotation(positions, self.dtype)
+        for layer, block in enumerate(self.layers):
+            x = block(x, layer, cos, sin, attend)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        output = self.embed_tokens if self.config.tie_embeddings else self.lm_head
+        return F.linear(hidden, output.weight)

@@ -1,0 +1,48 @@
+"""Model: one forward signature for every architecture, with the attention left to the caller.
+
+Tokens of all sequences lie one after another in one [N] batch, so prefill, decode and mixed batches share one
+forward. What a token may look at is known only to the KV cache, hence `attend`:
+
+    attend(layer: int, q[N, H, D], k[N, H_kv, D], v[N, H_kv, D]) -> [N, H, D]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .config import ModelConfig
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Model(nn.Module, ABC):
+    """A decoder-only transformer of the shape `config`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    @abstractmethod
+    def token_embedding(self) -> nn.Embedding:
+        """The table [V, C] that turns token ids into hidden states."""
+
+    @abstractmethod
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """token_ids [N], positions [N] -> hidden [N, C], normalised and ready for `logits`."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [N, C] -> logits [N, V]."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.token_embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.token_embedding.weight.dtype

@@ -1,0 +1,101 @@
+"""Shapes that "random:..." specs name, and seeded weights for them: times do not depend on the values."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from .config import ModelConfig
+from .gpt2 import GPT2
+from .llama import Llama
+from .model import Model
+from .rope import Rope
+
+ARCHITECTURES: dict[str, type[Model]] = {"gpt2": GPT2, "llama": Llama, "qwen2": Llama, "qwen3": Llama}
+RANDOM_SEED = 0
+
+_TINY = {
+    "vocab_size": 512, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+    "intermediate_size": 128, "max_model_len": 256, "norm_eps": 1e-6, "rope": Rope(),
+}  # fmt: skip
+_QWEN2_5 = {
+    "architecture": "qwen2", "max_model_len": 32768, "norm_eps": 1e-6, "eos_token_id": 151645, "qkv_bias": True,
+    "rope": Rope(rope_theta=1e6),
+}  # fmt: skip
+RANDOM_SHAPES = {
+    # GPT-2 small. The first post measured an untrained checkpoint of this shape.
+    "gpt2": ModelConfig(
+        architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,
+        head_dim=64, intermediate_size=3072, max_model_len=1024, eos_token_id=50256,
+    ),
+    "qwen2.5-0.5b": ModelConfig(
+        **_QWEN2_5, vocab_size=151936, hidden_size=896, num_layers=24, num_heads=14, num_kv_heads=2, head_dim=64,
+        intermediate_size=4864,
+    ),
+    "qwen2.5-7b": ModelConfig(
+        **_QWEN2_5, vocab_size=152064, hidden_size=3584, num_layers=28, num_heads=28, num_kv_heads=4, head_dim=128,
+        intermediate_size=18944, tie_embeddings=False,
+    ),
+    "tiny-llama": ModelConfig(architecture="llama", **_TINY, tie_embeddings=False),
+    "tiny-qwen2": ModelConfig(architecture="qwen2", **_TINY, qkv_bias=True),
+    "tiny-qwen3": ModelConfig(architecture="qwen3", **_TINY | {"head_dim": 32}, qk_norm=True),
+}  # fmt: skip
+
+
+def empty_model(config: ModelConfig) -> Model:
+    """A model of that shape on the meta device: parameters with shapes and names, and no memory.
+
+    Raises ValueError for an unknown architecture.
+    """
+    if config.architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture={config.architecture!r} is not supported, only {', '.join(ARCHITECTURES)}")
+    with torch.device("meta"):
+        return ARCHITECTURES[config.architecture](config)
+
+
+def random_model(
+    config: ModelConfig,
+    seed: int = RANDOM_SEED,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """Seeded weights as GPT-2 initialises them (normal, std 0.02; norms 1, biases 0), the same on every machine.
+
+    Drawn in fp32 on the CPU, one parameter after another, then cast and moved. Raises ValueError, before anything is
+    allocated, when the weights are larger than the memory that is available on the device.
+    """
+    model = empty_model(config)
+    _check_fits(model, torch.device(device), dtype)
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            weight = torch.zeros(p.shape)
+        elif p.dim() == 1:
+            weight = torch.ones(p.shape)
+        else:
+            weight = torch.empty(p.shape).normal_(std=0.02, generator=generator)
+        weights[name] = weight.to(device=device, dtype=dtype)
+    model.load_state_dict(weights, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def _check_fits(model: Model, device: torch.device, dtype: torch.dtype) -> None:
+    needed, available = sum(p.numel() for p in model.parameters()) * dtype.itemsize, available_bytes(device)
+    if available is not None and needed > available:
+        raise ValueError(f"the weights take {needed:,} bytes in {dtype}, and {device} has {available:,} available")
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Memory that may still be taken on the device. On a CPU that does not say: all it has; None where unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

@@ -1,0 +1,324 @@
+"""Llama, Qwen2 and Qwen3 against transformers, their configs and checkpoints, and every stage on top of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from oracles import assert_logits_close, prompts_of, small_llama
+from safetensors.torch import load_file, save_file
+
+from roseinfer.generate import generate
+from roseinfer.models import Llama, ModelConfig, ModelLoadError, empty_model, load_model, model_config, shape_of, to_hf
+from roseinfer.models.hf import config_from_hf
+from roseinfer.models.rope import LinearRope, Llama3Rope, Rope, Rotation, YarnRope, rope_from_hf
+from roseinfer.reference import hf_generate, reference_generate, reference_logits
+from roseinfer.sequence import SamplingParams
+from stages import LADDER
+
+ARCHITECTURES = ["llama", "qwen2", "qwen3"]
+MIXED = [3, 17, 1, 64, 30, 65]
+ROPES = {
+    "theta": Rope(rope_theta=100.0),
+    "linear": LinearRope(factor=3.0),
+    "llama3": Llama3Rope(
+        rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+    ),
+    "yarn": YarnRope(factor=4.0, original_max_position_embeddings=64),
+    "yarn_untruncated": YarnRope(rope_theta=100.0, factor=3.0, original_max_position_embeddings=64, truncate=False),
+    "yarn_attention_factor": YarnRope(factor=4.0, original_max_position_embeddings=64, attention_factor=1.2),
+    "yarn_mscale": YarnRope(factor=4.0, original_max_position_embeddings=64, mscale=2.0, mscale_all_dim=0.7),
+}
+LLAMA3_HF = {
+    "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def model(request) -> Llama:
+    return small_llama(request.param)
+
+
+@pytest.fixture(scope="module")
+def expected_tokens(model) -> list[list[int]]:
+    return reference_generate(model, prompts_of(MIXED, model.config.vocab_size), 12)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A small Qwen2 saved by transformers, as a user would have it."""
+    to_hf(small_llama("qwen2")).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit_config(folder: Path, **changes) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def assert_equals_transformers(model: Llama) -> None:
+    hf = to_hf(model)
+    for prompt in prompts_of([1, 13, 200], model.config.vocab_size):
+        assert_logits_close(reference_logits(model, prompt), hf(torch.tensor([prompt])).logits[0])
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tie_embeddings": True},
+        {"tie_embeddings": False},
+        {"num_kv_heads": 1},
+        {"num_kv_heads": 4},
+        {"num_layers": 1, "head_dim": 8, "norm_eps": 1e-3, "intermediate_size": 40},
+    ],
+    ids=["tied", "untied", "one_kv_head", "as_many_kv_heads", "other_sizes"],
+)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits_equal_transformers(architecture, changes):
+    assert_equals_transformers(small_llama(architecture, **changes))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_logits_with_attention_bias_equal_transformers(architecture):
+    assert_equals_transformers(small_llama(architecture, qkv_bias=True, o_bias=True))
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_logits_with_scaled_rope_equal_transformers(name):
+    model = small_llama("llama", rope=ROPES[name])
+    assert_equals_transformers(model)
+    [prompt] = prompts_of([200], model.config.vocab_size)
+    plain = reference_logits(small_llama("llama"), prompt)
+    assert (reference_logits(model, prompt) - plain).abs().max() > 0.1, "the test would not notice plain RoPE"
+
+
+def test_greedy_tokens_equal_transformers(model, expected_tokens):
+    prompts = prompts_of(MIXED, model.config.vocab_size)
+    assert hf_generate(model, prompts, 12) == expected_tokens
+    assert len({token for tokens in expected_tokens for token in tokens}) > 12, "texts that repeat prove little"
+
+
+@pytest.mark.parametrize("stage_class", LADDER, ids=lambda cls: cls.name)
+def test_every_stage_runs_the_family_unchanged(stage_class, model, expected_tokens):
+    stage = stage_class(model, num_blocks=16)
+    seqs = generate(stage, prompts_of(MIXED, model.config.vocab_size), greedy(12))
+    assert [seq.output_ids for seq in seqs] == expected_tokens
+    assert stage.num_free_blocks == 16
+
+
+def test_positions_outside_the_table_are_an_error(model):
+    ids = torch.tensor([1, 2])
+    with pytest.raises(IndexError):
+        model(ids, torch.tensor([0, model.config.max_model_len]), lambda layer, q, k, v: q)
+
+
+def test_a_cast_rounds_cos_and_sin_but_not_the_frequencies():
+    """bf16 frequencies would be off by up to 1 in 256: at position 1000 another angle altogether."""
+    model = small_llama("llama", max_model_len=1024)
+    positions = torch.arange(1024)
+    exact_cos, exact_sin = model.rotation(positions, torch.float32)
+    cos, sin = model.to(torch.bfloat16).rotation(positions, model.dtype)
+    assert cos.dtype == sin.dtype == torch.bfloat16
+    assert torch.equal(cos, exact_cos.bfloat16()) and torch.equal(sin, exact_sin.bfloat16())
+    assert reference_logits(model, [1, 2, 3]).dtype == torch.bfloat16
+
+
+def test_rotation_turns_pairs_by_position_times_frequency():
+    rotation = Rotation(Rope(rope_theta=100.0), head_dim=4, length=8)  # frequencies 1 and 1 / 10
+    cos, sin = rotation(torch.tensor([0, 3]), torch.float32)
+    angles = torch.tensor([[0.0, 0.0], [3.0, 0.3]])
+    torch.testing.assert_close(cos.view(2, 2), angles.cos())
+    torch.testing.assert_close(sin[:, 0, 1], angles.sin())
+    torch.testing.assert_close(sin[:, 0, 0], -angles.sin())
+
+
+@pytest.mark.parametrize("max_shard_size", ["1GB", "40KB"], ids=["one_file", "sharded"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_folder_written_by_transformers_loads(architecture, tied, max_shard_size, tmp_path):
+    saved = small_llama(architecture, tie_embeddings=tied, rope=ROPES["llama3"])
+    to_hf(saved).save_pretrained(tmp_path, max_shard_size=max_shard_size)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (max_shard_size == "40KB")
+    loaded = load_model(str(tmp_path))
+    assert loaded.config == saved.config == model_config(str(tmp_path))
+    weights = saved.state_dict()
+    assert loaded.state_dict().keys() == weights.keys()
+    assert all(torch.equal(w, weights[name]) for name, w in loaded.state_dict().items())
+    assert not any(p.requires_grad for p in loaded.parameters()) and not loaded.training
+    for dtype in (torch.float16, torch.bfloat16):
+        assert load_model(str(tmp_path), dtype=dtype).dtype == dtype
+
+
+def test_what_old_checkpoints_hold_besides_weights_is_passed_over(folder):
+    expected = load_model(str(folder)).state_dict()
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    loaded = load_model(str(folder)).state_dict()
+    assert loaded.keys() == expected.keys()
+
+
+def test_a_copy_for_transformers_is_a_copy(model):
+    before = [p.clone() for p in model.parameters()]
+    with torch.no_grad():
+        for p in to_hf(model).parameters():
+            p.fill_(7)
+    assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
+        ({"use_sliding_window": True}, "use_sliding_window=True is not supported, only False"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has 'sliding_attention'"),
+        ({"mlp_bias": True}, "mlp_bias=True is not supported, only False"),
+        ({"pretraining_tp": 2}, "pretraining_tp=2 is not supported, only 1"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported, only 1.0"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config=.* is not supported"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type='dynamic' is not supported, only default, "),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope' is not supported"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type='spiral' is not supported"),
+        ({"rope_parameters": {"rope_type": "linear"}}, r"required: \['factor'\]"),
+        ({"rope_parameters": {"rope_type": "default", "mrope_section": [1]}}, "parameters .*mrope_section.*allowed"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": -1.0}}, "factor must be a number above 0, got -1.0"),
+        ({"num_key_value_heads": None}, "config.json lacks num_key_value_heads"),
+        ({"num_key_value_heads": 3}, "num_kv_heads=3 must divide num_heads=4"),
+        ({"hidden_size": None}, "config.json lacks hidden_size"),
+        ({"head_dim": None, "hidden_size": 66}, "num_attention_heads=4 must divide hidden_size=66"),
+        ({"head_dim": 15}, "head_dim=15 must be even"),
+        ({"tie_word_embeddings": "yes"}, "tie_embeddings must be True or False, got 'yes'"),
+        ({"tie_word_embeddings": False}, "1 weights are missing, first lm_head.weight"),
+        ({"num_hidden_layers": 3}, "weights are missing, first layers.2"),
+        ({"num_hidden_layers": 1}, "belong to no part of the model, first layers.1"),
+        ({"num_attention_heads": 6, "num_key_value_heads": 1}, r"o_proj.weight has shape \(64, 64\), .* \(64, 96\)"),
+        ({"model_type": "qwen3", "head_dim": 16}, "weights are missing, first layers.0.self_attn.k_norm"),
+        ({"model_type": "mistral"}, "model_type='mistral' is not supported, only 'gpt2', 'llama', 'qwen2', 'qwen3'"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_named(folder, changes, message):
+    edit_config(folder, **changes)
+    with pytest.raises(ModelLoadError, match=message):
+        load_model(str(folder))
+
+
+def test_qwen2_has_its_biases_whatever_its_config_says():
+    hf = to_hf(small_llama("qwen2")).config.to_dict()
+    for stated in (True, False):
+        config = config_from_hf(hf | {"attention_bias": stated})
+        assert config.qkv_bias and not config.o_bias
+
+
+def test_qwen3_must_state_its_head_dim():
+    """transformers would take the 128 of one particular model."""
+    hf = to_hf(small_llama("qwen3")).config.to_dict()
+    assert config_from_hf(hf).head_dim == 32
+    with pytest.raises(ValueError, match="config.json lacks head_dim"):
+        config_from_hf(hf | {"head_dim": None})
+
+
+def test_a_checkpoint_that_lacks_a_part_or_has_one_of_another_width_is_named(folder):
+    tensors = load_file(folder / "model.safetensors")
+    wrong = tensors | {"model.layers.1.self_attn.k_proj.weight": torch.ones(32, 60)}
+    save_file(wrong, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"layers.1.self_attn.k_proj.weight.* must be equally wide, .*\(32, 60\)"):
+        load_model(str(folder))
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match="1 weights are missing, first layers.1.mlp.gate_up_proj.weight"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("hf", "rope"),
+    [
+        ({}, Rope()),
+        ({"rope_theta": 1e6, "rope_scaling": None}, Rope(rope_theta=1e6)),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, Rope(rope_theta=5e5)),
+        ({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}}, LinearRope(factor=2.0)),
+        ({"rope_theta": 5e5, "rope_scaling": LLAMA3_HF}, Llama3Rope(**LLAMA3_HF | {"rope_theta": 5e5})),
+        ({"rope_parameters": LLAMA3_HF | {"rope_theta": 5e5}}, Llama3Rope(**LLAMA3_HF | {"rope_theta": 5e5})),
+        (
+            {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": None}},
+            YarnRope(rope_theta=1e6, factor=4.0, original_max_position_embeddings=32768),
+        ),
+        (
+            {"rope_parameters": LLAMA3_HF | {"rope_theta": 5e5}, "original_max_position_embeddings": 4096},
+            Llama3Rope(**LLAMA3_HF | {"rope_theta": 5e5, "original_max_position_embeddings": 4096}),
+        ),
+    ],
+    ids=["none", "old_default", "default", "old_linear", "old_llama3", "llama3", "old_yarn", "length_outside"],
+)
+def test_both_spellings_of_rope_are_read(hf, rope):
+    assert rope_from_hf({"max_position_embeddings": 32768} | hf) == rope
+
+
+def test_a_rope_says_its_own_type():
+    with pytest.raises(ValueError, match="rope_type='yarn' is not the type of a Rope"):
+        Rope(rope_type="yarn")
+    with pytest.raises(ValueError, match="rope_theta must be a number above 0, got 0"):
+        Rope(rope_theta=0)
+
+
+def test_a_config_is_recorded_as_json_and_shows_what_it_uses():
+    config = shape_of("random:tiny-qwen3")
+    assert json.loads(json.dumps(asdict(config)))["rope"] == {"rope_type": "default", "rope_theta": 10000.0}
+    assert "qk_norm=True" in repr(config) and "o_bias" not in repr(config)
+    assert repr(shape_of("random:gpt2")).endswith("norm_eps=1e-05, eos_token_id=50256)")
+
+
+def test_several_end_tokens_are_kept():
+    config = to_hf(small_llama("llama", eos_token_id=(3, 5))).config
+    assert config.eos_token_id == [3, 5]
+    assert config_from_hf(config.to_dict()).eos_token_ids == (3, 5)
+    assert shape_of("random:qwen2.5-7b").eos_token_ids == (151645,)
+    assert shape_of("random:tiny-llama").eos_token_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("llama", {"o_bias": True}, "o_bias=True: transformers' llama cannot hold that, it would be False"),
+        ("llama", {"qk_norm": True}, "qk_norm=True: transformers' llama cannot hold that"),
+        ("qwen2", {"qkv_bias": False}, "qkv_bias=False: transformers' qwen2 cannot hold that"),
+        ("llama", {"hidden_size": 66}, r"transformers' llama refuses .*66.* not a multiple of .*\(4\)"),
+        ("qwen3", {"qk_norm": False}, "qk_norm=False: transformers' qwen3 cannot hold that"),
+    ],
+)
+def test_what_transformers_cannot_hold_is_refused(architecture, changes, message):
+    with pytest.raises(ValueError, match=message):
+        to_hf(small_llama(architecture, **changes))
+
+
+def test_a_family_without_rope_or_an_unknown_one_is_refused():
+    config = shape_of("random:tiny-llama")
+    with pytest.raises(ValueError, match="rope=None: architecture='llama' needs rotary positions"):
+        empty_model(replace(config, rope=None))
+    with pytest.raises(ValueError, match="architecture='mamba' is not supported, only gpt2, llama, qwen2, qwen3"):
+        empty_model(replace(config, architecture="mamba"))
+
+
+@pytest.mark.parametrize(("spec", "parameters"), [("qwen2.5-0.5b", 494_032_768), ("qwen2.5-7b", 7_615_616_512)])
+def test_qwen_shapes_have_the_published_number_of_parameters(spec, parameters):
+    config: ModelConfig = model_config(f"random:{spec}")
+    model = empty_model(config)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    # transformers reads the shape as it is, so it is one that Qwen2 can have
+    from transformers import AutoModelForCausalLM
+
+    from roseinfer.models.hf_llama import write_config
+
+    with torch.device("meta"):
+        hf = AutoModelForCausalLM.from_config(write_config(config))
+    assert sum(p.numel() for p in hf.parameters()) == parameters
