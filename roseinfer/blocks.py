@@ -21,6 +21,8 @@ class BlockTables:
         # Popped from the end, so that block 0 is handed out first and a freed block is reused soon.
         self._free = [list(reversed(range(num_blocks))) for _ in range(num_tables)]
         self._held: dict[int, list[list[int]]] = {}
+        self._versions: dict[int, int] = {}
+        self._last_version = 0
 
     def __contains__(self, seq_id: int) -> bool:
         return seq_id in self._held
@@ -32,6 +34,10 @@ class BlockTables:
     def of(self, seq_id: int, table: int) -> list[int]:
         """Block ids of one sequence in one table, in token order."""
         return self._held[seq_id][table]
+
+    def version(self, seq_id: int) -> int:
+        """A number that changes whenever a sequence's block ids do, and that no other state of any sequence has had."""
+        return self._versions[seq_id]
 
     @property
     def num_free(self) -> int:
@@ -57,11 +63,15 @@ class BlockTables:
             tables = self._held.setdefault(seq_id, [[] for _ in range(self.num_tables)])
             for free, blocks in zip(self._free, tables, strict=True):
                 blocks.extend(free.pop() for _ in range(n))
+            if n > 0 or seq_id not in self._versions:
+                self._last_version += 1
+                self._versions[seq_id] = self._last_version
 
     def free(self, seq_id: int) -> None:
         """Give back every block of a sequence. Raises KeyError when it holds none."""
         for free, blocks in zip(self._free, self._held.pop(seq_id), strict=True):
             free.extend(reversed(blocks))
+        del self._versions[seq_id]
 
     def check(self) -> None:
         """Every block of every table is free once, or held by one sequence once."""

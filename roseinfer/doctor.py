@@ -177,8 +177,9 @@ def probe_triton() -> Check:
     if not cuda_available():
         means, mend = "kernels are interpreted: right in fp32, slow", "none needed; a GPU would compile them"
         return Check("Triton", f"{version}, interpreter", "note", means, mend)
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return Check("Triton", f"{version}, interpreter", "note", "slow by choice", "unset TRITON_INTERPRET")
+    for variable, value in (("ROSEINFER_TRITON", "interpret"), ("TRITON_INTERPRET", "1")):
+        if os.environ.get(variable) == value:
+            return Check("Triton", f"{version}, interpreter", "note", "slow by choice", f"unset {variable}")
     lacking = what_triton_lacks()
     if lacking:
         absent, mend = lacking

@@ -89,16 +89,16 @@ def _commit(
     tokens = sample(logits, seqs)
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
-        seq.finish_reason = _finish_reason(seq, stage.config.eos_token_id)
+        seq.finish_reason = _finish_reason(seq, stage.config.eos_token_ids)
         if seq.finish_reason:
             stage.free(seq)
             running.remove(seq)
     yield from zip(seqs, tokens, strict=True)
 
 
-def _finish_reason(seq: Sequence, eos_token_id: int | None) -> str | None:
+def _finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
     if seq.last_token_id in seq.params.stop_token_ids:
         return "stop"
-    if seq.last_token_id == eos_token_id and not seq.params.ignore_eos:
+    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
         return "stop"
     return "length" if len(seq) >= seq.max_len else None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .blocks import BlockTables
 from .checks import require_count
-from .models import GPT2, Attend
+from .models import Attend, Model
 from .profiling import span
 from .sequence import Sequence
 
@@ -36,7 +36,7 @@ class Stage(ABC):
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name", cls.__name__)
 
-    def __init__(self, model: GPT2, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
+    def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         for arg, value in (
             ("num_blocks", num_blocks),
             ("block_size", block_size),
@@ -48,6 +48,11 @@ class Stage(ABC):
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.tables = BlockTables(self.config.num_layers, num_blocks, block_size)
+
+    @classmethod
+    def why_untimed(cls, device: torch.device) -> str | None:
+        """Why times of this stage on that device would say nothing, in one line; None when they can be measured."""
+        return None
 
     # What callers use.
 

@@ -3,7 +3,14 @@
 from .s01_naive_cat import NaiveCat
 from .s02_prealloc_gather import PreallocGather
 from .s03_select_append import SelectAppend
+from .s04_vectorized_gather import VectorizedGather
+from .s05_block_table import BlockTable
+from .s06_block_table_cache import BlockTableCache
+from .s07_triton_paged import TritonPaged
 
-LADDER = (NaiveCat, PreallocGather, SelectAppend)
+LADDER = (NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged)
 
-__all__ = ["LADDER", "NaiveCat", "PreallocGather", "SelectAppend"]
+__all__ = [
+    "LADDER", "BlockTable", "BlockTableCache", "NaiveCat", "PreallocGather", "SelectAppend", "TritonPaged",
+    "VectorizedGather",
+]  # fmt: skip

@@ -191,6 +191,7 @@ def triton_on_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delenv("ROSEINFER_TRITON", raising=False)
     monkeypatch.delenv("CC", raising=False)
     return tmp_path
 
@@ -203,10 +204,11 @@ def test_triton_compiled_or_interpreted(triton_on_a_gpu, monkeypatch):
     assert (check.found, check.status) == ("3.7.1, interpreter", "note") and "none needed" in check.mend
 
 
-def test_triton_interpreted_by_choice(triton_on_a_gpu, monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+@pytest.mark.parametrize(("variable", "value"), [("TRITON_INTERPRET", "1"), ("ROSEINFER_TRITON", "interpret")])
+def test_triton_interpreted_by_choice(triton_on_a_gpu, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
     check = doctor.probe_triton()
-    assert (check.found, check.mend) == ("3.7.1, interpreter", "unset TRITON_INTERPRET")
+    assert (check.found, check.mend) == ("3.7.1, interpreter", f"unset {variable}")
 
 
 def test_triton_without_what_it_compiles_with(triton_on_a_gpu, monkeypatch):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from oracles import prompts_of
+from oracles import prompts_of, small_model
 
 from roseinfer.blocks import BlockTables, OutOfBlocks
 from roseinfer.generate import generate, stream
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
-from stages import LADDER
-
-Newest = LADDER[-1]
+from stages import BlockTableCache as Newest  # of those that need no interpreter here
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,15 @@ def test_stop_tokens_end_a_request_and_stay_in_the_output(small):
     params = SamplingParams(max_tokens=12, stop_token_ids=(stop,))
     [seq] = generate(Newest(small, num_blocks=4), [[3, 4, 5]], params)
     assert seq.output_ids == plain[: plain.index(stop) + 1] and seq.finish_reason == "stop"
+
+
+def test_each_of_several_end_tokens_ends_a_request(small):
+    [plain] = reference_generate(small, [[3, 4, 5]], 12)
+    later, sooner = plain[7], plain[4]
+    model = small_model()
+    model.config = replace(model.config, eos_token_id=(later, sooner))
+    [seq] = generate(Newest(model, num_blocks=4), [[3, 4, 5]], SamplingParams(max_tokens=12))
+    assert seq.output_ids == plain[: min(plain.index(later), plain.index(sooner)) + 1] and seq.finish_reason == "stop"
 
 
 def test_the_models_end_token_ends_a_request_unless_ignored(tiny):

@@ -1,0 +1,97 @@
+"""Where Triton kernels run: compiled on a GPU, or in Triton's interpreter on the CPU. Chosen once, here.
+
+Triton decides when it is imported and when a kernel is decorated, by the variable TRITON_INTERPRET, and transformers
+imports it too. So this module sets the variable when it is itself imported, which roseinfer.models does first of all.
+
+    ROSEINFER_TRITON=interpret|compile   overrides the choice. "compile" without a GPU is for compiling ahead of time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch.profiler import record_function
+from torch.utils._python_dispatch import _disable_current_modes
+
+Mode = Literal["interpret", "compile"]
+VARIABLE, MODES = "ROSEINFER_TRITON", ("interpret", "compile")
+INTERPRETER = "triton.interpreter"
+
+
+class TritonUnavailable(RuntimeError):
+    """A Triton kernel cannot run in this process; the message says why, in one line."""
+
+
+def choose_mode(environ: Mapping[str, str], has_gpu: bool) -> Mode:
+    """ROSEINFER_TRITON if set, else Triton's own TRITON_INTERPRET=1, else by the device. ValueError if unknown."""
+    asked = environ.get(VARIABLE)
+    if asked and asked not in MODES:
+        raise ValueError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {asked!r}")
+    if asked:
+        return asked
+    return "compile" if has_gpu and environ.get("TRITON_INTERPRET") != "1" else "interpret"
+
+
+MODE: Mode = choose_mode(os.environ, torch.cuda.is_available())
+IMPORTED_TOO_EARLY = "triton.language" in sys.modules and (os.environ.get("TRITON_INTERPRET") == "1") != (
+    MODE == "interpret"
+)
+os.environ["TRITON_INTERPRET"] = "1" if MODE == "interpret" else "0"
+
+
+@cache
+def unavailable() -> str | None:
+    """Why no Triton kernel can run here, in one line; None when one can."""
+    if find_spec("triton") is None:
+        return "Triton is not installed (it comes for Linux only): every stage without a kernel runs all the same"
+    if IMPORTED_TOO_EARLY:
+        return f"Triton was imported before roseinfer could choose {MODE!r}: import roseinfer before transformers"
+    if MODE == "compile" and not torch.cuda.is_available():
+        return f"{VARIABLE}=compile and no GPU: kernels can be compiled ahead of time here, but not run"
+    return None
+
+
+def require_triton() -> None:
+    """Raises TritonUnavailable unless a kernel can run."""
+    if reason := unavailable():
+        raise TritonUnavailable(reason)
+
+
+def language() -> ModuleType | None:
+    """triton.language, or None where Triton is not installed: a module that defines kernels can be imported anyway."""
+    if find_spec("triton") is None:
+        return None
+    import triton.language
+
+    return triton.language
+
+
+class InterpretedKernel:
+    """A kernel in the interpreter, kernel[grid](...) as ever. What Triton's interpreter copies to do its work is no
+    part of a stage: in a trace it lies under one span, INTERPRETER, and counting bytes does not see it."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            with record_function(INTERPRETER), _disable_current_modes():
+                self.kernel[grid](*args, **kwargs)
+
+        return launch
+
+
+def jit(kernel: Callable[..., Any]) -> Any:
+    """triton.jit. Where Triton is not installed, the kernel as it is: require_triton stands before every launch."""
+    if find_spec("triton") is None:
+        return kernel
+    import triton
+
+    return InterpretedKernel(triton.jit(kernel)) if MODE == "interpret" else triton.jit(kernel)
