@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from roseinfer.generate import generate
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.profiling.tables import Table
 from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams
@@ -16,7 +16,9 @@ from roseinfer.stage import Stage
 LENGTHS = (3, 64, 1, 17, 65, 30)
 
 
-def prove(stage_class: type[Stage], model: GPT2, prompt_lens: tuple[int, ...] = LENGTHS, max_tokens: int = 12) -> Table:
+def prove(
+    stage_class: type[Stage], model: Model, prompt_lens: tuple[int, ...] = LENGTHS, max_tokens: int = 12
+) -> Table:
     """Greedy tokens of one batch against the cache-free reference and transformers, a row a sequence.
 
     max_num_seqs is half the batch, so sequences join and leave while others run. A row that differs says at which
@@ -49,4 +51,3 @@ def _verdict(got: list[int], want: list[int]) -> str:
         return "equal"
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(got, want, strict=False))
     return f"differs from token {len(list(same))}"
-

@@ -19,7 +19,7 @@ from roseinfer.profiling.tables import BAR_COLOUR, MUTED
 
 if TYPE_CHECKING:
     from roseinfer.bench.runner import Clock
-    from roseinfer.models import GPT2
+    from roseinfer.models import Model
     from roseinfer.stage import Stage
 
 REDRAW_SECONDS = 0.2  # a message to the browser costs the host time that the next steps should have
@@ -27,7 +27,7 @@ REDRAW_SECONDS = 0.2  # a message to the browser costs the host time that the ne
 
 def race(
     stages: List[type[Stage]],
-    model: GPT2,
+    model: Model,
     *,
     batch_size: int = 8,
     prompt_len: int = 8,

@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter
 
 from roseinfer.generate import begin, decode_step
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.profiling import MODEL_OPS, Trace, bytes_copied, count_ops
 from roseinfer.profiling.tables import Table
 from roseinfer.sequence import SamplingParams, Sequence
@@ -23,7 +23,7 @@ def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
 
 
 def compare_shapes(
-    stages: List[type[Stage]], model: GPT2, shapes: dict[str, list[int]], steps: int = 12, block_size: int = 64
+    stages: List[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12, block_size: int = 64
 ) -> Table:
     """One decode step of each stage on each batch: exact counts, and the median time of `steps` interleaved steps.
 
@@ -51,7 +51,7 @@ def compare_shapes(
 
 
 def _batch(
-    stage_class: type[Stage], model: GPT2, lengths: list[int], steps: int, block_size: int
+    stage_class: type[Stage], model: Model, lengths: list[int], steps: int, block_size: int
 ) -> tuple[Stage, list[Sequence]]:
     blocks = sum(-(-(n + steps + 3) // block_size) for n in lengths)
     stage = stage_class(model, num_blocks=blocks, block_size=block_size, max_num_seqs=len(lengths))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from roseinfer.models import GPT2, ModelConfig
+from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage
 
@@ -92,7 +92,7 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
         "int(logits.argmax()) and decode in turn until seq.output_ids has max_tokens; stage.free(seq) at the end.",
     ),
 )
-def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: GPT2) -> None:
+def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: Model) -> None:
     for prompt, max_tokens in (([5, 6, 7], 1), (list(range(20, 80)), 9)):
         stage = stage_class(model, num_blocks=4)
         got = answer(stage, list(prompt), max_tokens)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.stage import Stage
 
 from ..exercise import Wrong, exercise
@@ -97,7 +97,7 @@ def gather(answer: Callable[[list[Tensor], int], Tensor]) -> None:
         "Collect the views k_block[:, : end - start] in a list and cat them along dim 1; unsqueeze(0) at the end.",
     ),
 )
-def no_zeros(answer: type[Stage], model: GPT2) -> None:
+def no_zeros(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     ops = step_ops(answer, model, GATHER_SPAN)
     if zeroed := ops["aten::zero_"]:  # every way to make a zeroed tensor ends in one

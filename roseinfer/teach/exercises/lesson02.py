@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from roseinfer.models import GPT2, ModelConfig
+from roseinfer.models import Model, ModelConfig
 from roseinfer.profiling import count_ops
 from roseinfer.stage import Stage
 
@@ -95,7 +95,7 @@ def gather_into(answer: Callable[[list[Tensor], int, Tensor], None]) -> None:
         "batch[layer].unbind(0) gives the k and v of a layer as views; gather_sequence_into does the rest.",
     ),
 )
-def one_allocation(answer: type[Stage], model: GPT2) -> None:
+def one_allocation(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     ops = step_ops(answer, model, GATHER_SPAN)
     zeroed = ops["aten::zero_"]  # every way to make a zeroed tensor ends in one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roseinfer.generate import generate
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.profiling.slicing import slice_dispatches
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
@@ -103,7 +103,7 @@ def posts_batch(answer: list[int]) -> None:
         "One long and one short prompt: the short one then gets positions that it never had.",
     ),
 )
-def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: GPT2) -> None:
+def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
     prompts = answer()
     if not isinstance(prompts, list) or not all(isinstance(p, list) and p for p in prompts) or not prompts:
         raise Wrong(f"expected a list of prompts, each a list of token ids, got {prompts!r}")
@@ -130,7 +130,7 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
         "Override build to make your step from super().build(seqs) (its past and mask), and append to read your list.",
     ),
 )
-def fewer_selects(answer: type[Stage], model: GPT2) -> None:
+def fewer_selects(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     ops = step_ops(answer, model, APPEND_SPAN)
     budget = 4 * model.config.num_layers * len(LENGTHS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from roseinfer.generate import begin, decode_step, generate
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.profiling import count_ops
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
@@ -20,7 +20,7 @@ LENGTHS = [5] * 4  # equal lengths: what a step then costs is easy to say
 MIXED = [[7] * 3, list(range(1, 70)), [11, 12], [13]]
 
 
-def require_tokens(stage_class: type[Stage], model: GPT2, max_tokens: int = 12) -> None:
+def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12) -> None:
     """Raises Wrong unless a mixed batch gives the reference's tokens."""
     if not (isinstance(stage_class, type) and issubclass(stage_class, Stage)):
         raise Wrong(f"expected a subclass of a stage, got {stage_class!r}")
@@ -31,7 +31,7 @@ def require_tokens(stage_class: type[Stage], model: GPT2, max_tokens: int = 12) 
             raise Wrong(f"prompt {i} of {len(MIXED)} (mixed lengths): {message}")
 
 
-def step_ops(stage_class: type[Stage], model: GPT2, span: str) -> Counter[str]:
+def step_ops(stage_class: type[Stage], model: Model, span: str) -> Counter[str]:
     """aten ops inside the first such span of one decode step, for LENGTHS."""
     stage = stage_class(model, num_blocks=8)
     seqs = begin(stage, [[3] * n for n in LENGTHS], SamplingParams())
