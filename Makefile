@@ -9,10 +9,10 @@ PY := "$(ENV_DIR)/bin/python"
 # Two workers with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
 
-.PHONY: help setup lab test ladder notebooks doctor tiny clean
+.PHONY: help setup lab test ladder gpu-report notebooks doctor tiny clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: ## make the environment: .venv, or the active one is used (all others do this first)
 	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/setup.sh
@@ -32,6 +32,9 @@ test: setup ## lint, the tests, and every notebook against its recorded outputs
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer.ladder $(ARGS)
+
+gpu-report: setup ## on a GPU: check every kernel and stage, race them, record it in data/ (ARGS=--quick)
+	@$(PY) -m roseinfer.gpu_report $(ARGS)
 
 notebooks: setup ## run all notebooks again and record their outputs in place
 	$(PY) -m roseinfer.teach.record notebooks/*.ipynb

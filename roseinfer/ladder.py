@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    import torch
 
     from roseinfer.bench import LadderResult
     from roseinfer.bench.runner import OnProgress, Progress
@@ -66,11 +68,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--max-new-tokens", type=int, default=32)
     p.add_argument("--repeats", type=int, default=3, help="interleaved runs of each, after one for warm-up")
     p.add_argument("--seed", type=int, default=0, help="of the prompts")
-    p.add_argument("--stages", help="such as s01,s03; all when not given")
+    p.add_argument("--stages", help="such as s01,s03; all whose times say something here when not given")
     p.add_argument("--device", help="cpu, cuda, ...; cuda where there is one when not given")
     p.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16"))
     p.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line there")
-    p.add_argument("--no-hf", action="store_true", help="without transformers' generate")
+    hf = p.add_mutually_exclusive_group()
+    hf.add_argument("--no-hf", action="store_true", help="without transformers' generate")
+    hf.add_argument("--hf-static", action="store_true", help="also transformers' generate with a static cache")
     return p
 
 
@@ -86,13 +90,17 @@ def run(args: argparse.Namespace) -> LadderResult:
     stages = chosen_stages(args.stages)
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(args.model, device=device, dtype=getattr(torch, args.dtype))
+    left_out = {} if args.stages else untimed(stages, model.device)
+    stages = [stage for stage in stages if stage.name not in left_out]
     with progress_bar() as on_progress:
         result = ladder(
             stages, model, batch_size=args.batch_size, prompt_len=args.prompt_len,
             max_new_tokens=args.max_new_tokens, repeats=args.repeats, seed=args.seed, with_hf=not args.no_hf,
-            on_progress=on_progress,
+            hf_caches=("dynamic", "static") if args.hf_static else ("dynamic",), on_progress=on_progress,
         )  # fmt: skip
-    return replace(result, arguments={"model": args.model, **result.arguments})
+    for name, reason in left_out.items():
+        print(f"{name} left out: {reason}", file=sys.stderr)
+    return replace(result, arguments={"model": args.model, **result.arguments}, not_run=left_out)
 
 
 def chosen_stages(spec: str | None) -> list[type[Stage]]:
@@ -114,6 +122,12 @@ def chosen_stages(spec: str | None) -> list[type[Stage]]:
             allowed = ", ".join(stage.name for stage in stages)
             raise ValueError(f"--stages: unknown stage {name!r}{hint}, allowed: {allowed}, or the first part (s01)")
     return [by_name[name] for name in chosen]
+
+
+def untimed(stages: Sequence[type[Stage]], device: torch.device) -> dict[str, str]:
+    """The stages whose times on that device would say nothing, by name, with the reason."""
+    reasons = {stage.name: stage.why_untimed(device) for stage in stages}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from oracles import prompts_of, small_model
+from oracles import prompts_of, small_llama, small_model
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.generate import begin, decode_step, generate, stream
@@ -25,7 +25,12 @@ from stages import LADDER
 
 pytestmark = pytest.mark.parametrize("stage_class", LADDER, ids=lambda cls: cls.name)
 MIXED = [3, 17, 1, 64, 30, 65]
-MODELS = {n: small_model(num_kv_heads=n) for n in (1, 2, 4)}
+MODELS = {
+    "gpt2": small_model(),
+    "gpt2, 2 KV heads": small_model(num_kv_heads=2),
+    "gpt2, 1 KV head": small_model(num_kv_heads=1),
+    **{family: small_llama(family) for family in ("llama", "qwen2", "qwen3")},
+}
 
 
 def greedy(max_tokens: int) -> SamplingParams:
@@ -36,11 +41,12 @@ def test_is_named_after_its_module(stage_class: type[Stage]):
     assert stage_class.__module__ == f"stages.{stage_class.name}"
 
 
-@pytest.mark.parametrize("fixture", ["small", "grouped"])
-@pytest.mark.parametrize("max_num_seqs", [1, 3, 16])
-def test_equals_the_reference_while_the_batch_grows_and_shrinks(stage_class, fixture, max_num_seqs, request):
+@pytest.mark.parametrize(
+    ("name", "max_num_seqs"), [("gpt2", 1), ("gpt2, 2 KV heads", 16), *((name, 3) for name in MODELS)]
+)
+def test_equals_the_reference_while_the_batch_grows_and_shrinks(stage_class, name, max_num_seqs):
     """Mixed prompt lengths and mixed output lengths: with 3 places the batch is refilled all the time."""
-    model = request.getfixturevalue(fixture)
+    model = MODELS[name]
     prompts = prompts_of(MIXED, model.config.vocab_size)
     lengths = [5, 12, 70, 9, 1, 20]
     stage = stage_class(model, num_blocks=16, max_num_seqs=max_num_seqs)
@@ -210,9 +216,9 @@ class Schedule(RuleBasedStateMachine):
 
     stage_class: type[Stage]
 
-    @initialize(num_kv_heads=st.sampled_from([1, 2, 4]))
-    def make(self, num_kv_heads):
-        self.stage = self.stage_class(MODELS[num_kv_heads], num_blocks=9, block_size=4, max_num_seqs=4)
+    @initialize(name=st.sampled_from(sorted(MODELS)))
+    def make(self, name):
+        self.stage = self.stage_class(MODELS[name], num_blocks=9, block_size=4, max_num_seqs=4)
         self.live: list[Sequence] = []
 
     @precondition(lambda self: len(self.live) < 4)

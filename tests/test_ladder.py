@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -14,12 +15,14 @@ import torch
 from oracles import prompts_of, small_model
 
 from roseinfer.bench import ContenderFailed, LadderResult, Run, TokensDiffer, ladder, measure
+from roseinfer.bench.contenders import hf_contender
 from roseinfer.bench.referee import Referee
-from roseinfer.ladder import chosen_stages, main
+from roseinfer.ladder import chosen_stages, main, untimed
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
 
+DENSE = (NaiveCat, PreallocGather, SelectAppend)
 SIZES = {"batch_size": 3, "prompt_len": 5, "max_new_tokens": 6, "repeats": 2}
 
 
@@ -36,7 +39,7 @@ class Ticks:
 
 @pytest.fixture(scope="module")
 def result(small: GPT2) -> LadderResult:
-    return ladder(LADDER, small, **SIZES, clock=Ticks())
+    return ladder(DENSE, small, **SIZES, clock=Ticks())
 
 
 # measure
@@ -144,7 +147,7 @@ def test_plain_text_has_no_times(small: GPT2, result: LadderResult):
     assert lines[0] == "3 sequences, prompt of 5 tokens, 6 new tokens each, float32"
     assert lines[1].split() == ["stage", "copies", "cats", "selects", "bytes", "copied", "tokens"]
     assert lines[3].split()[0] == "s01_naive_cat"
-    assert plain == repr(ladder(LADDER, small, **SIZES))  # this one by the real clock
+    assert plain == repr(ladder(DENSE, small, **SIZES))  # this one by the real clock
 
 
 def test_html_has_the_times_the_floor_and_the_machine(result: LadderResult):
@@ -165,9 +168,10 @@ def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResul
     assert "\n" not in line
     data = json.loads(line)
     assert data["arguments"] == {
-        **SIZES, "stages": [stage.name for stage in LADDER], "seed": 0, "with_hf": True,
+        **SIZES, "stages": [stage.name for stage in DENSE], "seed": 0, "with_hf": True,
+        "hf_caches": ["dynamic"],
     }  # fmt: skip
-    assert data["versions"].keys() == {"python", "torch", "transformers"}
+    assert data["versions"].keys() == {"python", "torch", "triton", "transformers"}
     assert data["host"].keys() == {"cpu", "cores", "torch_threads", "system"}
     assert data["device"] and data["machine"]["read_bytes_per_s"] > 0
     assert "commit" in data
@@ -184,9 +188,30 @@ def test_a_ladder_without_hf(small: GPT2):
 
 def test_half_precision_is_reported_not_asserted():
     model = small_model().to(torch.bfloat16)
-    result = ladder(LADDER, model, batch_size=2, prompt_len=4, max_new_tokens=4, repeats=1)
+    result = ladder(DENSE, model, batch_size=2, prompt_len=4, max_new_tokens=4, repeats=1)
     assert all(row["tokens"] == "equal" or row["tokens"].startswith("differ") for row in result.rows)
     assert "tokens" not in repr(result).splitlines()[1].split()
+
+
+def test_hf_has_a_row_for_each_kind_of_cache(small: GPT2):
+    sizes = {**SIZES, "repeats": 1}
+    result = ladder([NaiveCat], small, **sizes, hf_caches=("dynamic", "static"))
+    assert [(row["stage"], row["tokens"]) for row in result.rows] == [
+        ("s01_naive_cat", "equal"), ("HF generate", "equal"), ("HF generate, static cache", "equal"),
+    ]  # fmt: skip
+    assert [row["vs_previous"] for row in result.rows] == [None, None, None]
+    assert result.arguments["hf_caches"] == ["dynamic", "static"]
+    assert "Static cache: allocated once" in result.note
+
+
+def test_a_static_cache_is_one_for_transformers(small: GPT2, monkeypatch: pytest.MonkeyPatch):
+    from transformers import StaticCache
+
+    made, make = [], StaticCache.__init__
+    monkeypatch.setattr(StaticCache, "__init__", lambda self, *a, **k: made.append(kind) or make(self, *a, **k))
+    for kind in ("dynamic", "static"):
+        hf_contender(small, prompts_of([4, 4], 97), 3, cache=kind)[1](lambda tokens, seconds: None)
+    assert made == ["static"]
 
 
 # Wrong contenders
@@ -238,6 +263,30 @@ def test_an_error_inside_a_stage_names_stage_and_step(small: GPT2):
     assert isinstance(caught.value.__cause__, IndexError)
 
 
+def test_keep_going_names_who_failed_and_races_the_others(small: GPT2, monkeypatch: pytest.MonkeyPatch):
+    def broken(*args):
+        name, _ = hf_contender(*args)
+        return name, lambda on_step: (_ for _ in ()).throw(ContenderFailed(f"{name} failed in generate: no compiler"))
+
+    monkeypatch.setattr(importlib.import_module("roseinfer.bench.ladder"), "hf_contender", broken)
+    # SwapsSequences first: the others are not held to what its wrong tokens lead to.
+    sizes = {**SIZES, "max_new_tokens": 12}
+    result = ladder([SwapsSequences, NaiveCat, Raises], small, **sizes, keep_going=True)
+    assert [(row["stage"], row["tokens"], row["vs_first"]) for row in result.rows] == [("s01_naive_cat", "equal", None)]
+    assert [sample["name"] for sample in result.samples] == ["s01_naive_cat"] * 2
+    assert {name: reason.split(":")[0] for name, reason in result.not_run.items()} == {
+        "SwapsSequences": "SwapsSequences",
+        "Raises": "Raises failed in decode step 1",
+        "HF generate": "HF generate failed in generate",
+    }
+    assert "HF generate left out: HF generate failed in generate: no compiler." in result.note
+
+
+def test_keep_going_needs_a_stage(small: GPT2):
+    with pytest.raises(ContenderFailed, match="^no stage finished a run: Raises failed in decode step 1"):
+        ladder([Raises], small, **SIZES, keep_going=True)
+
+
 def test_lost_blocks_are_noticed(small: GPT2):
     with pytest.raises(ContenderFailed, match="^LosesBlocks lost blocks: 0 of 3 are free"):
         ladder([LosesBlocks], small, **SIZES, with_hf=False)
@@ -254,6 +303,8 @@ def test_lost_blocks_are_noticed(small: GPT2):
         ([NaiveCat], {"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
         ([NaiveCat], {"max_new_tokens": 1}, "max_new_tokens must be an integer of at least 2, got 1"),
         ([NaiveCat], {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ([NaiveCat], {"hf_caches": ["sliding"]}, "hf_caches must be a list of 'dynamic', 'static', each once"),
+        ([NaiveCat], {"hf_caches": "static"}, "hf_caches must be a list"),
         ([NaiveCat], {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ([NaiveCat], {"prompt_len": 190}, "prompt_len=190 .* 196 tokens, allowed: max_model_len=192"),
     ],
@@ -275,6 +326,38 @@ def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
 def test_stages_are_chosen_by_first_part_or_whole_name():
     assert chosen_stages(None) == list(LADDER)
     assert chosen_stages("s03, s01_naive_cat") == [SelectAppend, NaiveCat]
+
+
+class Untimed(PreallocGather):
+    @classmethod
+    def why_untimed(cls, device):
+        return f"its times on {device} say nothing"
+
+
+def test_a_stage_without_times_is_left_out_unless_it_is_named(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stages.LADDER", (NaiveCat, Untimed))
+    sizes = "--no-hf --batch-size 2 --max-new-tokens 3 --repeats 1 --device cpu".split()
+    assert untimed([NaiveCat, Untimed], torch.device("cpu")) == {"Untimed": "its times on cpu say nothing"}
+
+    assert main(sizes) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out.splitlines()[-1])
+    assert err == "Untimed left out: its times on cpu say nothing\n"
+    assert data["arguments"]["stages"] == ["s01_naive_cat"]
+    assert data["not_run"] == {"Untimed": "its times on cpu say nothing"}
+    assert "left out: its times" in " ".join(out.split())  # the table's note, wrapped
+
+    assert main(["--stages", "Untimed", *sizes]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and json.loads(out.splitlines()[-1])["arguments"]["stages"] == ["Untimed"]
+
+
+def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("roseinfer.triton_mode.unavailable", lambda: "Triton is not installed")
+    assert main("--stages s07 --no-hf --device cpu".split()) == 1
+    assert capsys.readouterr().err == (
+        "error: s07_triton_paged failed in its constructor: TritonUnavailable: Triton is not installed\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -306,7 +389,7 @@ def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("roseinfer.bench.ladder", interrupted)
-    assert main([]) == 130
+    assert main(["--stages", "s01"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 
 

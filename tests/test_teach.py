@@ -409,8 +409,8 @@ def test_explain_counts():
 
 
 def test_recorded_runs_are_shown_when_there_are_any(tmp_path):
-    assert views(teach.recorded("ladder", tmp_path))[0] == "no recorded GPU run in data/runs yet"
-    (tmp_path / "a100").mkdir()
-    (tmp_path / "a100" / "ladder.json").write_text(json.dumps({"rows": []}))
-    with pytest.raises(ValueError, match="a100/ladder.json is no recorded run of the ladder"):
-        teach.recorded("ladder", tmp_path)
+    assert "no recorded GPU run" in views(teach.recorded(folder=tmp_path))[1]
+    (tmp_path / "runs" / "a100").mkdir(parents=True)
+    (tmp_path / "runs" / "a100" / "ladder.json").write_text(json.dumps({"rows": []}))
+    with pytest.raises(ValueError, match="data/runs/a100/ladder.json is no report"):
+        teach.recorded(folder=tmp_path)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.generate import begin, decode_step
-from roseinfer.models import GPT2, to_hf
+from roseinfer.models import Model, to_hf
 from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -19,6 +19,7 @@ from .runner import Clock, Contender, OnStep, Run, Stopwatch
 
 BLOCK_SIZE = 64
 HF_NAME = "HF generate"
+HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 
 
 class ContenderFailed(RuntimeError):
@@ -34,7 +35,7 @@ class StageContender:
     def __init__(
         self,
         stage_class: type[Stage],
-        model: GPT2,
+        model: Model,
         prompts: list[list[int]],
         max_new_tokens: int,
         clock: Clock = perf_counter,
@@ -71,11 +72,11 @@ class StageContender:
         MODEL_OPS start, so they are the stage's own.
         """
         # Two runs up to the same step: counting bytes takes ops apart, which would change the op counts.
-        stage, seqs = self._at_step(step)
+        stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             trace = trace_once(lambda: stage.decode(seqs))
         ops = trace.op_counts(outside=MODEL_OPS)
-        stage, seqs = self._at_step(step)
+        stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             moved = bytes_copied(lambda: stage.decode(seqs))
         return {
@@ -87,7 +88,8 @@ class StageContender:
             "bytes_filled": moved.filled,
         }
 
-    def _at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
+    def at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
+        """A fresh stage and its sequences, ready for decode step `step`."""
         stage = self._fresh()
         with blame(self.name, "the prefill"):
             seqs = begin(stage, self.prompts, self.params)
@@ -115,30 +117,42 @@ class StageContender:
             )
 
 
-def hf_contender(model: GPT2, prompts: list[list[int]], max_new_tokens: int, clock: Clock = perf_counter) -> Contender:
-    """transformers' generate on a copy of the weights: one batch, greedy, dynamic cache, no end token.
+def hf_contender(
+    model: Model,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    clock: Clock = perf_counter,
+    cache: str = "dynamic",
+) -> Contender:
+    """transformers' generate on a copy of the weights: one batch, greedy, no end token.
 
-    All prompts must be equally long, so that no padding is involved. Its steps are timed by a streamer, which
-    generate calls with each step's tokens; generate's own set-up counts as prefill. Raises ValueError for a model
-    that transformers cannot hold.
+    cache: a key of HF_NAMES. A static one is allocated once, and on a GPU generate compiles the model for it. All
+    prompts must be equally long, so that no padding is involved. Its steps are timed by a streamer, which generate
+    calls with each step's tokens; generate's own set-up counts as prefill. Raises ValueError for a model that
+    transformers cannot hold.
     """
+    name = HF_NAMES[cache]
     try:
         hf = to_hf(model)
     except ValueError as error:
-        raise ValueError(f"{HF_NAME} cannot run this model ({error}): leave it out (with_hf=False, --no-hf)") from error
+        raise ValueError(f"{name} cannot run this model ({error}): leave it out (with_hf=False, --no-hf)") from error
+    if cache == "static" and model.device.type == "cuda":
+        torch.compiler.reset()  # what was compiled for other sizes would count against the limit on recompiling
     input_ids = torch.tensor(prompts, device=model.device)
     attention_mask = torch.ones_like(input_ids)
+    options = {"cache_implementation": "static"} if cache == "static" else {}
 
     def run(on_step: OnStep) -> Run:
         streamer = _TimingStreamer(Stopwatch(model.device, clock), len(prompts), on_step)
-        output = hf.generate(
-            input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False,
-            use_cache=True, eos_token_id=None, pad_token_id=0, streamer=streamer,
-        )  # fmt: skip
+        with blame(name, "generate"):
+            output = hf.generate(
+                input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False,
+                use_cache=True, eos_token_id=None, pad_token_id=0, streamer=streamer, **options,
+            )  # fmt: skip
         prefill_seconds, *step_seconds = streamer.seconds
         return Run(prefill_seconds, tuple(step_seconds), output[:, input_ids.size(1) :].tolist())
 
-    return HF_NAME, run
+    return name, run
 
 
 class _TimingStreamer:

@@ -11,19 +11,20 @@ from typing import Any
 import torch
 
 from roseinfer.checks import require_count
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.profiling import Floor, decode_floor, measure_machine
 from roseinfer.stage import Stage
 
-from .contenders import HF_NAME, StageContender, hf_contender
-from .referee import Referee
-from .report import LadderResult, describe_host
+from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
+from .host import describe_host
+from .referee import Referee, TokensDiffer
+from .report import LadderResult
 from .runner import Clock, Contender, OnProgress, OnStep, Progress, Run, measure
 
 
 def ladder(
     stages: List[type[Stage]],
-    model: GPT2,
+    model: Model,
     *,
     batch_size: int = 8,
     prompt_len: int = 8,
@@ -31,6 +32,8 @@ def ladder(
     repeats: int = 3,
     seed: int = 0,
     with_hf: bool = True,
+    hf_caches: List[str] = ("dynamic",),
+    keep_going: bool = False,
     on_progress: OnProgress | None = None,
     clock: Clock = perf_counter,
 ) -> LadderResult:
@@ -38,17 +41,25 @@ def ladder(
 
     All get the same `batch_size` random prompts of `prompt_len` tokens (from `seed`) and decode greedily, exactly
     `max_new_tokens` each. In fp32 every run's tokens must equal the reference's. with_hf: transformers' generate
-    on the same weights as the last row.
+    on the same weights as the last rows, one for each of hf_caches ("dynamic", "static"). keep_going: who fails
+    in a first, unrecorded run leaves the race and is named in the result's not_run, with the reason.
 
-    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a stage raises.
+    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises, or
+    when with keep_going no stage is left.
     """
     check_stages(stages)
+    _check_caches(hf_caches)
     _check_sizes(model, batch_size, prompt_len, max_new_tokens, repeats, seed)
-    prompts = _prompts(model, batch_size, prompt_len, seed)
+    prompts = random_prompts(model, batch_size, prompt_len, seed)
     entrants = [StageContender(stage, model, prompts, max_new_tokens, clock) for stage in stages]
     contenders: list[Contender] = [(entrant.name, entrant.run) for entrant in entrants]
     if with_hf:
-        contenders.append(hf_contender(model, prompts, max_new_tokens, clock))
+        contenders += [hf_contender(model, prompts, max_new_tokens, clock, cache) for cache in hf_caches]
+    referee = Referee(model, prompts)
+    contenders = [_checked(contender, referee) for contender in contenders]
+    not_run: dict[str, str] = {}
+    if keep_going:
+        contenders, not_run = _try_out(contenders)
 
     machine = measure_machine(model.device, model.dtype)
     middle = (max_new_tokens - 2) // 2  # of the decode steps 0 to max_new_tokens - 2
@@ -56,19 +67,19 @@ def ladder(
     floor = decode_floor(model.config, [context_len] * batch_size, model.dtype, machine)
     counts = {}
     for entrant in entrants:
+        if entrant.name in not_run:
+            continue
         if on_progress:
             on_progress(Progress("counting ops", entrant.name))
         counts[entrant.name] = entrant.counts(middle)
 
-    referee = Referee(model, prompts)
-    samples = measure(
-        [_checked(contender, referee) for contender in contenders], repeats=repeats, on_progress=on_progress
-    )
+    samples = measure(contenders, repeats=repeats, warmup=int(not keep_going), on_progress=on_progress)
     rows = _rows([name for name, _ in contenders], samples, counts, floor, referee.verdicts)
     return LadderResult(
         arguments={
             "stages": [stage.name for stage in stages], "batch_size": batch_size, "prompt_len": prompt_len,
             "max_new_tokens": max_new_tokens, "repeats": repeats, "seed": seed, "with_hf": with_hf,
+            "hf_caches": list(hf_caches),
         },
         model={**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")},
         **describe_host(model.device),
@@ -79,6 +90,7 @@ def ladder(
         floor={"context_len": context_len, **asdict(floor)},
         rows=rows,
         samples=samples,
+        not_run=not_run,
     )  # fmt: skip
 
 
@@ -92,11 +104,16 @@ def check_stages(stages: List[type[Stage]]) -> None:
         if missing := sorted(stage.__abstractmethods__):
             raise ValueError(f"stages: {stage.name} lacks {', '.join(missing)}")
     names = [stage.name for stage in stages]
-    if len(set(names)) != len(names) or HF_NAME in names:
-        raise ValueError(f"stages must have names of their own (not {HF_NAME!r}), got {names}")
+    if len(set(names)) != len(names) or set(names) & set(HF_NAMES.values()):
+        raise ValueError(f"stages must have names of their own (none of {list(HF_NAMES.values())}), got {names}")
 
 
-def _check_sizes(model: GPT2, batch_size: int, prompt_len: int, max_new_tokens: int, repeats: int, seed: int) -> None:
+def _check_caches(hf_caches: List[str]) -> None:
+    if isinstance(hf_caches, str) or not set(hf_caches) <= set(HF_NAMES) or len(set(hf_caches)) != len(hf_caches):
+        raise ValueError(f"hf_caches must be a list of {', '.join(map(repr, HF_NAMES))}, each once, got {hf_caches!r}")
+
+
+def _check_sizes(model: Model, batch_size: int, prompt_len: int, max_new_tokens: int, repeats: int, seed: int) -> None:
     require_count("batch_size", batch_size, at_least=1)
     require_count("prompt_len", prompt_len, at_least=1)
     require_count("max_new_tokens", max_new_tokens, at_least=2)  # the first token comes from the prefill
@@ -109,7 +126,8 @@ def _check_sizes(model: GPT2, batch_size: int, prompt_len: int, max_new_tokens: 
         )
 
 
-def _prompts(model: GPT2, batch_size: int, prompt_len: int, seed: int) -> list[list[int]]:
+def random_prompts(model: Model, batch_size: int, prompt_len: int, seed: int = 0) -> list[list[int]]:
+    """The prompts that every contender gets."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(model.config.vocab_size, (batch_size, prompt_len), generator=generator).tolist()
 
@@ -123,6 +141,22 @@ def _checked(contender: Contender, referee: Referee) -> Contender:
         return result
 
     return name, checked
+
+
+def _try_out(contenders: list[Contender]) -> tuple[list[Contender], dict[str, str]]:
+    """One run each, which is also the warm-up: those that finish it, and the reason for each of the others."""
+    finishers: list[Contender] = []
+    not_run: dict[str, str] = {}
+    for name, run in contenders:
+        try:
+            run(lambda tokens, seconds: None)
+        except (ContenderFailed, TokensDiffer) as error:
+            not_run[name] = str(error)
+        else:
+            finishers.append((name, run))
+    if all(name in HF_NAMES.values() for name, _ in finishers):
+        raise ContenderFailed(f"no stage finished a run: {'; '.join(not_run.values())}")
+    return finishers, not_run
 
 
 def _rows(
@@ -141,7 +175,7 @@ def _rows(
         speeds = [s["decode_tokens"] / (len(s["step_seconds"]) * median(s["step_seconds"])) for s in own]
         step_seconds = median(seconds for sample in own for seconds in sample["step_seconds"])
         speed = median(speeds)
-        is_step = name != HF_NAME
+        is_step = name not in HF_NAMES.values()
         rows.append(
             {
                 "stage": name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from roseinfer.models import GPT2
+from roseinfer.models import Model
 from roseinfer.reference import reference_logits
 
 NEAR_TIE = 1e-3
@@ -21,7 +21,7 @@ class Referee:
     first run's tokens are the yardstick, and `verdicts` says who differs from it where.
     """
 
-    def __init__(self, model: GPT2, prompts: list[list[int]]) -> None:
+    def __init__(self, model: Model, prompts: list[list[int]]) -> None:
         self.asserts = model.dtype == torch.float32
         self.verdicts: dict[str, str] = {}
         self._model = model
@@ -30,15 +30,17 @@ class Referee:
 
     def check(self, name: str, outputs: list[list[int]]) -> None:
         """Raises TokensDiffer in fp32 when `outputs` (new tokens of each sequence) are wrong."""
-        if self._expected is None:
-            self._expected = self._reference_of(outputs) if self.asserts else outputs
-        for i, (got, want) in enumerate(zip(outputs, self._expected, strict=True)):
+        expected = self._expected
+        if expected is None:
+            expected = self._reference_of(outputs) if self.asserts else outputs
+        for i, (got, want) in enumerate(zip(outputs, expected, strict=True)):
             if got != want:
                 index = next(n for n, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
                 if self.asserts:
                     raise TokensDiffer(self._accusation(name, i, index, got[index], want))
                 self.verdicts[name] = f"differ (sequence {i}, token {index})"
                 return
+        self._expected = expected  # kept only now: behind a wrong token the reference would be another text's
         self.verdicts.setdefault(name, "equal")
 
     def _reference_of(self, outputs: list[list[int]]) -> list[list[int]]:

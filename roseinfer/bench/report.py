@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from roseinfer.profiling.hardware import device_name
 from roseinfer.profiling.tables import Table, format_cell
+
+from .contenders import HF_NAMES
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table as RichTable
 
-ROOT = Path(__file__).resolve().parents[2]
 FORMATS = {
     "tok/s": "{:,.0f}",
     "of fastest": "{:.0%}",
@@ -45,7 +39,8 @@ class LadderResult:
     """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
 
     rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
-    raw runs behind them (see runner.measure). floor: of one decode step at the middle context.
+    raw runs behind them (see runner.measure). floor: of one decode step at the middle context. not_run: who was left
+    out or failed, and why.
     """
 
     arguments: dict[str, Any]
@@ -58,6 +53,7 @@ class LadderResult:
     floor: dict[str, Any]
     rows: list[dict[str, Any]]
     samples: list[dict[str, Any]]
+    not_run: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return repr(self._view)
@@ -72,13 +68,14 @@ class LadderResult:
     def table(self) -> RichTable:
         """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
         from rich import box
+        from rich.markup import escape
         from rich.table import Table as RichTable
 
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         frame = self.frame.drop(columns=[*NOT_IN_TERMINAL, *(["tokens"] if all_equal else [])])
         title = f"{self.title}; tokens equal" if all_equal else self.title
         table = RichTable(
-            title=title, caption=self.note, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
+            title=title, caption=escape(self.note), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
         )
         for column in frame.columns:
             is_number = frame[column].dtype.kind in "iuf"
@@ -107,9 +104,12 @@ class LadderResult:
             f"aten ops with those that ops start, the others without what linear layers, embeddings and fused "
             f"attention do inside."
         )
-        if self.arguments["with_hf"]:
+        rows = {row["stage"] for row in self.rows}
+        if HF_NAMES["dynamic"] in rows:
             text += " HF generate: the same weights and prompts in one batch, greedy, dynamic cache."
-        return text
+        if HF_NAMES["static"] in rows:
+            text += " Static cache: allocated once; on a GPU, generate compiles the model for it."
+        return text + "".join(f" {name} left out: {reason}." for name, reason in self.not_run.items())
 
     @property
     def _note_on_totals(self) -> str:
@@ -153,40 +153,3 @@ class LadderResult:
             formats=FORMATS,
             bars=["of fastest", "of floor"],
         )
-
-
-def describe_host(device: torch.device) -> dict[str, Any]:
-    """host, device, versions and commit: what a recorded run must say about itself."""
-    import transformers
-
-    return {
-        "host": {
-            "cpu": device_name("cpu"),
-            "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-            "system": platform.platform(),
-        },
-        "device": device_name(device),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "transformers": transformers.__version__,
-        },
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str | None:
-    """HEAD, with "-dirty" when files differ from it; None outside a clone, or before the first commit."""
-    if not (ROOT / ".git").exists():  # installed elsewhere: another repository around it says nothing about us
-        return None
-    head = _git("rev-parse", "--verify", "--quiet", "HEAD")
-    return f"{head}-dirty" if head and _git("status", "--porcelain") else head or None
-
-
-def _git(*arguments: str) -> str:
-    try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

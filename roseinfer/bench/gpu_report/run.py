@@ -1,0 +1,107 @@
+"""Run the parts of a report one after another, and write the file after each, so that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from roseinfer.bench.host import describe_host, short_commit
+from roseinfer.profiling import measure_machine
+
+from .context import Context, Course, one_line
+from .contract import contract
+from .kernels import kernel_checks, kernel_times
+from .ladders import ladders
+from .plan import Plan
+from .traces import traces
+
+KIND, FORMAT = "gpu-report", 1
+MOST_BYTES = 2_000_000  # of a report and its traces: they are kept in the repository
+
+
+@dataclass
+class Report:
+    """data: what the file holds. Its `failures` are everything that went wrong, a line each."""
+
+    path: Path
+    data: dict[str, Any]
+
+    @property
+    def failures(self) -> list[str]:
+        return self.data["failures"]
+
+    def write(self) -> int:
+        """Bytes written."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path.write_text(
+            json.dumps(self.data, separators=(",", ":"), allow_nan=False) + "\n", encoding="ascii"
+        )
+
+
+def machine(context: Context) -> Iterator[dict[str, Any]]:
+    """Floors of this device, one row for each dtype."""
+    for dtype in context.plan.dtypes:
+        measured = measure_machine(context.device, getattr(torch, dtype))
+        yield {
+            "dtype": dtype, "read_bytes_per_s": measured.read_bytes_per_s, "flops_per_s": measured.flops_per_s,
+            "samples": measured.samples,
+        }  # fmt: skip
+
+
+# Last the ladders: they take the time that the others leave.
+PARTS: dict[str, Callable[[Context], Iterable[dict[str, Any]]]] = {
+    "machine": machine,
+    "kernel_checks": kernel_checks,
+    "kernel_times": kernel_times,
+    "contract": contract,
+    "traces": traces,
+    "ladders": ladders,
+}
+
+
+def run_report(
+    course: Course,
+    plan: Plan,
+    *,
+    device: torch.device,
+    folder: Path,
+    commit: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Write `folder`/runs/<gpu>/<date>-<commit>.json and `folder`/traces/<gpu>/<stage>.json.gz.
+
+    What fails is in the report's failures and does not end it. commit: of the code, where git cannot tell. say: is
+    given lines of progress.
+    """
+    about = describe_host(device)
+    about["commit"] = about["commit"] or commit
+    now, slug = datetime.now(timezone.utc), re.sub(r"[^a-z0-9]+", "-", about["device"].lower()).strip("-")
+    context = Context(course, plan, device, folder / "traces" / slug, about["commit"], say)
+    data = {
+        "kind": KIND, "format": FORMAT, "date": now.isoformat(timespec="seconds"), **about, "arguments": asdict(plan),
+        **{part: [] for part in PARTS}, "seconds": {}, "failures": context.failures, "notes": context.notes,
+    }  # fmt: skip
+    report = Report(folder / "runs" / slug / f"{now:%Y-%m-%d}-{short_commit(about['commit'])}.json", data)
+    for part, rows_of in PARTS.items():
+        start = perf_counter()
+        say(part.replace("_", " "))
+        try:
+            for row in rows_of(context):
+                data[part].append(row)
+        except Exception as error:  # the other parts still have their say, and the report fails
+            context.fail(f"{part}: {one_line(error)}")
+        data["seconds"][part] = round(perf_counter() - start, 1)
+        size = report.write()
+    size += sum(row["bytes"] for row in data["traces"])
+    if size > MOST_BYTES:
+        context.fail(f"the report and its traces take {size:,} bytes, allowed: {MOST_BYTES:,}")
+        report.write()
+    return report
