@@ -46,5 +46,5 @@ tiny: setup ## train the bundled model again (ARGS="--minutes 60")
 	$(PY) scripts/train_tiny.py $(ARGS)
 
 clean: ## remove .venv, the caches and the set-up's stamp
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis "$(ENV_DIR)/.roseinfer-stamp"
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"
 	find . -name __pycache__ -prune -exec rm -rf {} +

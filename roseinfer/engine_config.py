@@ -128,8 +128,13 @@ class EngineSizes:
 
     @property
     def max_blocks(self) -> int:
-        """Blocks of the longest sequence: the width of a block table."""
+        """Blocks of the longest sequence."""
         return -(-self.max_model_len // self.config.block_size)
+
+    @property
+    def table_width(self) -> int:
+        """Entries of a block table's row: no sequence holds more blocks than the pool has."""
+        return min(self.max_blocks, self.config.num_blocks)
 
     @property
     def weight_bytes(self) -> int:
@@ -161,8 +166,8 @@ class EngineSizes:
 
     @property
     def block_table_bytes(self) -> int:
-        """The buffer [num_layers, max_num_seqs, max_blocks] of int32 on the device."""
-        return self.shape.num_layers * self.config.max_num_seqs * self.max_blocks * BLOCK_ID_BYTES
+        """The buffer [num_layers, max_num_seqs, table_width] of int32 on the device."""
+        return self.shape.num_layers * self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
 
     @property
     def total_bytes(self) -> int:
@@ -199,7 +204,7 @@ class EngineSizes:
     def _rows(self) -> list[tuple[str, int, str, str]]:
         c, s, item = self.config, self.shape, DTYPE_BYTES[self.config.dtype]
         token = f"2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} x {item}"
-        tables = f"[{s.num_layers} layers, {c.max_num_seqs} sequences, {self.max_blocks} blocks] x {BLOCK_ID_BYTES}"
+        tables = f"[{s.num_layers} layers, {c.max_num_seqs} sequences, {self.table_width} blocks] x {BLOCK_ID_BYTES}"
         longest = f"of {self.max_model_len:,} tokens: {c.num_blocks:,} // {self.max_blocks:,} blocks"
         return [
             ("weights", self.weight_bytes, "bytes", f"{self.num_weights:,} x {item}"),

@@ -5,10 +5,10 @@ What was slow:  stage 04 copies every cached byte of the batch twice a step, pad
 The change:     attention that takes the pool and a block table, [B, max_blocks] block ids a layer, and walks over a
                 sequence's blocks with an online softmax. The tables of all layers are built on the host in one pinned
                 buffer [L, B, max_blocks] and go to the device in one asynchronous copy.
-What it gives:  no gather, no padded batch, no attention mask. A cached byte is read once, where it lies.
+What it gives:  no gather, no padded batch, no attention mask. Outside of attention, nothing grows with the context.
 Where it loses: the tables are built anew from Python lists on every step: L rows for each sequence, nearly all of them
-                the same as on the step before. And this attention is written in PyTorch: it reads where it must,
-                but in many small operations. It is the reference that the kernel of stage 07 is held to.
+                the same as on the step before. And this attention is written in PyTorch, some twenty operations a
+                block, which can read a block only by copying it. It is what the kernel of stage 07 is held to.
 
 This module is complete: the paged family starts here. Paged attention: Kwon et al., "Efficient Memory Management for
 Large Language Model Serving with PagedAttention", 2023. Online softmax: Milakov and Gimelshein, 2018.
@@ -94,10 +94,12 @@ class BlockTable(Stage):
         pool = (c.num_layers, num_blocks, block_size, c.num_kv_heads, c.head_dim)
         self.k_cache = torch.zeros(pool, dtype=model.dtype, device=model.device)
         self.v_cache = torch.zeros_like(self.k_cache)
-        self.max_blocks = self.tables.blocks_for(c.max_model_len)  # of one sequence
-        tables = (c.num_layers, max_num_seqs, self.max_blocks)
-        self.host_tables = torch.zeros(tables, dtype=torch.int32, pin_memory=on_gpu)
-        self.device_tables = torch.zeros(tables, dtype=torch.int32, device=model.device)
+        self.max_blocks = min(num_blocks, self.tables.blocks_for(c.max_model_len))  # of one sequence
+        # Flat, so that the tables of any batch are one piece of it: a copy to the device that first has to pick its
+        # bytes together is neither one copy nor asynchronous.
+        size = c.num_layers * max_num_seqs * self.max_blocks
+        self.host_buffer = torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
+        self.device_buffer = torch.zeros(size, dtype=torch.int32, device=model.device)
         self.copied = torch.cuda.Event() if on_gpu else None
 
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
@@ -107,7 +109,7 @@ class BlockTable(Stage):
         self.v_cache[layer][blocks, tokens % self.block_size] = v
 
     def build(self, seqs: list[Sequence]) -> PagedStep:
-        host_tables, block_tables = self.host_tables[:, : len(seqs)], self.device_tables[:, : len(seqs)]
+        host_tables, block_tables = self.tables_of(self.host_buffer, seqs), self.tables_of(self.device_buffer, seqs)
         if self.copied:
             self.copied.synchronize()  # the last step's copy may still be reading the host buffer
         with span("roseinfer.decode_step_sessions.build_block_tables"):
@@ -121,11 +123,16 @@ class BlockTable(Stage):
         context_lens = torch.tensor(lengths, dtype=torch.int32, device=self.model.device)
         return PagedStep(self, block_tables[:, :, :used], context_lens)
 
+    def tables_of(self, buffer: Tensor, seqs: list[Sequence]) -> Tensor:
+        """The front of a buffer as the tables of a batch [L, B, max_blocks], contiguous."""
+        shape = (self.tables.num_tables, len(seqs), self.max_blocks)
+        return buffer[: shape[0] * shape[1] * shape[2]].view(shape)
+
     def build_block_tables(self, seqs: list[Sequence], out: Tensor) -> None:
         """Write the block ids of every sequence in every layer to out [L, B, max_blocks], zeros behind them."""
-        for layer in range(self.config.num_layers):
+        for layer, table in enumerate(out):
             rows = [self.padded_row(self.tables.of(seq.seq_id, layer)) for seq in seqs]
-            out[layer].copy_(torch.tensor(rows, dtype=torch.int32))
+            table.copy_(torch.tensor(rows, dtype=torch.int32))
 
     def padded_row(self, blocks: list[int]) -> list[int]:
         """A sequence's block ids, max_blocks long. Raises ValueError when they are more: nothing is cut off."""

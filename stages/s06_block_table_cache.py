@@ -50,7 +50,7 @@ class BlockTableCache(BlockTable):
         return rows
 
     def build_rows(self, seq: Sequence) -> Tensor:
-        rows = [self.padded_row(self.tables.of(seq.seq_id, layer)) for layer in range(self.config.num_layers)]
+        rows = [self.padded_row(self.tables.of(seq.seq_id, layer)) for layer in range(self.tables.num_tables)]
         self.rows_built += len(rows)
         return torch.tensor(rows, dtype=torch.int32)
 

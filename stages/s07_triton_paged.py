@@ -1,7 +1,7 @@
 """Stage 07, Triton paged attention: the walk over the blocks of a sequence becomes one kernel.
 
 What was slow:  stage 05's attention reads the blocks where they lie, but each step of its online softmax is a PyTorch
-                operation of its own: a dozen launches for each block of the longest sequence, in every layer.
+                operation of its own: some twenty launches for each block of the longest sequence, in every layer.
 The change:     one kernel launch a layer. A program serves one sequence and the query heads that share a KV head: it
                 loads each cached K and V of that head once, and keeps the running softmax in registers.
 What it gives:  one launch a layer for any length and batch, nothing written but the result, and no padding: a program

@@ -127,7 +127,7 @@ def test_sizes_are_what_a_stage_allocates(tiny: GPT2, dtype: str, max_num_seqs: 
     stage = BlockTable(tiny, **settings)
     fp32_over_dtype = tiny.dtype.itemsize // getattr(torch, dtype).itemsize
     assert sizes.pool_bytes * fp32_over_dtype == stage.k_cache.nbytes + stage.v_cache.nbytes
-    assert sizes.block_table_bytes == stage.device_tables.nbytes
+    assert sizes.block_table_bytes == stage.device_buffer.nbytes
     assert sizes.total_bytes == weight_bytes + sizes.pool_bytes + sizes.block_table_bytes
 
 

@@ -35,7 +35,21 @@ _HOME = {
     "post_table": "posts",
     "beside_post": "posts",
     "recorded": "recorded",
+    "recorded_kernels": "recorded",
+    "recorded_trace": "recorded",
+    "walk_tables": "table_walk",
+    "draw_block_walk": "table_pictures",
+    "table_price": "table_price",
+    "table_steps": "table_steps",
+    "compare_builds": "table_steps",
+    "draw_rows_built": "rows_picture",
     "figure_alt": "style",
+    "paged_case": "paged_case",
+    "count_loads": "loads",
+    "side_by_side": "pairs",
+    "draw_programs": "program_pictures",
+    "phase_shares": "phases",
+    "draw_pool_gather": "pool_picture",
 }
 
 __all__ = list(_HOME)

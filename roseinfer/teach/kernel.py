@@ -20,7 +20,7 @@ class OwnInterpreter(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
+        return KernelSpec(**get_kernel_dict(["--log-level=ERROR"]))  # it warns of its own transport each time
 
 
 def notebook_client(nb: NotebookNode, folder: Path, timeout: float = 600) -> NotebookClient:

@@ -1,0 +1,119 @@
+"""What the checker of a learner's kernel needs: cases from easy to hard, and what typical mistakes would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roseinfer import triton_mode
+
+from ..paged_case import PagedCase, paged_case
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
+    """Attention of each sequence on its own, gathered, in fp64; with one of MISTAKES made on purpose. [B, H, D]."""
+    num_heads, num_kv_heads = case.q.size(1), case.k.size(1)
+    head = torch.arange(num_heads)
+    kv_head = head % num_kv_heads if mistake == "head" else head // (num_heads // num_kv_heads)
+    scale = 1.0 if mistake == "scale" else case.q.size(-1) ** -0.5
+    rows = []
+    for i, num_tokens in enumerate(case.context_lens.tolist()):
+        keys, values = (tokens[:, kv_head] for tokens in _tokens(case, i, num_tokens, mistake))  # [T, H, D]
+        scores = torch.einsum("hd,thd->ht", case.q[i].double().cpu(), keys) * scale
+        rows.append(torch.einsum("ht,thd->hd", scores.softmax(-1), values))
+    return torch.stack(rows)
+
+
+def _tokens(case: PagedCase, i: int, num_tokens: int, mistake: str) -> tuple[Tensor, Tensor]:
+    """Keys and values that sequence i attends to, [T, H_kv, D]: the cached ones, then the new one."""
+    k, v, k_cache, v_cache = (tensor.double().cpu() for tensor in case[1:5])
+    table = case.block_table[0 if mistake == "row" else i].tolist()
+    cut = num_tokens - 1 if mistake == "last" and num_tokens else num_tokens
+    index, slot = torch.arange(cut) // k_cache.size(1), torch.arange(cut) % k_cache.size(1)
+    index = torch.zeros_like(index) if mistake == "first block" else index
+    block = torch.tensor(table)[index]
+    if mistake == "v":
+        v, v_cache = k, k_cache
+    new = slice(i, i if mistake == "new" else i + 1)
+    keys, values = torch.cat([k_cache[block, slot], k[new]]), torch.cat([v_cache[block, slot], v[new]])
+    if mistake == "zeros":  # masked slots come as zeros, and weigh exp(0 - top)
+        padding = torch.zeros(-num_tokens % k_cache.size(1), *keys.shape[1:], dtype=keys.dtype)
+        keys, values = torch.cat([keys, padding]), torch.cat([values, padding])
+    return keys, values
+
+
+# In the order in which they are tried on an answer that is wrong.
+MISTAKES = {
+    "scale": "the scores are not multiplied by `scale`",
+    "new": "the new token is left out: it is not in the cache yet, its key and value are k and v",
+    "v": "the weighted sum is of keys: the values are in v and v_cache",
+    "head": "a wrong KV head: query head h belongs to KV head h // (NUM_HEADS // NUM_KV_HEADS)",
+    "last": "each sequence's last cached token is left out: token < num_cached",
+    "zeros": "slots behind the last token take part with a score of 0: their score must be -inf",
+    "first block": "every tile reads the sequence's first block: the table's column is start // BLOCK_SIZE",
+    "row": "every sequence reads the first sequence's blocks: row `seq` of the table begins at seq * table_row",
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One case for a kernel. if_wrong: what a wrong answer means here when all trials before it were passed, and none
+    of MISTAKES explains it; if_nan: the same for NaN."""
+
+    name: str
+    make: Callable[[], PagedCase]
+    if_wrong: str = ""
+    if_nan: str = "NaN came in: a slot behind context_lens was read, mask the loads of K and V"
+
+
+def trials() -> list[Trial]:
+    return [
+        Trial(
+            "nothing cached",
+            lambda: _case([0, 0], num_kv_heads=1),
+            "the answer is v of the new token, whose weight is exp(0) = 1",
+            "NaN: start from the new token, total = 1 and acc = its v, and nothing is divided by 0",
+        ),
+        Trial(
+            "one full block each, the new token's score the largest",
+            lambda: _aimed([16, 16], 2.0),
+            if_nan="NaN, though its block is full: the id stands in block_table, it is not the index of the block",
+        ),
+        Trial(
+            "one full block each, the new token's score the smallest",
+            lambda: _aimed([16, 16], -2.0),
+            "right while the first score stays the largest, wrong once a larger one comes: what was summed up against "
+            "the old top, acc and total, must shrink by exp(top - new_top)",
+        ),
+        Trial("blocks that are not full", lambda: _case([9, 1, 15], num_kv_heads=1)),
+        Trial("several blocks", lambda: _case([17, 40, 0, 32], num_kv_heads=1)),
+        Trial("2 KV heads with 3 query heads each", lambda: _case([5, 20], group=3)),
+        Trial(
+            "a head size of 80, padded to 128",
+            lambda: _case([20, 3], num_kv_heads=1, group=2, head_dim=80),
+            "mask every load and the store with dim < HEAD_DIM",
+            "NaN came in: mask every load and the store with dim < HEAD_DIM",
+        ),
+        Trial("fp16", lambda: _case([20, 3], dtype=torch.float16), "right in fp32: upcast after every load"),
+        Trial(
+            "bf16",
+            lambda: _case([20, 3], dtype=torch.bfloat16),
+            "right in fp32: upcast after every load, before any arithmetic",
+            "NaN, and right in fp32: upcast after every load, before any arithmetic",
+        ),
+    ]
+
+
+def _case(context_lens: list[int], **shape: object) -> PagedCase:
+    return paged_case(context_lens, device="cuda" if triton_mode.MODE == "compile" else "cpu", **shape)
+
+
+def _aimed(context_lens: list[int], factor: float) -> PagedCase:
+    """A case whose new keys point along the queries, or against them: the first score is then the largest, or least."""
+    case = _case(context_lens, num_kv_heads=1)
+    return case._replace(k=factor * case.q)
