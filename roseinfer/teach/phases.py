@@ -22,10 +22,7 @@ PHASES = {
 STEP = "roseinfer.decode_step_sessions.total"
 PROFILED_STEP = "ProfilerStep#"  # a whole step as the profiler marks it: sampling, and on a GPU the wait for it, too
 INDEX_CALLS = ("aten::index", "aten::index_put_")
-LIVE = [
-    "side", *PHASES, "unlabelled ms", "step ms", "forward share", "unlabelled share",
-    "tok/s", "floor ms", "of floor", "bound by",
-]  # fmt: skip
+LIVE = [*PHASES, "unlabelled ms", "step ms", "forward share", "tok/s", "floor ms", "of floor", "bound by"]
 
 
 def phase_shares(
@@ -38,25 +35,26 @@ def phase_shares(
 
     A row of side "host" has wall time: the step is the whole of it, sampling included, unlabelled what no label
     covers. On a GPU a row of side "device" follows with the time that kernels and memory copies ran, by label. It is
-    not in text/plain. forward share is of the three labels, as in post 001; unlabelled share is of the step.
+    not in text/plain. forward share is of the three labels, as in post 001.
     """
     import pandas as pd
 
     rows = [row for size in batch_sizes for row in _measure(stage_class, model, size, prompt_len, steps)]
-    frame = pd.DataFrame(rows, columns=["batch", *INDEX_CALLS, *LIVE])
+    frame = pd.DataFrame(rows, columns=["batch", *INDEX_CALLS, "side", *LIVE])
     frame = frame.astype(dict.fromkeys(INDEX_CALLS, "Int64"))  # none in a device's row
     machine = measure_machine(model.device, model.dtype)
-    shares = ["forward share", "unlabelled share", "of floor"]
+    shares = ["forward share", "of floor"]
+    on_host = frame["side"] == "host"
     return Table(
         frame,
         exact=["batch", *INDEX_CALLS],
-        live=LIVE,
+        live=LIVE if on_host.all() else ["side", *LIVE],
         title=f"{stage_class.name}: one decode step by phase",
         note=f"{machine.name}; ms: means of {steps} profiled steps, the profiler's own cost included; tok/s and of "
         f"floor: median of {steps} steps without it",
         formats={**dict.fromkeys(shares, "{:.1%}"), "tok/s": "{:,.1f}"},
         bars=["forward share"],
-        exact_rows=frame["side"] == "host",
+        exact_rows=on_host,
     )
 
 
@@ -91,7 +89,7 @@ def _seconds(stage: Stage, seqs: list[Sequence]) -> float:
 
 
 def host_ms(trace: Trace) -> dict[str, float]:
-    """Wall time of the labels, of the whole step, and of what no label covers, in ms a step, and the two shares."""
+    """Wall time of the labels, of the whole step, and of what no label covers, in ms a step, and the share."""
     spans = [event for event in trace.slices if event.cat == HOST_SPAN]
     labelled = {column: sum(e.dur for e in spans if e.name == name) for column, name in PHASES.items()}
     step = sum(event.dur for event in spans if event.name.startswith(PROFILED_STEP))
@@ -113,4 +111,4 @@ def _per_step(trace: Trace, labelled: dict[str, int], step: int) -> dict[str, fl
     known = sum(labelled.values())
     times = {**labelled, "unlabelled ms": step - known, "step ms": step}
     ms = {column: total / 1e6 / trace.metadata["steps"] for column, total in times.items()}
-    return ms | {"forward share": labelled["forward ms"] / known, "unlabelled share": (step - known) / step}
+    return ms | {"forward share": labelled["forward ms"] / known}

@@ -36,9 +36,7 @@ def draw_recompute(prompt_len: int, new_tokens: int) -> Picture:
     )
 
 
-def draw_floors(
-    shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: List[int], context_len: int
-) -> Picture:
+def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: List[int], context_len: int) -> Picture:
     """Tokens a second that one decode step could reach here at most, against the batch size, for each shape."""
     fig, ax = plt.subplots(figsize=(7, 3), layout="constrained")
     for i, (name, config) in enumerate(shapes.items()):

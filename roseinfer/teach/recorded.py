@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from roseinfer.stage import Stage
 
 DATA = Path(__file__).resolve().parents[2] / "data"
-NOTHING = "no recorded GPU run in data/runs yet has this"
+NOTHING = "no GPU report in data/runs shows this yet"
 
 
 @dataclass(frozen=True, repr=False)

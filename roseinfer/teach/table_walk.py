@@ -73,7 +73,7 @@ class _Watched:
     def _frame(self, held: dict[int, list[int]]) -> str:
         waiting = [i for i, seq in enumerate(self.seqs) if i not in held and not seq.finish_reason]
         finished = [i for i, seq in enumerate(self.seqs) if seq.finish_reason]
-        status = f"<p><b>decode step {len(self.frames) + 1}</b>"
+        status = f"<p><b>decode step {len(self.frames)}</b>"
         status += f" · waiting: {_names(waiting)} · finished, blocks freed: {_names(finished)}</p>"
         columns = "display: flex; flex-wrap: wrap; gap: 3em; align-items: flex-start"
         return f'{status}<div style="{columns}">{self._pool(held)}{self._table(held)}</div>'

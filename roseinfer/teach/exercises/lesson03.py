@@ -85,9 +85,7 @@ def posts_batch(answer: list[int]) -> None:
         raise Wrong(f"{len(answer)} sequences make {copies} copies a step; the post's table has {POST_COPIES}")
     if (slices := post_gather_slices(list(answer))) != POST_SLICES:
         longest = sum(n == max(answer) for n in answer)
-        raise Wrong(
-            f"these lengths make {slices} slices, the post has {POST_SLICES}; {longest} of them are longest"
-        )
+        raise Wrong(f"these lengths make {slices} slices, the post has {POST_SLICES}; {longest} of them are longest")
 
 
 @exercise(
