@@ -44,7 +44,7 @@ _HOME = {
     "compare_builds": "table_steps",
     "draw_rows_built": "rows_picture",
     "figure_alt": "style",
-    "paged_case": "paged_case",
+    "paged_case": ".paged_case",
     "count_loads": "loads",
     "side_by_side": "pairs",
     "draw_programs": "program_pictures",

@@ -22,7 +22,7 @@ from torch import Tensor
 from roseinfer import triton_mode
 
 if TYPE_CHECKING:
-    from .paged_case import PagedCase
+    from roseinfer.paged_case import PagedCase
 
 Access = Callable[[str, np.ndarray], None]  # "load" or "store", and the addresses that its mask lets through
 

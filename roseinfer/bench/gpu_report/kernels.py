@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from roseinfer.paged_case import PagedCase, paged_case
 from roseinfer.profiling import measure_machine
 
 from .context import Context, one_line
@@ -46,11 +46,11 @@ def check(context: Context, shape: KernelShape, dtype: torch.dtype) -> dict[str,
     """max_error, the allowed error atol + rtol * |expected|, and the verdict: "ok", "wrong: ..." or "failed: ..."."""
     rtol = torch.finfo(dtype).eps
     row = {"max_error": None, "atol": ATOL, "rtol": rtol}
-    inputs = paged_inputs(shape, ragged(shape.block_size), dtype, context.device)
-    in_fp32 = {name: x.float() if x.is_floating_point() else x for name, x in inputs.items()}
+    case = paged_case(ragged(shape.block_size), **asdict(shape), dtype=dtype, device=context.device)
+    in_fp32 = PagedCase(*(x.float() if x.is_floating_point() else x for x in case))
     try:
-        got = context.course.kernel(**inputs)
-        expected = context.course.reference(**in_fp32)
+        got = context.course.kernel(*case)
+        expected = context.course.reference(*in_fp32)
         error = (got.float() - expected).abs()
     except Exception as failure:  # it is the row's verdict, and the report fails
         return row | {"verdict": f"failed: {one_line(failure)}"}
@@ -61,32 +61,6 @@ def check(context: Context, shape: KernelShape, dtype: torch.dtype) -> dict[str,
     return row | {"verdict": "ok" if not wrong else f"wrong: {wrong} of {error.numel()} values are too far off"}
 
 
-def paged_inputs(shape: KernelShape, lengths: list[int], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    """Arguments of an attention, the same on every device: shuffled blocks, and NaN in every slot without a token.
-
-    Table entries behind a sequence's blocks name a block of NaN.
-    """
-    num_kv_heads, group, head_dim, block_size = shape.num_kv_heads, shape.group, shape.head_dim, shape.block_size
-    generator = torch.Generator().manual_seed(0)
-    num_blocks = sum(ceil(length / block_size) for length in lengths) + 1
-    *blocks, unwritten = torch.randperm(num_blocks, generator=generator).tolist()
-    table = torch.full((len(lengths), ceil(max(lengths) / block_size) + 1), unwritten, dtype=torch.int32)
-    cache = torch.full((2, num_blocks, block_size, num_kv_heads, head_dim), float("nan"))
-    for row, length in enumerate(lengths):
-        for column, start in enumerate(range(0, length, block_size)):
-            block, filled = blocks.pop(), min(block_size, length - start)
-            table[row, column] = block
-            cache[:, block, :filled].normal_(generator=generator)
-    qkv = torch.randn(len(lengths), (group + 2) * num_kv_heads, head_dim, generator=generator)
-    # As a model makes them: q, k and v are cuts of one tensor.
-    q, k, v = qkv.to(device, dtype).split([group * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
-    k_cache, v_cache = cache.to(device, dtype)
-    return {
-        "q": q, "k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "block_table": table.to(device),
-        "context_lens": torch.tensor(lengths, dtype=torch.int32, device=device),
-    }  # fmt: skip
-
-
 def kernel_times(context: Context) -> Iterator[dict[str, Any]]:
     """One row for each timed shape; bytes_per_s and bandwidth_share count the cached K and V alone."""
     for shape in context.plan.timed_shapes:
@@ -94,7 +68,7 @@ def kernel_times(context: Context) -> Iterator[dict[str, Any]]:
         bandwidth = measure_machine(context.device, dtype).read_bytes_per_s
         inputs = large_inputs(shape, dtype, context.device)
         nbytes = 2 * shape.batch_size * shape.context_len * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-        samples = launch_seconds(lambda inputs=inputs: context.course.kernel(**inputs), context.device)
+        samples = launch_seconds(lambda inputs=inputs: context.course.kernel(*inputs), context.device)
         seconds = median(samples)
         yield asdict(shape) | {
             "kv_bytes": nbytes, "seconds": seconds, "fastest_seconds": min(samples), "launches": len(samples),
@@ -102,7 +76,7 @@ def kernel_times(context: Context) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def large_inputs(shape: TimedShape, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+def large_inputs(shape: TimedShape, dtype: torch.dtype, device: torch.device) -> PagedCase:
     """Equally long sequences in shuffled blocks, made on the device."""
     columns = ceil(shape.context_len / shape.block_size)
     num_blocks = shape.batch_size * columns
@@ -111,11 +85,9 @@ def large_inputs(shape: TimedShape, dtype: torch.dtype, device: torch.device) ->
     query = (shape.batch_size, shape.group * shape.num_kv_heads, shape.head_dim)
     new = torch.randn((2, shape.batch_size, shape.num_kv_heads, shape.head_dim), dtype=dtype, device=device)
     table = torch.randperm(num_blocks, device=device).view(shape.batch_size, columns)
-    return {
-        "q": torch.randn(query, dtype=dtype, device=device), "k": new[0], "v": new[1],
-        "k_cache": cache[0], "v_cache": cache[1], "block_table": table.to(torch.int32),
-        "context_lens": torch.full((shape.batch_size,), shape.context_len, dtype=torch.int32, device=device),
-    }  # fmt: skip
+    lens = torch.full((shape.batch_size,), shape.context_len, dtype=torch.int32, device=device)
+    q = torch.randn(query, dtype=dtype, device=device)
+    return PagedCase(q, new[0], new[1], cache[0], cache[1], table.to(torch.int32), lens)
 
 
 def launch_seconds(launch: Callable[[], object], device: torch.device) -> list[float]:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from roseinfer import triton_mode
+from roseinfer.paged_case import PagedCase, paged_case
 
 from ..attempt import is_stub
 from ..exercise import Wrong, exercise
 from ..explain import explain_tensor
 from ..loads import GuardedKernel, OutOfBounds, count_loads, plain_function
-from ..paged_case import PagedCase, paged_case
 from .kernel_checks import MISTAKES, TOLERANCE, Trial, plain_attention, trials
 
 State = tuple[Tensor, Tensor, Tensor]
