@@ -12,11 +12,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
+from packaging.version import Version
 from torch.profiler import record_function
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -53,6 +55,10 @@ def unavailable() -> str | None:
         return "Triton is not installed (it comes for Linux only): every stage without a kernel runs all the same"
     if IMPORTED_TOO_EARLY:
         return f"Triton was imported before roseinfer could choose {MODE!r}: import roseinfer before transformers"
+    triton, numpy = version("triton"), version("numpy")
+    if MODE == "interpret" and Version(triton) < Version("3.7") and Version(numpy) >= Version("2.4"):
+        # It makes a loop's bound a Python integer in a way that NumPy no longer allows.
+        return f"the interpreter of Triton {triton} needs numpy<2.4, and {numpy} is here: change either of them"
     if MODE == "compile" and not torch.cuda.is_available():
         return f"{VARIABLE}=compile and no GPU: kernels can be compiled ahead of time here, but not run"
     return None
