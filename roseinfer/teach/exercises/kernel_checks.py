@@ -15,7 +15,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
-    """Attention of each sequence on its own, gathered, in fp64; with one of MISTAKES made on purpose. [B, H, D]."""
+    """Attention of each sequence on its own, gathered, in fp64, [B, H, D]; with a mistake made on purpose: one of
+    MISTAKES, or "one block", which attends to the first block alone."""
     num_heads, num_kv_heads = case.q.size(1), case.k.size(1)
     head = torch.arange(num_heads)
     kv_head = head % num_kv_heads if mistake == "head" else head // (num_heads // num_kv_heads)
@@ -33,6 +34,7 @@ def _tokens(case: PagedCase, i: int, num_tokens: int, mistake: str) -> tuple[Ten
     k, v, k_cache, v_cache = (tensor.double().cpu() for tensor in case[1:5])
     table = case.block_table[0 if mistake == "row" else i].tolist()
     cut = num_tokens - 1 if mistake == "last" and num_tokens else num_tokens
+    cut = min(cut, k_cache.size(1)) if mistake == "one block" else cut
     index, slot = torch.arange(cut) // k_cache.size(1), torch.arange(cut) % k_cache.size(1)
     index = torch.zeros_like(index) if mistake == "first block" else index
     block = torch.tensor(table)[index]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from roseinfer.models import Model
+from roseinfer.paged_case import PagedCase, paged_case
 from roseinfer.profiling import bytes_copied, count_ops
 from roseinfer.stage import Stage
 
 from ..exercise import Wrong, exercise
 from ..explain import explain_tensor
+from .kernel_checks import plain_attention
 from .stage_checks import require_tokens
 
 BATCHES = ([[7], [4, 9]], [[5, 3, 8]], [[0], [1, 2, 6], [9, 4]])
@@ -117,64 +118,19 @@ def _ops_of_look_up(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor
     return sum(count_ops(lambda: answer(table, positions, 8)).values())
 
 
-@dataclass
-class Decoding:
-    """Arguments of one call of attention, over a pool in which all that is not a cached token is NaN."""
-
-    lengths: list[int]
-    arguments: dict[str, Tensor]
-    tables: list[list[int]]
-
-    @classmethod
-    def make(cls, lengths: list[int], heads: int, kv_heads: int, block_size: int = 8, head_dim: int = 4) -> Decoding:
-        generator = torch.Generator().manual_seed(len(lengths) + heads)
-
-        def random(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator)
-
-        counts = [-(-n // block_size) for n in lengths]
-        ids = (torch.randperm(sum(counts), generator=generator) + 1).split(counts)  # block 0 belongs to nobody
-        caches = torch.full((2, sum(counts) + 1, block_size, kv_heads, head_dim), float("nan"))
-        table = torch.zeros(len(lengths), max(counts), dtype=torch.int32)
-        for row, (n, own) in enumerate(zip(lengths, ids, strict=True)):
-            table[row, : len(own)] = own
-            slots = torch.arange(n)
-            caches[:, own[slots // block_size], slots % block_size] = random(2, n, kv_heads, head_dim)
-        new = {name: random(len(lengths), kv_heads, head_dim) for name in ("k", "v")}
-        arguments = {"q": random(len(lengths), heads, head_dim), **new, "k_cache": caches[0], "v_cache": caches[1]}
-        arguments |= {"block_table": table, "context_lens": torch.tensor(lengths, dtype=torch.int32)}
-        return cls(lengths, arguments, [own.tolist() for own in ids])
-
-    def attend(self, mistake: str = "") -> Tensor:
-        """What attention must give, [B, H, D]: one sequence after another, softmax over its tokens. mistake: as in
-        MISTAKES, what it gives when that is made."""
-        a, rows = self.arguments, []
-        scale = 1.0 if mistake == "scale" else a["q"].size(-1) ** -0.5
-        group = a["q"].size(1) // a["k"].size(1)
-        for i, (n, blocks) in enumerate(zip(self.lengths, self.tables, strict=True)):
-            blocks = blocks[:1] if mistake == "first block" else blocks
-            keys, values = (
-                torch.cat([a[f"{x}_cache"][blocks].flatten(0, 1)[:n], a[x][i : i + 1]]).transpose(0, 1) for x in "kv"
-            )  # [H_kv, n + 1, D]
-            if mistake == "no new token":
-                keys, values = keys[:, :-1], values[:, :-1]
-            if mistake == "heads":
-                keys, values = keys.repeat(group, 1, 1), values.repeat(group, 1, 1)
-            else:
-                keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
-            weights = torch.softmax(scale * torch.einsum("hd,hnd->hn", a["q"][i], keys), dim=-1)
-            rows.append(torch.einsum("hn,hnd->hd", weights, values))
-        return torch.stack(rows)
-
-
 MISTAKES = {
-    "no new token": "that is attention over the cached tokens alone: a new token reads itself too, its k and v",
+    "new": "that is attention over the cached tokens alone: a new token reads itself too, its k and v",
     "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
-    "first block": "only each sequence's first block is read: its row of the table names more",
-    "heads": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
+    "one block": "only each sequence's first block is read: its row of the table names more",
+    "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
 }
 # Several blocks; an edge exactly; one token; nothing cached.
-SHAPES = {"equal heads": ([11, 8, 1, 17], 4, 4), "grouped heads": ([9, 16, 3], 4, 2), "nothing cached": ([5, 0], 2, 2)}
+CASES = {
+    "equal heads": {"context_lens": [11, 8, 1, 17], "num_kv_heads": 4},
+    "grouped heads": {"context_lens": [9, 16, 3], "num_kv_heads": 2, "group": 2},
+    "nothing cached": {"context_lens": [5, 0], "num_kv_heads": 2},
+}
+SMALL = {"block_size": 8, "head_dim": 4}
 RAGGED = [1] * 15 + [248]
 COPIES = 6
 
@@ -201,13 +157,12 @@ def paged_attention(answer: type[Stage], model: Model) -> None:
         raise Wrong(f"expected a subclass of BlockTable with an attention of its own, got {answer!r}")
     if not isinstance(vars(answer).get("attention"), staticmethod):
         raise Wrong("attention must be a @staticmethod of your class: it is called without self")
-    for name, shape in SHAPES.items():
-        _check_attention(answer.attention, name, Decoding.make(*shape))
+    for name, shape in CASES.items():
+        _check_attention(answer.attention, name, paged_case(**shape, **SMALL))
     require_tokens(answer, model)
-    case = Decoding.make(RAGGED, 2, 2)
-    block = 2 * case.arguments["k_cache"][0].nbytes  # K and V
-    own = block * sum(map(len, case.tables))
-    copied = bytes_copied(lambda: answer.attention(*case.arguments.values())).copied
+    case = paged_case(RAGGED, num_kv_heads=2, **SMALL)
+    own = 2 * case.k_cache[1:].nbytes  # K and V; block 0 belongs to nobody
+    copied = bytes_copied(lambda: answer.attention(*case)).copied
     if copied > COPIES * own:
         raise Wrong(
             f"right tokens, but a ragged batch copies {copied:,} bytes; its sequences' own blocks hold {own:,}, and "
@@ -215,12 +170,12 @@ def paged_attention(answer: type[Stage], model: Model) -> None:
         )
 
 
-def _check_attention(attention: Callable[..., Tensor], name: str, case: Decoding) -> None:
-    got, want = attention(*(tensor.clone() for tensor in case.arguments.values())), case.attend()
+def _check_attention(attention: Callable[..., Tensor], name: str, case: PagedCase) -> None:
+    got, want = attention(*(tensor.clone() for tensor in case)), plain_attention(case).float()
     message = explain_tensor(got, want)
     if message is None:
         return
-    where = f"{name}, context_lens={case.lengths}"
+    where = f"{name}, context_lens={case.context_lens.tolist()}"
     if torch.is_tensor(got) and got.shape == want.shape:
         if got.isnan().any():
             raise Wrong(
@@ -228,6 +183,6 @@ def _check_attention(attention: Callable[..., Tensor], name: str, case: Decoding
                 "that the sequence's row does not name"
             )
         for mistake, reason in MISTAKES.items():
-            if torch.allclose(got, case.attend(mistake), rtol=1e-4, atol=1e-5):
+            if torch.allclose(got, plain_attention(case, mistake).float(), rtol=1e-4, atol=1e-5):
                 raise Wrong(f"{where}: {reason}")
     raise Wrong(f"{where}: {message}")
