@@ -49,8 +49,8 @@ os.environ["TRITON_INTERPRET"] = "1" if MODE == "interpret" else "0"
 
 
 @cache
-def unavailable() -> str | None:
-    """Why no Triton kernel can run here, in one line; None when one can."""
+def unavailable(device_type: str | None = None) -> str | None:
+    """Why no Triton kernel can run here, or none on tensors of that device ("cpu", "cuda"), in one line; else None."""
     if find_spec("triton") is None:
         return "Triton is not installed (it comes for Linux only): every stage without a kernel runs all the same"
     if IMPORTED_TOO_EARLY:
@@ -61,12 +61,16 @@ def unavailable() -> str | None:
         return f"the interpreter of Triton {triton} needs numpy<2.4, and {numpy} is here: change either of them"
     if MODE == "compile" and not torch.cuda.is_available():
         return f"{VARIABLE}=compile and no GPU: kernels can be compiled ahead of time here, but not run"
+    if MODE == "compile" and device_type not in (None, "cuda"):
+        return (
+            f"kernels are compiled for the GPU here, the tensors are on {device_type}: {VARIABLE}=interpret runs them"
+        )
     return None
 
 
-def require_triton() -> None:
-    """Raises TritonUnavailable unless a kernel can run."""
-    if reason := unavailable():
+def require_triton(device_type: str | None = None) -> None:
+    """Raises TritonUnavailable unless a kernel can run (on tensors of that device)."""
+    if reason := unavailable(device_type):
         raise TritonUnavailable(reason)
 
 

@@ -111,7 +111,7 @@ def paged_attention_triton(
     block_size must be a power of two, head_dim contiguous, and k_cache and v_cache laid out alike (ValueError). Raises
     triton_mode.TritonUnavailable where no kernel can run.
     """
-    triton_mode.require_triton()
+    triton_mode.require_triton(q.device.type)
     check_layout(q, k, v, k_cache, v_cache)
     batch_size, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
@@ -143,13 +143,13 @@ class TritonPaged(BlockTableCache):
     attention = staticmethod(paged_attention_triton)
 
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
-        triton_mode.require_triton()
+        triton_mode.require_triton(model.device.type)
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         if block_size != power_of_two(block_size):  # said here too, and not only on the first step
             raise ValueError(f"block_size must be a power of two for {self.name}, got {block_size}")
 
     @classmethod
     def why_untimed(cls, device: torch.device) -> str | None:
-        if device.type != "cuda" or triton_mode.MODE == "interpret":
-            return triton_mode.unavailable() or "its kernel runs in Triton's interpreter here, whose times say nothing"
-        return triton_mode.unavailable()
+        if triton_mode.MODE == "interpret" and not triton_mode.unavailable():
+            return "its kernel runs in Triton's interpreter here, whose times say nothing"
+        return triton_mode.unavailable(device.type)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
-from oracles import small_model
+import os
 
-from roseinfer.models import GPT2, load_model
+# The models of these tests are on the CPU, on a machine with a GPU too. Before anything of roseinfer is imported.
+os.environ.setdefault("ROSEINFER_TRITON", "interpret")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from oracles import small_model  # noqa: E402
+
+from roseinfer.models import GPT2, load_model  # noqa: E402
 
 torch.set_num_threads(1)
 

@@ -266,9 +266,7 @@ def test_bf16_on_a_cpu(monkeypatch, features, found, mend):
 def test_bf16_on_a_gpu(monkeypatch):
     monkeypatch.setattr(doctor, "cuda_available", lambda: True)
     for native, found in ((True, "native (GPU)"), (False, "emulated (GPU)")):
-        monkeypatch.setattr(
-            torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native
-        )
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native)
         assert doctor.probe_bf16().found == found
 
 

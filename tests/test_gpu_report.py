@@ -401,13 +401,13 @@ def test_plain_text_does_not_depend_on_which_reports_there_are(report, tmp_path)
     assert len(gpu_reports(tmp_path)) == len(recorded_kernels(tmp_path).cards) == 2
 
 
-def test_recorded_kernels_show_times_and_bandwidth(folder):
+def test_recorded_kernels_show_times_and_bandwidth(report, folder):
     shown = recorded_kernels(folder).to_html()
     for text in ("Recorded on ", "KV GB/s", "of read bandwidth", "float32", "4,096"):
         assert text in shown
 
 
-def test_the_newest_trace_of_a_stage(folder, tmp_path):
+def test_the_newest_trace_of_a_stage(report, folder, tmp_path):
     trace = recorded_trace(PreallocGather, folder)
     assert trace.metadata["stage"] == "s02_prealloc_gather" and trace.metadata["steps"] == 2
     spans = trace.spans().df
@@ -450,7 +450,7 @@ def test_without_a_gpu_it_says_what_it_needs(capsys, monkeypatch: pytest.MonkeyP
 def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch, mode: str, message: str):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("roseinfer.triton_mode.MODE", mode)
-    monkeypatch.setattr("roseinfer.triton_mode.unavailable", lambda: "no Triton")
+    monkeypatch.setattr("roseinfer.triton_mode.unavailable", lambda *device: "no Triton")
     assert message in gpu_report.what_is_missing()
 
 

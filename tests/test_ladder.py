@@ -353,7 +353,7 @@ def test_a_stage_without_times_is_left_out_unless_it_is_named(capsys, monkeypatc
 
 
 def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("roseinfer.triton_mode.unavailable", lambda: "Triton is not installed")
+    monkeypatch.setattr("roseinfer.triton_mode.unavailable", lambda *device: "Triton is not installed")
     assert main("--stages s07 --no-hf --device cpu".split()) == 1
     assert capsys.readouterr().err == (
         "error: s07_triton_paged failed in its constructor: TritonUnavailable: Triton is not installed\n"

@@ -11,7 +11,7 @@ import torch
 from roseinfer import triton_mode
 from roseinfer.paged_case import paged_case
 from stages.s05_block_table import paged_attention_reference
-from stages.s07_triton_paged import paged_attention_triton, program_shape
+from stages.s07_triton_paged import TritonPaged, paged_attention_triton, program_shape
 
 # KV heads, query heads on each, head size, block size
 SHAPES = [
@@ -160,6 +160,20 @@ def test_an_interpreter_that_its_numpy_breaks_is_named(monkeypatch, triton, nump
     monkeypatch.setattr(triton_mode, "version", {"triton": triton, "numpy": numpy}.get)
     reason = triton_mode.unavailable.__wrapped__()
     assert reason is None if runs else f"Triton {triton} needs numpy<2.4, and {numpy} is here" in reason
+
+
+def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch, small):
+    """On a machine with a GPU a model may be on its CPU all the same."""
+    monkeypatch.setattr(triton_mode, "MODE", "compile")
+    monkeypatch.setattr(triton_mode.torch.cuda, "is_available", lambda: True)
+    triton_mode.unavailable.cache_clear()
+    try:
+        with pytest.raises(triton_mode.TritonUnavailable, match="the tensors are on cpu: ROSEINFER_TRITON=interpret"):
+            TritonPaged(small, num_blocks=4)
+        assert "on cpu" in TritonPaged.why_untimed(torch.device("cpu"))
+        assert TritonPaged.why_untimed(torch.device("cuda")) is None
+    finally:
+        triton_mode.unavailable.cache_clear()
 
 
 def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
