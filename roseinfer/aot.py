@@ -85,9 +85,7 @@ def rows(stage_module: Any) -> Iterator[dict[str, Any]]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m roseinfer.aot", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help=f"also keep the figures there (the course: {KEPT.name})"
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there, as JSON")
     args = parser.parse_args(argv)
     if triton_mode.language() is None:
         print(f"error: {triton_mode.unavailable()}", file=sys.stderr)

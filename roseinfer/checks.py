@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def require_count(argument: str, value: object, at_least: int) -> None:
     """Raises ValueError, naming the argument and the value, unless it is an integer of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{argument} must be an integer of at least {at_least}, got {value!r}")
+
+
+def unknown_name(name: str, allowed: Iterable[str]) -> str:
+    """The unknown name as an error message shows it: with the nearest allowed one, if any is near, and all of them."""
+    allowed = list(allowed)
+    nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.3)
+    hint = f" (nearest: {nearest[0]})" if nearest else ""
+    return f"{name!r}{hint}, allowed: {', '.join(allowed)}"

@@ -18,7 +18,8 @@ def main(argv: list[str] | None = None) -> int:
     given, unknown = parser().parse_known_args(argv)
     try:
         # Imported here, so that --help does not wait for torch.
-        from roseinfer.engine_config import EngineConfig, unknown_name
+        from roseinfer.checks import unknown_name
+        from roseinfer.engine_config import EngineConfig
 
         if unknown:
             flag = unknown[0].split("=")[0]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,7 +10,7 @@ from typing import Any, TypeVar
 import pandas as pd
 import torch
 
-from roseinfer.checks import require_count
+from roseinfer.checks import require_count, unknown_name
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.profiling.tables import Table
 
@@ -43,14 +41,6 @@ def refuse_wrong_fields(cls: type[Config]) -> type[Config]:
 
     cls.__init__ = checked_init
     return cls
-
-
-def unknown_name(name: str, allowed: Iterable[str]) -> str:
-    """The unknown name as an error message shows it: with the nearest allowed one, if any is near, and all of them."""
-    allowed = list(allowed)
-    nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.3)
-    hint = f" (nearest: {nearest[0]})" if nearest else ""
-    return f"{name!r}{hint}, allowed: {', '.join(allowed)}"
 
 
 @refuse_wrong_fields

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 import sys
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roseinfer.checks import unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,10 +118,8 @@ def chosen_stages(spec: str | None) -> list[type[Stage]]:
     chosen = [name.strip() for name in spec.split(",")]
     for name in chosen:
         if name not in by_name:
-            nearest = difflib.get_close_matches(name, by_name, n=1, cutoff=0.3)
-            hint = f" (nearest: {nearest[0]})" if nearest else ""
-            allowed = ", ".join(stage.name for stage in stages)
-            raise ValueError(f"--stages: unknown stage {name!r}{hint}, allowed: {allowed}, or the first part (s01)")
+            unknown = unknown_name(name, [stage.name for stage in stages])
+            raise ValueError(f"--stages: unknown stage {unknown}, or the first part (s01)")
     return [by_name[name] for name in chosen]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from roseinfer import aot, triton_mode
 
+pytestmark = pytest.mark.skipif(triton_mode.language() is None, reason="Triton is not installed: nothing compiles")
 SHAPE = ("arch", "dtype", "num_kv_heads", "group", "head_dim", "block_size")
 
 
@@ -23,7 +24,6 @@ def compiled(tmp_path_factory) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.skipif(triton_mode.language() is None, reason="Triton is not installed: nothing to compile with")
 def test_every_shape_compiles_for_both_architectures_and_nothing_spills(compiled):
     found = [tuple(row[name] for name in SHAPE) for row in compiled["rows"]]
     assert found == [(f"sm_{arch}", *shape) for arch in (80, 90) for shape in aot.SHAPES]

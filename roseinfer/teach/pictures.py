@@ -65,12 +65,12 @@ def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Picture:
         for j, block in enumerate(stage.tables.of(seq.seq_id, layer)):
             start = j * stage.block_size
             filled = min(stage.block_size, max(0, seq.num_cached_tokens - start))
-            _box(left, start, row, filled, colour)
-            _box(left, start, row, stage.block_size, "none")
+            draw_box(left, start, row, filled, colour)
+            draw_box(left, start, row, stage.block_size, "none")
             left.text(start + stage.block_size / 2, row, f"block {block}", ha="center", va="center", fontsize=8)
-        _box(right, 0, row, seq.num_cached_tokens, colour)
+        draw_box(right, 0, row, seq.num_cached_tokens, colour)
         if seq.num_cached_tokens < longest:
-            _box(right, seq.num_cached_tokens, row, longest - seq.num_cached_tokens, "none", hatch="////")
+            draw_box(right, seq.num_cached_tokens, row, longest - seq.num_cached_tokens, "none", hatch="////")
         right.text(longest * 1.02, row, f"{longest - seq.num_cached_tokens} padding", va="center", fontsize=8)
     left.set(title=f"layer {layer}: blocks, kept one by one", xlabel="token", ylabel="sequence", xlim=(0, width))
     right.set(title=f"gathered: one batch, padded to T = {longest}", xlabel="token", xlim=(0, longest * 1.25))
@@ -90,7 +90,7 @@ def draw_append(batch_size: int, num_tokens: int) -> Picture:
     for ax, title in zip(axes, ("02: a cut for each sequence", "03: one select for all of them"), strict=True):
         for row in range(batch_size):
             for token in range(num_tokens + 1):
-                _box(ax, token, row, 1, PALETTE[0] if token == num_tokens else "none")
+                draw_box(ax, token, row, 1, PALETTE[0] if token == num_tokens else "none")
         ax.set(title=title, xlabel=f"token (new one at {num_tokens})", xlim=(-0.5, num_tokens + 1.5))
     for row in range(batch_size):
         _outline(axes[0], num_tokens, row, 1)
@@ -103,7 +103,7 @@ def draw_append(batch_size: int, num_tokens: int) -> Picture:
     )
 
 
-def _box(ax: Axes, x: float, row: int, width: float, colour: str, hatch: str = "") -> None:
+def draw_box(ax: Axes, x: float, row: int, width: float, colour: str, hatch: str = "") -> None:
     ax.add_patch(
         Rectangle((x, row - 0.4), width, 0.8, facecolor=colour, edgecolor=EDGE, hatch=hatch, linewidth=0.8, alpha=0.75)
     )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .pictures import EDGE, _box
+from .pictures import EDGE, draw_box
 from .style import INK, PALETTE, PAPER, Picture, figure_alt
 
 FREE = "#EEEEEE"
@@ -38,9 +38,9 @@ def draw_block_walk(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Pictu
 def _draw_batch(ax: Axes, lengths: list[int]) -> None:
     longest = max(lengths)
     for row, n in enumerate(lengths):
-        _box(ax, 0, row, n, PALETTE[row % len(PALETTE)])
+        draw_box(ax, 0, row, n, PALETTE[row % len(PALETTE)])
         if n < longest:
-            _box(ax, n, row, longest - n, "none", hatch="////")
+            draw_box(ax, n, row, longest - n, "none", hatch="////")
     ax.set(title=f"04: gathered, padded to T = {longest}", xlabel="token", ylabel="sequence", xlim=(0, longest * 1.03))
     ax.grid(False)
     ax.set(yticks=range(len(lengths)), ylim=(len(lengths) - 0.4, -0.6))
@@ -52,7 +52,7 @@ def _draw_walks(ax: Axes, walks: list[list[int]], num_blocks: int) -> None:
     owners = {block: row for row, walk in enumerate(walks) for block in walk}
     for block in range(num_blocks):
         colour = PALETTE[owners[block] % len(PALETTE)] if block in owners else FREE
-        _box(ax, block - 0.45, pool, 0.9, colour)
+        draw_box(ax, block - 0.45, pool, 0.9, colour)
         ax.text(block, pool, str(block), ha="center", va="center", fontsize=8)
     for row, walk in enumerate(walks):
         colour = PALETTE[row % len(PALETTE)]

@@ -12,7 +12,7 @@ from roseinfer.stage import Stage
 
 from .style import PALETTE
 from .table_price import require_tables
-from .walks import CELL, OUTLINE, Stepper, _faint
+from .walks import CELL, OUTLINE, Stepper, faint
 
 TD = "text-align: center; padding: 2px 9px; font-family: monospace"
 NEW_TOKEN = "2px solid #D55E00"
@@ -128,7 +128,7 @@ def _names(seqs: list[int]) -> str:
 
 
 def _colour(seq: int | None) -> str:
-    return "transparent" if seq is None else _faint(PALETTE[seq % len(PALETTE)])
+    return "transparent" if seq is None else faint(PALETTE[seq % len(PALETTE)])
 
 
 def _filled(seq: int | None, share: float) -> str:

@@ -73,7 +73,7 @@ def _token_row(tokenizer: Tokenizer, label: str, known: list[int], cached: int, 
 
 def _token(tokenizer: Tokenizer, token_id: int, colour: str) -> str:
     text = html.escape(tokenizer.decode([token_id])).replace(" ", "␣").replace("\n", "⏎")
-    return f'<span style="{CELL}; border: {OUTLINE}; padding: 0 2px; background: {_faint(colour)}">{text}</span>'
+    return f'<span style="{CELL}; border: {OUTLINE}; padding: 0 2px; background: {faint(colour)}">{text}</span>'
 
 
 def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Stepper:
@@ -109,7 +109,7 @@ def _pool(stage: Stage, seqs: list[Sequence], layer: int) -> str:
     for block in range(stage.tables.num_blocks):
         owner, filled = fills.get(block, (None, 0))
         share = filled / stage.block_size
-        colour = "transparent" if owner is None else _faint(PALETTE[owner % len(PALETTE)])
+        colour = "transparent" if owner is None else faint(PALETTE[owner % len(PALETTE)])
         text = "free" if owner is None else f"seq {owner}: {filled}"
         cells.append(
             f'<span style="{CELL}; border: {OUTLINE}; width: 10em; text-align: center; background: '
@@ -134,11 +134,11 @@ def _without_blocks(seq: Sequence) -> str:
 
 def _legend(entries: list[tuple[str, str]]) -> str:
     return "<p>" + " ".join(
-        f'<span style="{CELL}; border: {OUTLINE}; padding: 0 6px; background: {_faint(colour)}">{text}</span>'
+        f'<span style="{CELL}; border: {OUTLINE}; padding: 0 6px; background: {faint(colour)}">{text}</span>'
         for text, colour in entries
     ) + "</p>"  # fmt: skip
 
 
-def _faint(colour: str) -> str:
+def faint(colour: str) -> str:
     """A palette colour half transparent, so that text keeps the theme's own colour."""
     return colour if colour == "transparent" else f"{colour}80"

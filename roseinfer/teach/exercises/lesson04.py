@@ -157,10 +157,8 @@ def without_cat(answer: type[Stage], model: Model) -> None:
     cats = count_ops(_step(answer, model, num_seqs, num_tokens), outside=MODEL_OPS)["aten::cat"]
     if cats:
         raise Wrong(f"the tokens are right, but the step makes {cats} cats; the budget is 0")
-    copied, budget = (
-        bytes_copied(_step(answer, model, num_seqs, num_tokens)).copied,
-        _budget(model, num_seqs, num_tokens),
-    )
+    copied = bytes_copied(_step(answer, model, num_seqs, num_tokens)).copied
+    budget = _budget(model, num_seqs, num_tokens)
     if copied > budget:
         raise Wrong(
             f"the tokens are right without a cat, but the step copies {copied:,} bytes; the budget is {budget:,}. Is "
