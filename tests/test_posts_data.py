@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from roseinfer.teach.data_sheets import data_sheet
 from roseinfer.teach.posts import POSTS, post_facts, post_table
 
 NAMES = sorted(folder.name for folder in POSTS.iterdir())
@@ -118,3 +119,11 @@ def test_the_command_says_what_the_facts_say():
     for flag in ("num-requests", "max-new-tokens", "max-batch-size", "warmup-runs"):
         assert f"--{flag} {facts[flag.replace('-', '_')]} " in facts["command"]
     assert f"--repeat-runs {facts['measured_runs']} " in facts["command"]
+
+
+def test_a_data_sheet_names_its_source_and_an_unknown_gpu_is_refused():
+    for gpu in ("RTX 4090", "H100 SXM"):
+        sheet = data_sheet(gpu)
+        assert sheet["source"] and sheet["read_bytes_per_s"] > 1e12 - 1e11 and sheet["num_sms"] > 100
+    with pytest.raises(ValueError, match="gpu='RTX 5090' is not in data/gpus.json, allowed: RTX 4090, H100 SXM"):
+        data_sheet("RTX 5090")
