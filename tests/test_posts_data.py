@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from roseinfer.teach.data_sheets import data_sheet
-from roseinfer.teach.posts import POSTS, post_facts, post_table
+from roseinfer.posts import POSTS, post_facts, post_table
 
 NAMES = sorted(folder.name for folder in POSTS.iterdir())
 SUMMARY_TOKENS = {"Throughput(completion,decode)": "Decode time", "Throughput(completion,total)": "Total time"}

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from roseinfer.generate import generate
 from roseinfer.models import Model
+from roseinfer.posts import post_table
 from roseinfer.profiling.slicing import slice_dispatches
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from ..exercise import Wrong, exercise
-from ..posts import post_table
 from .lesson00 import SHAPE
 from .lesson01 import BLOCK_SIZE
 from .stage_checks import APPEND_SPAN, LENGTHS, require_tokens, step_ops

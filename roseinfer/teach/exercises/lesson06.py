@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from roseinfer.bench.table_steps import TableBatch
 from roseinfer.models import Model
 from roseinfer.profiling import count_ops
 from roseinfer.sequence import Sequence
@@ -14,7 +15,6 @@ from roseinfer.stage import Stage
 
 from ..exercise import Wrong, exercise
 from ..explain import explain_counts, explain_number
-from ..table_steps import TableBatch
 from .stage_checks import require_tokens
 
 Blocks = list[int]

@@ -12,7 +12,7 @@ from roseinfer.profiling.tables import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-POSTS = Path(__file__).resolve().parents[2] / "data" / "posts"
+POSTS = Path(__file__).resolve().parents[1] / "data" / "posts"
 
 
 def post_facts(post: str) -> dict[str, Any]:

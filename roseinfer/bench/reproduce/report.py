@@ -1,0 +1,131 @@
+"""What a reproduction says: each of a post's tables beside ours.
+
+Exact facts are judged. Times are another machine's: they stand side by side, with their ratio and the floor of this
+machine, and nobody judges them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+EQUAL, EXPLAINED, DIFFERENT = "equal", "explained", "different"
+Exact = int | float | str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """An exact fact as the post has it and as it is here. why: what explains that they differ."""
+
+    what: str
+    post: Exact
+    here: Exact
+    verdict: str
+    why: str = ""
+
+
+def judge(what: str, post: Exact, here: Exact, *, rule: Exact, why: str) -> Fact:
+    """`here` beside the post's value.
+
+    rule: what must come out here, reckoned from what is known to differ (versions, sizes); why: that difference, in a
+    few words. Equal to the post's is EQUAL, and needs no why; equal to the rule is EXPLAINED; else DIFFERENT.
+    """
+    if here == post:
+        return Fact(what, post, here, EQUAL)
+    if here == rule:
+        return Fact(what, post, here, EXPLAINED, why)
+    return Fact(what, post, here, DIFFERENT, f"not explained: the rule ({why}) gives {rule}")
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time or a rate of the post's machine and of this one; floor: the best that this machine could do, where known.
+
+    All three in `unit`. post is None where the post does not say, here where this machine could not measure it.
+    """
+
+    what: str
+    unit: str
+    post: float | None
+    here: float | None
+    floor: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """here / post."""
+        return self.here / self.post if self.post and self.here is not None else None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Any other table: a histogram, definitions, a query's result. rows hold a value for each column."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Exact | None]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """png: the image's bytes. alt: what it shows, in words, for whoever does not see it."""
+
+    png: bytes
+    alt: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One of the post's tables or claims, beside ours.
+
+    text: short paragraphs. code: a command line or query that was run, as one types it. samples: raw figures behind the
+    tables, for the JSON file alone.
+    """
+
+    title: str
+    text: Sequence[str] = ()
+    code: str = ""
+    facts: Sequence[Fact] = ()
+    times: Sequence[Time] = ()
+    grids: Sequence[Grid] = ()
+    pictures: Sequence[Picture] = ()
+    samples: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A part of the post that was not reproduced, and what that needs (a machine, or a part still to be written)."""
+
+    what: str
+    needs: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The reproduction of one post. about: the post's facts; arguments: what this run chose; the rest is where it ran,
+    as from bench.host.describe_host."""
+
+    post: str
+    about: dict[str, Any]
+    arguments: dict[str, Any]
+    sections: Sequence[Section]
+    not_run: Sequence[NotRun]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    recorded_at: str  # ISO 8601, UTC
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """How many facts are equal, explained, different."""
+        return Counter(fact.verdict for section in self.sections for fact in section.facts)
+
+    def to_json(self) -> str:
+        """Everything but the pictures, raw samples included."""
+        data = asdict(self)
+        for section in data["sections"]:
+            del section["pictures"]
+        return json.dumps(data | {"verdicts": dict(self.verdicts)}, indent=1, allow_nan=False)
