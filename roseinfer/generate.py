@@ -44,9 +44,9 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]
             while waiting and _has_room(stage, waiting[0], running):
                 seq = waiting.popleft()
                 running.append(seq)
-                yield from _commit(stage, [seq], running, stage.prefill(seq).unsqueeze(0))
+                yield from _advance(stage, [seq], running, stage.prefill(seq).unsqueeze(0))
             if running:
-                yield from _commit(stage, list(running), running, stage.decode(running))
+                yield from _advance(stage, list(running), running, stage.decode(running))
             elif waiting:
                 raise OutOfBlocks(
                     f"sequence {waiting[0].seq_id} cannot start: others hold the blocks or places it needs"
@@ -82,17 +82,23 @@ def _has_room(stage: Stage, seq: Sequence, running: list[Sequence]) -> bool:
     return tables.blocks_for(seq.max_len - 1) <= tables.num_free - promised
 
 
-def _commit(
-    stage: Stage, seqs: list[Sequence], running: list[Sequence], logits: Tensor
-) -> Iterator[tuple[Sequence, int]]:
-    """Sample a token for each row, retire the sequences that it finishes, then hand the tokens out."""
+def commit(stage: Stage, seqs: List[Sequence], logits: Tensor) -> list[int]:
+    """Sample a token for each row of logits [B, V], append it, and free the sequences that it finishes."""
     tokens = sample(logits, seqs)
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
         seq.finish_reason = _finish_reason(seq, stage.config.eos_token_ids)
         if seq.finish_reason:
             stage.free(seq)
-            running.remove(seq)
+    return tokens
+
+
+def _advance(
+    stage: Stage, seqs: list[Sequence], running: list[Sequence], logits: Tensor
+) -> Iterator[tuple[Sequence, int]]:
+    """Commit a token for each row, retire the sequences that it finishes, then hand the tokens out."""
+    tokens = commit(stage, seqs, logits)
+    running[:] = [seq for seq in running if not seq.finish_reason]
     yield from zip(seqs, tokens, strict=True)
 
 

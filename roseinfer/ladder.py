@@ -104,8 +104,11 @@ def run(args: argparse.Namespace) -> LadderResult:
     return replace(result, arguments={"model": args.model, **result.arguments}, not_run=left_out)
 
 
-def chosen_stages(spec: str | None) -> list[type[Stage]]:
-    """The stages that `spec` names ("s01,s03_select_append"), in its order; all for None. ValueError if unknown."""
+def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:
+    """The stages that `spec` names ("s01,s03_select_append"), in its order; all for None.
+
+    Raises ValueError, with the flag that asked for it, for an unknown one.
+    """
     # Looked up at run time: stages import the library, so the library must not import them. Only this command,
     # which exists to race what the course has, asks for them by name.
     try:
@@ -119,7 +122,7 @@ def chosen_stages(spec: str | None) -> list[type[Stage]]:
     for name in chosen:
         if name not in by_name:
             unknown = unknown_name(name, [stage.name for stage in stages])
-            raise ValueError(f"--stages: unknown stage {unknown}, or the first part (s01)")
+            raise ValueError(f"{flag}: unknown stage {unknown}, or the first part (s01)")
     return [by_name[name] for name in chosen]
 
 

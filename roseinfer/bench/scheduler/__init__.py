@@ -1,0 +1,15 @@
+"""The posts' scheduler benchmark: requests that all arrive at once, served online, offline, or one by one.
+
+- workload(...): the prompts and how their tokens are chosen
+- serve(mode, stage, workload, max_batch_size) -> ServerRun: one run, with the time of everything that happened
+- summarize(runs): the posts' figures; roseinfer.serving_metrics says what each means
+"""
+
+from .metrics import Stat, summarize
+from .server import MODES, Served, Server, ServerRun, Step, serve
+from .workload import Workload, make_workload, words_as_tokens
+
+__all__ = [
+    "MODES", "Served", "Server", "ServerRun", "Stat", "Step", "Workload",
+    "make_workload", "serve", "summarize", "words_as_tokens",
+]  # fmt: skip
