@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 
 import pytest
 import torch
 
+from roseinfer.bench.reproduce.post000_counts import DecodeBatch
 from roseinfer.generate import begin, decode_step
-from roseinfer.models.load import TINY
+from roseinfer.posts import post_table
 from roseinfer.profiling import count_ops
 from roseinfer.profiling.slicing import slice_dispatches, torch_version
 from roseinfer.sequence import SamplingParams
@@ -24,35 +24,22 @@ POST_TORCH = (2, 6)
 
 
 def post_counts(table: str) -> dict[str, int]:
-    with (TINY.parent / "posts" / "000" / f"{table}.csv").open() as file:
-        return {row["name"]: int(row["n"]) for row in csv.DictReader(file)}
+    return dict(post_table("000", table)[["name", "n"]].itertuples(index=False))
 
 
 def step_counts(stage_class, model, span: str, lengths: list[int]) -> Counter[str]:
-    stage = stage_class(model, num_blocks=BATCH)
+    stage = stage_class(model, num_blocks=2 * BATCH)
     seqs = begin(stage, [[7] * n for n in lengths], SamplingParams())
     return count_ops(lambda: decode_step(stage, seqs), span=span)
 
 
-def gather_slices(lengths: list[int], version=None) -> int:
-    """out[:, 0:n, :] = block[:, 0:n, :] for every (layer, sequence), K and V."""
-    longest = max(lengths)
-    one = [
-        slice_dispatches((ALL, slice(0, n), ALL), (HEADS, longest, HEAD_DIM), version)
-        + slice_dispatches((ALL, slice(0, n), ALL), (HEADS, BLOCK, HEAD_DIM), version)
-        for n in lengths
-    ]
-    return LAYERS * 2 * sum(one)
+def batch(lengths: list[int], version=None, on_cpu: bool = True) -> DecodeBatch:
+    return DecodeBatch(LAYERS, HEADS, HEAD_DIM, BLOCK, lengths, on_cpu, version)
 
 
-def append_slices(select_first: bool, longest: int, version=None) -> int:
-    write = slice_dispatches((ALL, 5, ALL), (HEADS, BLOCK, HEAD_DIM), version)
-    if select_first:
-        return EACH * write
-    batch = (BATCH, HEADS, longest + 1, HEAD_DIM)
-    cut = slice_dispatches((slice(1, 2), ALL, slice(longest, longest + 1), ALL), batch, version)
-    index = slice_dispatches((0, ALL, 0, ALL), (1, HEADS, 1, HEAD_DIM), version)
-    return EACH * (cut + index + write)
+def some(ops: dict[str, int]) -> dict[str, int]:
+    """Those that are started at all."""
+    return {op: n for op, n in ops.items() if n}
 
 
 def test_naive_gather(gpt2_shape):
@@ -65,13 +52,21 @@ def test_naive_gather(gpt2_shape):
     assert mixed["aten::cat"] == 24 + shorter and mixed["aten::zeros"] == 96 + shorter
 
 
-@pytest.mark.parametrize("lengths", [[4] * 8, [4] * 7 + [9], [1, 2, 3, 4, 5, 6, 7, 8]])
+@pytest.mark.parametrize(
+    "lengths",
+    [[4] * 8, [4] * 7 + [9], [1, 2, 3, 4, 5, 6, 7, 8], [64] * 8, [3] * 7 + [70], [6] * 8],
+    ids=["equal", "one longest", "all different", "full blocks", "two blocks", "large"],
+)
 def test_preallocated_gather(gpt2_shape, lengths):
     ops = step_counts(PreallocGather, gpt2_shape, GATHER, lengths)
-    assert {op: ops[f"aten::{op}"] for op in ("cat", "zeros", "zeros_like", "copy_", "select")} == {
-        "cat": 0, "zeros": 12, "zeros_like": 12, "copy_": 192, "select": 192,
+    rule = batch(lengths).gather_ops()
+    assert {op: ops[op] for op in rule} == rule
+    assert set(ops) - set(rule) <= {"aten::alias"}  # of a full block, x[:, 0:64, :] is x itself
+    assert {op: ops[f"aten::{op}"] for op in ("cat", "zeros", "zeros_like", "select")} == {
+        "cat": 0, "zeros": 12, "zeros_like": 12, "select": 192,
     }  # fmt: skip
-    assert ops["aten::slice"] == gather_slices(lengths)
+    if max(lengths) <= BLOCK:
+        assert ops["aten::copy_"] == 192
 
 
 def test_append(gpt2_shape):
@@ -79,24 +74,19 @@ def test_append(gpt2_shape):
     after = step_counts(SelectAppend, gpt2_shape, APPEND, [4] * BATCH)
     assert (before["aten::select"], before["aten::copy_"]) == (576, 192)
     assert (after["aten::select"], after["aten::copy_"]) == (408, 192)
-    assert before["aten::slice"] == append_slices(False, 4) and after["aten::slice"] == append_slices(True, 4)
+    assert before == some(batch([4] * BATCH).append_ops(select_first=False))
+    assert after == some(batch([4] * BATCH).append_ops(select_first=True))
     if torch_version() >= (2, 9):
         assert (before["aten::slice"], after["aten::slice"]) == (384, 0)
-    # every view is one as_strided
-    assert before["aten::as_strided"] == before["aten::slice"] + 576
-    assert after["aten::as_strided"] == after["aten::slice"] + 408
 
 
 def test_the_posts_tables_follow_from_a_batch_of_8_and_its_torch():
-    """Not from the 16 requests that the post's text multiplies with."""
-    before, after, gather = (post_counts(t) for t in ("append_before", "append_after", "gather_after"))
-    assert append_slices(False, 30, POST_TORCH) == before["aten::slice"] == 1536
-    assert append_slices(True, 30, POST_TORCH) == after["aten::slice"] == 384
-    assert before["aten::as_strided"] == before["aten::slice"] + before["aten::select"]
-    one_longest = [4] * 7 + [9]
-    assert gather_slices(one_longest, POST_TORCH) == gather["aten::slice"] == 1128
-    assert gather_slices([4] * 8, POST_TORCH) == 960
-    assert gather["aten::copy_"] == before["aten::copy_"] == EACH == 192
+    """Not from the 16 requests that the post's text multiplies with. All of each table, to the last op."""
+    theirs = batch([4] * 7 + [9], POST_TORCH, on_cpu=False)
+    assert theirs.append_ops(select_first=False) == post_counts("append_before")
+    assert theirs.append_ops(select_first=True) == post_counts("append_after")
+    assert theirs.gather_ops() == post_counts("gather_after")
+    assert batch([4] * 8, POST_TORCH).gather_ops()["aten::slice"] == 960
 
 
 @pytest.mark.parametrize(

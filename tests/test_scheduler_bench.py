@@ -60,6 +60,7 @@ def test_batches_of_each_mode(small, vocab, mode, batch_sizes):
     run, _ = serve(mode, SelectAppend, small, words(vocab_size=vocab, max_tokens=4, ignore_eos=True), max_batch_size=4)
     assert [step.batch_size for step in run.steps] == batch_sizes
     assert run.completion_tokens == 20 and run.prompt_tokens == 14
+    assert run.steps[0].context_lens == {"naive": (4,), "offline": (4, 2, 6, 3, 4), "online": (4, 2, 6, 3)}[mode]
 
 
 def test_what_is_timed(small, vocab):

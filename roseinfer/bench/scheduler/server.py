@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-import torch
-
 from roseinfer.checks import require_count, unknown_name
 from roseinfer.generate import commit
+from roseinfer.models import Model
 from roseinfer.profiling import Trace, capture
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
@@ -29,10 +28,17 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Step:
-    """One decode step: seconds from choosing its batch to having its tokens on the host."""
+    """One decode step: seconds from choosing its batch to having its tokens on the host.
+
+    context_lens: of each sequence, the tokens that its new token attends to, itself included.
+    """
 
     seconds: float
-    batch_size: int
+    context_lens: tuple[int, ...]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.context_lens)
 
 
 @dataclass(frozen=True)
@@ -125,9 +131,10 @@ class Server:
             raise ValueError(f"no sequence is left to decode after {len(self.steps)} steps")
         started = self._clock()
         batch = [self._waiting.popleft() for _ in range(min(self.max_batch_size, len(self._waiting)))]
+        context_lens = tuple(len(seq) for seq in batch)
         commit(self.stage, batch, self.stage.decode(batch))  # ends with tokens on the host, so the device is done
         now = self._clock()
-        self.steps.append(Step(now - started, len(batch)))
+        self.steps.append(Step(now - started, context_lens))
         self._settle(batch, now)
 
     def run(self, mode: str) -> ServerRun:
@@ -150,7 +157,7 @@ class Server:
 def serve(
     mode: str,
     stage_class: type[Stage],
-    model: torch.nn.Module,
+    model: Model,
     workload: Workload,
     max_batch_size: int = 8,
     *,
@@ -187,7 +194,7 @@ def serve(
     return server.run(mode), trace
 
 
-def fresh_stage(stage_class: type[Stage], model: torch.nn.Module, workload: Workload) -> Stage:
+def fresh_stage(stage_class: type[Stage], model: Model, workload: Workload) -> Stage:
     """A stage with just the blocks that all requests need at their longest; the last token is never cached."""
     longest = [length + workload.params.max_tokens - 1 for length in workload.prompt_lens]
     num_blocks = sum(-(-n // BLOCK_SIZE) for n in longest)
