@@ -10,22 +10,31 @@ from .server import ServerRun
 DIGITS = {"s": 6}  # of each unit's figures; others have two
 
 
+def run_figures(run: ServerRun) -> dict[str, int | float]:
+    """What is printed of one run, in its order: counts, then seconds, and tokens a second."""
+    total_tokens = run.prompt_tokens + run.completion_tokens
+    return {
+        "Requests": len(run.requests),
+        "Elapsed (prefill/add)": run.prefill_seconds,
+        "Elapsed (decode/run)": run.decode_seconds,
+        "Elapsed (total)": run.total_seconds,
+        "Prompt tokens": run.prompt_tokens,
+        "Completion tokens": run.completion_tokens,
+        "Total tokens": total_tokens,
+        "Throughput (completion)": run.completion_tokens / run.total_seconds,
+        "Throughput (total)": total_tokens / run.total_seconds,
+    }
+
+
 def run_lines(run: ServerRun) -> list[str]:
     """One run, as in post 000; ends with an empty line."""
-    total_tokens = run.prompt_tokens + run.completion_tokens
-    return [
-        f"=== {run.mode} ===",
-        f"Requests: {len(run.requests)}",
-        f"Elapsed (prefill/add): {run.prefill_seconds:.6f} seconds",
-        f"Elapsed (decode/run): {run.decode_seconds:.6f} seconds",
-        f"Elapsed (total): {run.total_seconds:.6f} seconds",
-        f"Prompt tokens: {run.prompt_tokens}",
-        f"Completion tokens: {run.completion_tokens}",
-        f"Total tokens: {total_tokens}",
-        f"Throughput (completion): {run.completion_tokens / run.total_seconds:.2f} tokens/s",
-        f"Throughput (total): {total_tokens / run.total_seconds:.2f} tokens/s",
-        "",
-    ]
+    return [f"=== {run.mode} ===", *(f"{name}: {_figure(name, value)}" for name, value in run_figures(run).items()), ""]
+
+
+def _figure(name: str, value: int | float) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.6f} seconds" if name.startswith("Elapsed") else f"{value:.2f} tokens/s"
 
 
 def summary_lines(mode: str, warmup_runs: int, runs: Sequence[ServerRun]) -> list[str]:
