@@ -1,5 +1,6 @@
 # `make` lists the targets. Each of them first makes the environment (scripts/setup.sh), which is instant once made.
-# Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), ARGS=, LAB_ARGS=
+# Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), POST=, ARGS=,
+#            LAB_ARGS=
 
 # An active environment is used as it is. conda's base does not count: conda activates it in every shell unasked.
 CONDA_ENV := $(if $(filter base,$(CONDA_DEFAULT_ENV)),,$(CONDA_PREFIX))
@@ -9,10 +10,10 @@ PY := "$(ENV_DIR)/bin/python"
 # Two workers with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
 
-.PHONY: help setup lab test ladder gpu-report notebooks doctor tiny clean
+.PHONY: help setup lab test ladder reproduce gpu-report tensorboard notebooks doctor tiny clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## make the environment: .venv, or the active one is used (all others do this first)
 	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/setup.sh
@@ -33,8 +34,14 @@ test: setup ## lint, the tests, and every notebook against its recorded outputs
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer.ladder $(ARGS)
 
+reproduce: setup ## run what a post measured, its tables beside ours in reports/ (POST=000 to 004, ARGS=--quick)
+	@$(PY) -m roseinfer.reproduce $(POST) $(ARGS)
+
 gpu-report: setup ## on a GPU: check every kernel and stage, race them, record it in data/ (ARGS=--quick)
 	@$(PY) -m roseinfer.gpu_report $(ARGS)
+
+tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
+	@$(PY) -m roseinfer.tensorboard $(ARGS)
 
 notebooks: setup ## run all notebooks again and record their outputs in place
 	$(PY) -m roseinfer.teach.record notebooks/*.ipynb

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from roseinfer.teach.data_sheets import data_sheet
+from roseinfer.data_sheets import data_sheet
 from roseinfer.posts import POSTS, post_facts, post_table
 
 NAMES = sorted(folder.name for folder in POSTS.iterdir())
@@ -13,7 +13,7 @@ SUMMARY_TOKENS = {"Throughput(completion,decode)": "Decode time", "Throughput(co
 
 
 def test_the_posts_that_the_lessons_need_are_here():
-    assert {"000", "001", "004"} <= set(NAMES)
+    assert {"000", "001", "002", "003", "004"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("post", NAMES)
@@ -78,6 +78,56 @@ def test_the_residual_is_the_step_without_its_labels():
     assert parts.loc["gather_batch_kv", "ms_high"] == round(post_table("001", "phases")["gather_ms"].iloc[-1], 2)
     gap = step.loc["mini-infer", "ms_per_step"] - step.loc["HF", "ms_per_step"]
     assert f"{gap:.1f} ms" in residual.loc["total", "note"]
+
+
+# 002
+
+
+def test_the_load_is_a_rate_for_a_time():
+    facts = post_facts("002")
+    rate, seconds = facts["requests_per_second"], facts["seconds"]
+    assert f" -X {rate} " in facts["command"] and facts["command"].endswith(f" -T {seconds}")
+    assert facts["num_requests"] == rate * seconds
+
+
+def test_a_block_table_holds_the_longest_sequence():
+    facts = post_facts("002")
+    assert facts["block_table_columns"] * facts["block_size"] == facts["seq_length"] == facts["max_generate_length"]
+
+
+def test_both_arrays_are_wider_than_what_the_post_makes_of_them():
+    dtypes = post_table("002", "dtypes")
+    assert set(dtypes["dtype_after"]) == {"int32"}
+    assert set(dtypes["dtype_before"]) == {"float64", "int64"}
+
+
+# 003
+
+
+def test_the_ratio_follows_from_the_two_rates():
+    facts = post_facts("003")
+    operations, bytes_read = facts["flop_to_byte"].split(":")
+    assert round(1000 * facts["tflops"] / facts["read_gb_per_s"]) == int(operations) / int(bytes_read)
+    sheet = data_sheet(facts["hardware"])
+    assert 1e9 * facts["read_gb_per_s"] == sheet["read_bytes_per_s"]
+    assert 1e12 * facts["tflops"] < sheet["fp16_flops_per_s"]  # without tensor cores
+
+
+def test_times_are_differences_of_the_timestamps_that_there_are():
+    times = post_table("003", "times").set_index("name")
+    assert list(times.index) == ["waiting_time", "scheduling2inference", "inference_time", "latency"]
+    of_a_token = {"scheduled_ts", "inference_begin_ts", "inference_end_ts", "finish_ts"}
+    assert set(times["minuend"]) | set(times["subtrahend"]) == {"arrival_ts", "first_scheduled_ts"} | of_a_token
+
+
+def test_host_work_is_a_small_part_of_both_steps():
+    steps = post_table("003", "steps")
+    assert (steps["host_ms"] <= 0.05 * steps["step_ms"]).all()
+
+
+def test_one_executor_has_one_batch_in_flight():
+    executors = post_table("003", "executors").set_index("executor")
+    assert executors["batches_in_flight"].to_dict() == {"sync": 1, "simple_async": 2, "async": 2, "double_buffer": 2}
 
 
 # 004

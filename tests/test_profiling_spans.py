@@ -6,7 +6,10 @@ import sys
 import pytest
 import torch
 
+from roseinfer.generate import begin
 from roseinfer.profiling import capture, span
+from roseinfer.sequence import SamplingParams
+from stages import BlockTableCache, SelectAppend
 
 
 @pytest.fixture
@@ -35,6 +38,53 @@ def test_nvtx_pushes_and_pops_in_pairs_even_when_the_code_fails(monkeypatch, nvt
     with pytest.raises(RuntimeError, match="inside"), span("outer"), span("inner"):
         raise RuntimeError("inside")
     assert nvtx_calls == ["outer", "inner", "pop", "pop"]
+
+
+STEP = "roseinfer.decode_step_sessions."
+FORWARD, APPEND = ["roseinfer.model.forward", "pop"], ["roseinfer.kv.append_token", "pop"]
+
+
+def decoding(stage_class, model):
+    """A stage and two sequences of unequal length, ready for a decode step."""
+    stage = stage_class(model, num_blocks=4)
+    return stage, begin(stage, [[1, 2, 3], [4]], SamplingParams(max_tokens=4, ignore_eos=True))
+
+
+@pytest.mark.parametrize(
+    ("stage_class", "build"),
+    [
+        (SelectAppend, [f"{STEP}build_batched_past", "pop"]),
+        (BlockTableCache, [f"{STEP}build_block_tables", "pop", f"{STEP}h2d_block_tables", "pop"]),
+    ],
+    ids=["dense", "paged"],
+)
+def test_a_decode_step_pushes_the_posts_ranges(monkeypatch, nvtx_calls, small, stage_class, build):
+    stage, seqs = decoding(stage_class, small)
+    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    stage.decode(seqs)
+    assert nvtx_calls == [f"{STEP}total", *build, *FORWARD, *APPEND, "pop"]
+
+
+def test_a_decode_step_on_a_cpu_calls_nvtx_never(monkeypatch, nvtx_calls, small):
+    stage, seqs = decoding(SelectAppend, small)
+    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    stage.decode(seqs)
+    assert nvtx_calls == []
+
+
+def test_a_step_that_fails_leaves_no_range_open(monkeypatch, nvtx_calls, small):
+    class Fails(SelectAppend):
+        def append(self, seqs, step):
+            raise RuntimeError("in append")
+
+    stage, seqs = decoding(Fails, small)
+    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(RuntimeError, match="in append"):
+        stage.decode(seqs)
+    assert nvtx_calls == [f"{STEP}total", f"{STEP}build_batched_past", "pop", *FORWARD, *APPEND, "pop"]
 
 
 def test_capture_records_the_last_steps_and_says_where():

@@ -77,8 +77,9 @@ def shape_of(spec: str) -> ModelConfig:
 
 
 def _random_model(spec: str, device: torch.device, dtype: torch.dtype) -> Model:
+    shape = shape_of(spec)
     try:
-        return random_model(shape_of(spec), device=device, dtype=dtype)
+        return random_model(shape, device=device, dtype=dtype)
     except ValueError as e:
         raise ModelLoadError(f"{spec}: {e}") from e
 

@@ -108,7 +108,7 @@ def ops_table(m: Measured, table: str, stage: str) -> Section:
     theirs = post_table(POST, table).set_index("name")
     ours = trace.ops(span).df.set_index("name")
     counts = ours["n"].to_dict()
-    why = differences(m, batch)
+    why = differences(batch, span)
     facts: list[Fact] = []
     for op in [*theirs.index, *sorted(set(counts) - set(theirs.index))]:
         posted = int(theirs["n"].get(op, 0))
@@ -131,8 +131,8 @@ def ops_table(m: Measured, table: str, stage: str) -> Section:
     )
 
 
-def differences(m: Measured, batch: DecodeBatch) -> Mapping[str, str]:
-    """Why a count of an op may differ from the post's, in words; for each op."""
+def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
+    """Why a count of an op in that span may differ from the post's, in words; for each op."""
     facts, version = post_facts(POST), torch_version()
     sizes = []
     if batch.layers != facts["num_layers"]:
@@ -145,8 +145,9 @@ def differences(m: Measured, batch: DecodeBatch) -> Mapping[str, str]:
     if version >= COLON_IS_FREE_FROM:
         since = ".".join(map(str, COLON_IS_FREE_FROM))
         slices.append(f"torch {'.'.join(map(str, version))}: a bare `:` starts no slice (since {since})")
-    slices.append("all sequences are equally long here; in the post one was longest" if len(set(batch.lengths)) == 1
-                  else "other lengths than in the post")  # fmt: skip
+    if span == GATHER:  # the append slices as often whatever the lengths
+        equal = len(set(batch.lengths)) == 1
+        slices.append("equal lengths here; in the post one was longest" if equal else "other lengths than in the post")
     fills = [*sizes, f"a CPU zeroes fewer than {MEMSET_BELOW:,} values without fill_"] if batch.on_cpu else sizes
     special = {
         "aten::slice": slices,

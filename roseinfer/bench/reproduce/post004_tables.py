@@ -118,7 +118,7 @@ def rebuilds(m: Measured) -> Section:
             f"{facts['block_size']} tokens, and prints no count. What that means for its run can be reckoned: "
             f"{layers} layers x {requests} sequences are {all_rows} rows, and all sequences cross their edges on the "
             "same step, for they started together. Counted here with the post's sizes and no model, for tables depend "
-            "on block ids alone; and again in the run that was timed.",
+            "on block ids alone; and again in the run that was timed. The post's column is the reckoning.",
         ),
         facts=judged,
         grids=[
@@ -136,7 +136,8 @@ def _same(what: str, reckoned: int, counted: int) -> Fact:
 
 def sizes(m: Measured, edges: int) -> str:
     c = m.model.config
-    return f"{c.num_layers} layers x {m.args.num_requests} sequences, {edges} edge(s) in {m.args.max_new_tokens} tokens"
+    each = f"{c.num_layers} layers x {m.args.num_requests} sequences"
+    return f"{each}, edges crossed in {m.args.max_new_tokens} tokens: {edges}"
 
 
 def histogram(title: str, rows: dict[str, list[int]]) -> Grid:

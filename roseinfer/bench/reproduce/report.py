@@ -7,6 +7,7 @@ machine, and nobody judges them.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -57,6 +58,14 @@ class Time:
     def ratio(self) -> float | None:
         """here / post."""
         return self.here / self.post if self.post and self.here is not None else None
+
+    @property
+    def of_floor(self) -> float | None:
+        """How much of the best is reached, 1 being all: a rate (tok/s) over its floor, a floor over its time."""
+        if not self.floor or not self.here:
+            return None
+        is_rate = re.search(r"/s\b", self.unit)  # ms/step is none
+        return self.here / self.floor if is_rate else self.floor / self.here
 
 
 @dataclass(frozen=True)

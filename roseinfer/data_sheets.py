@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-GPUS = Path(__file__).resolve().parents[2] / "data" / "gpus.json"
+GPUS = Path(__file__).resolve().parents[1] / "data" / "gpus.json"
 
 
 def data_sheet(gpu: str) -> dict[str, Any]:

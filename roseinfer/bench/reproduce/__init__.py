@@ -1,0 +1,10 @@
+"""The reproduction of a post: what it is given (Plan), what it says (Report), and the report's three faces.
+
+post000 to post004 each have engines(plan) -> list[EngineConfig] and reproduce(plan) -> Report. A Report becomes a list
+of blocks once (blocks), which markdown, page (HTML) and terminal write out.
+"""
+
+from .plan import Plan
+from .report import Fact, Grid, NotRun, Picture, Report, Section, Time, judge
+
+__all__ = ["Fact", "Grid", "NotRun", "Picture", "Plan", "Report", "Section", "Time", "judge"]

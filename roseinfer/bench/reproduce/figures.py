@@ -1,0 +1,28 @@
+"""Numbers as text: exact ones as they are, measured ones to the digits that mean something."""
+
+from __future__ import annotations
+
+from math import floor, log10
+
+
+def verbatim(value: int | float | str) -> str:
+    """An exact fact, digit by digit; integers with a comma every three."""
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Such as 12.46, 0.001234 and 12,346: digits before the point are never rounded away."""
+    if value == 0 or not 1e-6 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}" if value else "0"
+    decimals = max(0, digits - 1 - floor(log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def exact(value: float) -> str:
+    """A printed or reckoned number: 408.43 stays as it is. To seven digits, for the posts print no more."""
+    text = significant(value, 7)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def share(value: float) -> str:
+    return f"{significant(100 * value, 3)}%"
