@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from statistics import median
+from statistics import mean, median
 from time import perf_counter
 
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import Trace, capture, decode_floor, measure_machine
+from roseinfer.profiling.phases import PHASES, device_phases, host_phases
 from roseinfer.profiling.tables import Table
-from roseinfer.profiling.trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-PHASES = {
-    "gather ms": "roseinfer.decode_step_sessions.build_batched_past",
-    "forward ms": "roseinfer.model.forward",
-    "append ms": "roseinfer.kv.append_token",
-}
+LABELLED = [f"{phase} ms" for phase in PHASES]
 STEP = "roseinfer.decode_step_sessions.total"
-PROFILED_STEP = "ProfilerStep#"  # a whole step as the profiler marks it: sampling, and on a GPU the wait for it, too
 INDEX_CALLS = ("aten::index", "aten::index_put_")
-LIVE = [*PHASES, "unlabelled ms", "step ms", "forward share", "tok/s", "floor ms", "of floor", "bound by"]
+LIVE = [*LABELLED, "unlabelled ms", "step ms", "forward share", "tok/s", "floor ms", "of floor", "bound by"]
 
 
 def phase_shares(
@@ -90,25 +85,16 @@ def _seconds(stage: Stage, seqs: list[Sequence]) -> float:
 
 def host_ms(trace: Trace) -> dict[str, float]:
     """Wall time of the labels, of the whole step, and of what no label covers, in ms a step, and the share."""
-    spans = [event for event in trace.slices if event.cat == HOST_SPAN]
-    labelled = {column: sum(e.dur for e in spans if e.name == name) for column, name in PHASES.items()}
-    step = sum(event.dur for event in spans if event.name.startswith(PROFILED_STEP))
-    return _per_step(trace, labelled, step)
+    return _per_step(host_phases(trace))
 
 
 def device_ms(trace: Trace) -> dict[str, float]:
     """As host_ms, in time that kernels and memory copies ran on a GPU. They belong to the label that launched them."""
-    work = [event for event in trace.slices if event.cat in DEVICE_WORK]
-    labelled = {}
-    for column, name in PHASES.items():
-        spans = [e for e in trace.slices if e.cat == DEVICE_SPAN and e.name == name]  # from first kernel to last
-        labelled[column] = sum(e.dur for e in work if any(s.tid == e.tid and s.ts <= e.ts < s.end for s in spans))
-    return _per_step(trace, labelled, sum(event.dur for event in work))
+    return _per_step(device_phases(trace))
 
 
-def _per_step(trace: Trace, labelled: dict[str, int], step: int) -> dict[str, float]:
-    """From ns in all to ms a step."""
-    known = sum(labelled.values())
-    times = {**labelled, "unlabelled ms": step - known, "step ms": step}
-    ms = {column: total / 1e6 / trace.metadata["steps"] for column, total in times.items()}
-    return ms | {"forward share": labelled["forward ms"] / known}
+def _per_step(phases: dict[str, list[float]]) -> dict[str, float]:
+    """Means over the profiled steps."""
+    ms = {f"{phase} ms": mean(samples) for phase, samples in phases.items()}
+    known = sum(ms[column] for column in LABELLED)
+    return ms | {"unlabelled ms": ms["step ms"] - known, "forward share": ms["forward ms"] / known}

@@ -84,8 +84,8 @@ def residual(m: Measurements) -> Section:
 
 
 def _what_the_post_subtracts() -> list[str]:
-    left, layers = _post_unlabelled_ms(), post_facts("001")["num_layers"]
-    few, many = min(left), max(left)
+    left, layers = _post_step_ms() - _post_labelled_ms(), post_facts("001")["num_layers"]
+    few, many = left.index.min(), left.index.max()
     copies = 2 * layers * many
     write_us = 1e3 * by_batch("phases").loc[many, "write_ms"] / copies
     growth_us = 1e3 * (left[many] - left[few]) / (2 * layers * (many - few))
@@ -101,23 +101,24 @@ def _what_the_post_subtracts() -> list[str]:
     ]
 
 
-def _post_unlabelled_ms() -> dict[int, float]:
-    """By batch size: the step, from the post's tokens a second, less its three labels."""
-    speed, labelled = by_batch("throughput")["tokens_per_second"], _post_labelled_ms()
-    return {batch: round(1e3 * batch / speed[batch] - labelled[batch], 2) for batch in speed.index.tolist()}
+def _post_step_ms() -> pd.Series:
+    """By batch size, from the post's tokens a second."""
+    speed = by_batch("throughput")["tokens_per_second"]
+    return 1e3 * speed.index / speed
 
 
 def _post_labelled_ms() -> pd.Series:
-    return by_batch("phases")[list(COLUMNS.values())].sum(axis=1).round(3)
+    return by_batch("phases")[list(COLUMNS.values())].sum(axis=1)
 
 
 def _residual_times(batch: Batch) -> list[Time]:
-    at, left, labelled = f"batch {batch.size}", _post_unlabelled_ms()[batch.size], _post_labelled_ms()[batch.size]
+    at, step, labelled = f"batch {batch.size}", _post_step_ms()[batch.size], _post_labelled_ms()[batch.size]
     device = labels_ms(batch.device) if batch.device else None
+    rest = None if device is None else batch.step_ms - device
     return [
-        Time(f"step, {at}", "ms/step", round(labelled + left, 2), batch.step_ms, 1e3 * batch.floor.seconds),
-        Time(f"device labels, {at}", "ms/step", labelled, device),
-        Time(f"step less device labels, {at}", "ms/step", left, None if device is None else batch.step_ms - device),
+        Time(f"step, {at}", "ms/step", round(step, 2), batch.step_ms, 1e3 * batch.floor.seconds),
+        Time(f"device labels, {at}", "ms/step", round(labelled, 3), device),
+        Time(f"step less device labels, {at}", "ms/step", round(step - labelled, 2), rest),
         Time(f"profiled step, {at}", "ms/step", None, median(batch.host[STEP])),
         Time(f"host labels, {at}", "ms/step", None, labels_ms(batch.host)),
         Time(f"profiled step less host labels, {at}", "ms/step", None, unlabelled_ms(batch.host)),
