@@ -9,8 +9,8 @@ import torch
 
 from roseinfer.bench.reproduce import post000
 from roseinfer.bench.reproduce.plan import Plan
-from roseinfer.bench.reproduce.post000_run import AFTER, BEFORE, arguments, measure
-from roseinfer.bench.reproduce.post000_tables import SPANS, ops_table
+from roseinfer.bench.reproduce.post000.run import AFTER, BEFORE, arguments, measure
+from roseinfer.bench.reproduce.post000.tables import SPANS, ops_table
 from roseinfer.bench.reproduce.posted_command import arguments_here, command_line, parsed
 from roseinfer.posts import post_facts, post_table
 from roseinfer.profiling.slicing import torch_version

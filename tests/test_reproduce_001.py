@@ -13,13 +13,12 @@ import torch
 
 from roseinfer import posts
 from roseinfer.bench.contenders import StageContender
-from roseinfer.bench.reproduce import post001_measure
 from roseinfer.bench.reproduce.plan import Plan
-from roseinfer.bench.reproduce.post001 import engines, no_room_for_hf, not_run, reproduce
-from roseinfer.bench.reproduce.post001_config import config_lesson
-from roseinfer.bench.reproduce.post001_measure import Batch, Measurements, profile, tokens_per_second
-from roseinfer.bench.reproduce.post001_steps import phases, residual
-from roseinfer.bench.reproduce.post001_throughput import throughput
+from roseinfer.bench.reproduce.post001 import engines, measure, no_room_for_hf, not_run, reproduce
+from roseinfer.bench.reproduce.post001.config import config_lesson
+from roseinfer.bench.reproduce.post001.measure import Batch, Measurements, profile, tokens_per_second
+from roseinfer.bench.reproduce.post001.steps import phases, residual
+from roseinfer.bench.reproduce.post001.throughput import throughput
 from roseinfer.bench.reproduce.report import EQUAL, EXPLAINED, Report, Section
 from roseinfer.engine_config import EngineConfig
 from roseinfer.models import empty_model, model_config
@@ -210,7 +209,7 @@ def test_phases_of_each_step(gpu_trace: Trace):
 
 def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trace: Trace, small, monkeypatch):
     asked = {}
-    monkeypatch.setattr(post001_measure, "capture", lambda step, **options: asked.update(options) or gpu_trace)
+    monkeypatch.setattr(measure, "capture", lambda step, **options: asked.update(options) or gpu_trace)
     entrant = StageContender(VectorizedGather, small, [[1, 2]], 3)
     host, device, calls = profile(entrant, 2)
     assert (host, device) == (host_phases(gpu_trace), device_phases(gpu_trace))

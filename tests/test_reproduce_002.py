@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.bench.reproduce import Plan, Report, post002, post002_arrays, post002_scheduling
-from roseinfer.bench.reproduce.abort_loop import Scheduler, abort_each, abort_the_set, run_out
-from roseinfer.bench.reproduce.output_order import ORDERS, decode_all, least_steps
-from roseinfer.bench.reproduce.token_arrays import ids_of, write_each, write_overlapping
+from roseinfer.bench.reproduce import Plan, Report, post002
+from roseinfer.bench.reproduce.post002 import arrays, scheduling
+from roseinfer.bench.reproduce.post002.abort_loop import Scheduler, abort_each, abort_the_set, run_out
+from roseinfer.bench.reproduce.post002.output_order import ORDERS, decode_all, least_steps
+from roseinfer.bench.reproduce.post002.token_arrays import ids_of, write_each, write_overlapping
 from roseinfer.blocks import BlockTables, OutOfBlocks
 from roseinfer.engine_config import EngineConfig
 from roseinfer.models import GPT2
@@ -112,7 +113,7 @@ def test_wrong_arguments_are_refused(lengths: list[int], slots: int, order: str,
 
 def test_the_report_shows_what_longest_first_gains_and_loses(report: Report):
     rows = {(row[0], row[1]): row[2:] for row in grid(report, "1,500 requests")}
-    for lengths in post002_scheduling.LENGTHS:
+    for lengths in scheduling.LENGTHS:
         first, longest = rows[lengths, "first come"], rows[lengths, "longest first"]
         steps, at_least, mean_batch, mean_latency, shortest = longest
         assert at_least <= steps < 1.02 * at_least or lengths == "all 256"
@@ -124,14 +125,14 @@ def test_the_report_shows_what_longest_first_gains_and_loses(report: Report):
 
 
 def test_drawn_lengths_stay_the_same():
-    draw = post002_scheduling.drawn_lengths
+    draw = scheduling.drawn_lengths
     assert draw(6, lambda u: int(1000 * u)) == [844, 757, 420, 258, 511, 404]  # random.Random(0), as Python promises
-    for lengths in post002_scheduling.order_schedules(1500, 128).values():
+    for lengths in scheduling.order_schedules(1500, 128).values():
         assert 240 < sum(lengths.lengths) / 1500 < 270
 
 
 def test_an_order_that_depends_on_the_lengths_has_no_winner():
-    fewest = post002_scheduling.fewest_steps
+    fewest = scheduling.fewest_steps
     better, worse = decode_all([1, 2, 3], 2, "longest first"), decode_all([1, 2, 3], 1, "first come")
     assert better.steps < worse.steps
     wins = {("a", "longest first"): better, ("a", "first come"): worse}
@@ -187,9 +188,9 @@ def test_types_of_token_ids(made_by: str, dtype: type | None, expected: str):
 
 @given(st.integers(1, 9))
 def test_only_the_first_of_a_batch_finds_its_own_token(batch: int):
-    counts = post002_arrays.prefill_counts(write_overlapping, list(range(batch)), places=20)
+    counts = arrays.prefill_counts(write_overlapping, list(range(batch)), places=20)
     assert counts == {"right": 1, "wrong": batch - 1, "lost": batch - 1, "repeated": max(0, 2 * batch - 3)}
-    assert post002_arrays.prefill_counts(write_each, list(range(batch)), places=20) == {
+    assert arrays.prefill_counts(write_each, list(range(batch)), places=20) == {
         "right": batch, "wrong": 0, "lost": 0, "repeated": 0
     }  # fmt: skip
 
@@ -204,7 +205,7 @@ def test_the_overlapping_write_by_hand():
 def test_what_a_buffer_holds_is_told_apart():
     logits = torch.randn(4, 11, generator=torch.Generator().manual_seed(0)) * 5
     largest = logits.amax(dim=-1)
-    holds = post002_arrays.what_it_holds
+    holds = arrays.what_it_holds
     assert holds(largest, logits) == "largest logit"
     assert holds(largest - logits.logsumexp(dim=-1), logits) == "log-probability"
     assert holds(largest + 1, logits) == "neither"

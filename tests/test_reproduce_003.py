@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer import engine_config
-from roseinfer.bench.reproduce import Plan, Report, post003, post003_host, post003_times
-from roseinfer.bench.reproduce.batches_in_flight import take_turns
-from roseinfer.bench.reproduce.timed_model import TimedModel, build_stage, host_shares, most_gain
-from roseinfer.bench.reproduce.timestamps import record_times
+from roseinfer.bench.reproduce import Plan, Report, post003
+from roseinfer.bench.reproduce.post003 import host, times
+from roseinfer.bench.reproduce.post003.batches_in_flight import take_turns
+from roseinfer.bench.reproduce.post003.timed_model import TimedModel, build_stage, host_shares, most_gain
+from roseinfer.bench.reproduce.post003.timestamps import record_times
 from roseinfer.engine_config import EngineConfig
 from roseinfer.models import GPT2
 from roseinfer.posts import post_facts, post_table
@@ -68,9 +69,9 @@ def test_watching_does_not_change_the_tokens(tiny: GPT2):
     prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
     seqs = [Sequence(prompt, SamplingParams(max_tokens=4, ignore_eos=True)) for prompt in prompts]
     stage = build_stage(VectorizedGather, TimedModel(tiny), config)
-    times = record_times(stage, seqs)
+    recorded = record_times(stage, seqs)
     assert [seq.output_ids for seq in seqs] == reference_generate(tiny, prompts, max_tokens=4)
-    assert [len(request.steps) for request in times] == [4, 4, 4]
+    assert [len(request.steps) for request in recorded] == [4, 4, 4]
     assert stage.num_free_blocks == 2
 
 
@@ -80,7 +81,7 @@ def test_waiting_time_is_negative_as_printed(report: Report):
         "waiting_time": "explained", "scheduling2inference": "equal", "inference_time": "equal", "latency": "equal"
     }  # fmt: skip
     assert facts["waiting_time"].here == "first_scheduled_ts - arrival_ts"
-    requests, tokens = post003_times.PLACES + post003_times.LATECOMERS, post003_times.TOKENS
+    requests, tokens = times.PLACES + times.LATECOMERS, times.TOKENS
     assert grid(report, "Signs") == [
         ["waiting_time", requests, requests, 0],
         ["scheduling2inference", requests * tokens, 0, requests * tokens],
@@ -90,18 +91,18 @@ def test_waiting_time_is_negative_as_printed(report: Report):
 
 
 def test_the_latecomers_really_wait(report: Report):
-    assert f"{post003_times.LATECOMERS} of them wait until another has finished" in report.sections[0].text[1]
+    assert f"{times.LATECOMERS} of them wait until another has finished" in report.sections[0].text[1]
     requests = report.sections[0].samples["requests"]
     done = sorted(request["steps"][-1]["finish_ts"] for request in requests)
     started = sorted(request["steps"][0]["scheduled_ts"] for request in requests)
-    assert started[post003_times.PLACES - 1] < done[0] < started[post003_times.PLACES]
+    assert started[times.PLACES - 1] < done[0] < started[times.PLACES]
 
 
 def test_an_order_that_fits_neither_way_is_said():
     taken = [{"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 1.0}]
-    assert post003_times.never_negative("a", "b", taken) == "neither"
-    assert post003_times.never_negative("a", "b", taken[:1]) == "b - a"
-    assert post003_times.never_negative("a", "b", taken[1:]) == "a - b"
+    assert times.never_negative("a", "b", taken) == "neither"
+    assert times.never_negative("a", "b", taken[:1]) == "b - a"
+    assert times.never_negative("a", "b", taken[1:]) == "a - b"
 
 
 # Host work
@@ -122,7 +123,7 @@ def test_the_bound_of_the_posts_steps(report: Report):
         share = row.host_ms / row.step_ms
         assert rows[f"the post: {row.model} {row.dtype}"] == [f"{share:.1%}", f"×{1 / (1 - share):.3f}"]
     assert [name for name in rows if name.startswith("here: tiny, ")] == [
-        f"here: tiny, {stage.name}" for stage in post003_host.stages(QUICK)
+        f"here: tiny, {stage.name}" for stage in host.stages(QUICK)
     ]
 
 
@@ -133,7 +134,7 @@ def test_a_stage_whose_times_say_nothing_here_is_left_out():
             return "interpreted"
 
     plan = Plan(torch.device("cpu"), {"s04": VectorizedGather, "s06": BlockTableCache, "s07": Untimed})
-    assert post003_host.stages(plan) == [VectorizedGather, BlockTableCache]
+    assert host.stages(plan) == [VectorizedGather, BlockTableCache]
 
 
 # Batches in flight
@@ -236,19 +237,19 @@ def test_engines_are_those_that_are_built():
 def test_models_by_device(monkeypatch: pytest.MonkeyPatch, device: str, quick: bool, expected: list[tuple[str, str]]):
     monkeypatch.setattr(engine_config, "device_memory", lambda device: None)
     plan = Plan(torch.device(device), STAGES, quick=quick)
-    assert [(config.model, config.dtype) for config in post003_host.engines(plan)] == expected
-    assert post003_host.left_out(plan) == []
+    assert [(config.model, config.dtype) for config in host.engines(plan)] == expected
+    assert host.left_out(plan) == []
 
 
 def test_a_model_that_does_not_fit_is_left_out_with_its_bytes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_config, "device_memory", lambda device: 8 * 2**30)
     plan = Plan(torch.device("cuda"), STAGES)
-    assert [config.model for config in post003_host.engines(plan)] == ["random:gpt2"]
-    (part,) = post003_host.left_out(plan)
+    assert [config.model for config in host.engines(plan)] == ["random:gpt2"]
+    (part,) = host.left_out(plan)
     assert part.what.endswith("random:qwen2.5-7b")
     assert int(part.needs.split()[0].replace(",", "")) > 15 * 10**9  # 7.6e9 weights of two bytes
     asked_for = Plan(torch.device("cuda"), STAGES, model="random:qwen2.5-7b")  # load_model then says what is missing
-    assert len(post003_host.engines(asked_for)) == 1 and post003_host.left_out(asked_for) == []
+    assert len(host.engines(asked_for)) == 1 and host.left_out(asked_for) == []
 
 
 def test_the_report_says_whose_cores_compute(report: Report):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from roseinfer.bench.reproduce import post004
-from roseinfer.bench.reproduce import post004_tables as tables
 from roseinfer.bench.reproduce.plan import Plan
-from roseinfer.bench.reproduce.post004_run import AFTER, BEFORE, arguments, measure, pair
+from roseinfer.bench.reproduce.post004 import tables
+from roseinfer.bench.reproduce.post004.run import AFTER, BEFORE, arguments, measure, pair
 from roseinfer.bench.reproduce.posted_command import parsed
 from roseinfer.posts import post_table
 from stages import LADDER, BlockTable, BlockTableCache, TritonPaged

@@ -1,7 +1,7 @@
 """The reproduction of a post: what it is given (Plan), what it says (Report), and the report's three faces.
 
-post000 to post004 each have engines(plan) -> list[EngineConfig] and reproduce(plan) -> Report. A Report becomes a list
-of blocks once (blocks), which markdown, page (HTML) and terminal write out.
+The packages post000 to post004 each have engines(plan) -> list[EngineConfig] and reproduce(plan) -> Report. A Report
+becomes a list of blocks once (blocks), which markdown, page (HTML) and terminal write out.
 """
 
 from .plan import Plan

@@ -8,7 +8,7 @@ from dataclasses import make_dataclass
 from roseinfer.engine_config import EngineConfig
 from roseinfer.posts import post_facts
 
-from .report import Grid, Section
+from ..report import Grid, Section
 
 MODEL = "random:gpt2"  # nothing of it is read or made
 

@@ -15,10 +15,10 @@ from roseinfer.posts import post_facts, post_table
 from roseinfer.profiling import decode_floor, measure_machine
 from roseinfer.serving_metrics import METRICS
 
-from .plan import Plan
-from .post004_run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
-from .posted_command import command_line
-from .report import Fact, Grid, Picture, Section, Time, judge
+from ..plan import Plan
+from ..posted_command import command_line
+from ..report import Fact, Grid, Picture, Section, Time, judge
+from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
 POST = "004"
 COLOURS = {BEFORE: "#D55E00", AFTER: "#0072B2"}  # told apart by colour-blind readers too

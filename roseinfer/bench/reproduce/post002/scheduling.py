@@ -10,9 +10,9 @@ from typing import Any
 from roseinfer.blocks import BlockTables
 from roseinfer.posts import post_table
 
+from ..report import Exact, Grid, Section, Time, judge
 from .abort_loop import Abort, Scheduler, abort_each, abort_the_set, run_out
 from .output_order import ORDERS, Schedule, decode_all, least_steps
-from .report import Exact, Grid, Section, Time, judge
 
 SEED = 0
 # From a number drawn from [0, 1) to an output length. Each has a mean of about 256 tokens.

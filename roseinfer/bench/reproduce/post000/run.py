@@ -12,8 +12,8 @@ from roseinfer.benchmark_scheduler import workload
 from roseinfer.models import Model, load_model
 from roseinfer.profiling import Trace
 
-from .plan import Plan
-from .posted_command import arguments_here, parsed
+from ..plan import Plan
+from ..posted_command import arguments_here, parsed
 
 BEFORE, AFTER = "s02", "s03"
 QUICK_TOKENS = 8  # steps enough for a profile

@@ -9,8 +9,8 @@ import pandas as pd
 from roseinfer.posts import post_facts, post_table
 from roseinfer.profiling.phases import PHASES, STEP
 
-from .post001_measure import Batch, Measurements, by_batch, labels_ms, unlabelled_ms
-from .report import Fact, Grid, Section, Time, judge
+from ..report import Fact, Grid, Section, Time, judge
+from .measure import Batch, Measurements, by_batch, labels_ms, unlabelled_ms
 
 LABELS = {"gather": "gather_batch_kv", "forward": "model_forward", "append": "write_decode_kv"}
 COLUMNS = {"gather": "gather_ms", "forward": "forward_ms", "append": "write_ms"}

@@ -9,11 +9,11 @@ from roseinfer.bench.scheduler.server import BLOCK_SIZE
 from roseinfer.engine_config import EngineConfig
 from roseinfer.posts import post_facts
 
-from . import post004_tables as tables
-from .plan import Plan
-from .post004_run import AFTER, BEFORE, Measured, arguments, dtype_of, measure
-from .posted_command import arguments_here, command_line, parsed
-from .report import NotRun, Report
+from ..plan import Plan
+from ..posted_command import arguments_here, command_line, parsed
+from ..report import NotRun, Report
+from . import tables
+from .run import AFTER, BEFORE, Measured, arguments, dtype_of, measure
 
 
 def engines(plan: Plan) -> list[EngineConfig]:

@@ -12,8 +12,8 @@ from roseinfer.posts import post_table
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.stage import Stage
 
-from .plan import Plan
-from .report import Exact, Grid, NotRun, Section, Time
+from ..plan import Plan
+from ..report import Exact, Grid, NotRun, Section, Time
 from .timed_model import HostShare, host_shares, most_gain
 
 DENSE = "s04"

@@ -15,10 +15,10 @@ from roseinfer.posts import POSTS, post_facts, post_table
 from roseinfer.profiling import Trace, decode_floor, measure_machine
 from roseinfer.profiling.slicing import COLON_IS_FREE_FROM, torch_version
 
-from .post000_counts import MEMSET_BELOW, DecodeBatch
-from .post000_run import AFTER, BEFORE, Measured
-from .posted_command import command_line
-from .report import Fact, Grid, Section, Time, judge
+from ..posted_command import command_line
+from ..report import Fact, Grid, Section, Time, judge
+from .counts import MEMSET_BELOW, DecodeBatch
+from .run import AFTER, BEFORE, Measured
 
 POST, POST_MODEL = "000", "random:gpt2"
 FIRST_RECORDED = 3  # decode steps before the trace: one not profiled, two to warm up

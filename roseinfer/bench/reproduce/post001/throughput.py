@@ -12,8 +12,8 @@ from roseinfer.engine_config import EngineSizes
 from roseinfer.posts import post_facts
 from roseinfer.profiling import Machine, decode_floor
 
-from .post001_measure import Batch, Measurements, by_batch, tokens_per_second
-from .report import Grid, Section, Time
+from ..report import Grid, Section, Time
+from .measure import Batch, Measurements, by_batch, tokens_per_second
 
 
 def throughput(m: Measurements, theirs: EngineSizes) -> Section:

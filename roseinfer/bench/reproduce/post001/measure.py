@@ -21,7 +21,7 @@ from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_m
 from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases
 from roseinfer.profiling.trace import DEVICE_SPAN
 
-from .plan import Plan
+from ..plan import Plan
 
 UNPROFILED = 2  # decode steps that capture runs before those it keeps
 # What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.

@@ -10,12 +10,12 @@ from roseinfer.models import load_model
 from roseinfer.models.shapes import available_bytes
 from roseinfer.posts import post_facts
 
-from .plan import Plan
-from .post001_config import config_lesson
-from .post001_measure import Measurements, measure_post
-from .post001_steps import gather, phases, residual
-from .post001_throughput import throughput
-from .report import NotRun, Report
+from ..plan import Plan
+from ..report import NotRun, Report
+from .config import config_lesson
+from .measure import Measurements, measure_post
+from .steps import gather, phases, residual
+from .throughput import throughput
 
 POST_MODEL, POST_DTYPE = "random:qwen2.5-7b", "float16"  # the post's shape; times do not depend on the weights' values
 REPEATS = 3

@@ -13,10 +13,10 @@ from roseinfer.engine_config import EngineConfig
 from roseinfer.posts import post_facts, post_table
 from roseinfer.profiling import Machine, measure_machine
 
-from . import post003_host, post003_times
+from ..plan import Plan
+from ..report import Grid, NotRun, Report, Section, Time, judge
+from . import host, times
 from .batches_in_flight import take_turns
-from .plan import Plan
-from .report import Grid, NotRun, Report, Section, Time, judge
 
 CARD = "RTX 4090"
 BATCH, REQUESTS, TOKENS = 8, 16, 6  # of the counted batches in flight
@@ -24,22 +24,22 @@ BATCH, REQUESTS, TOKENS = 8, 16, 6  # of the counted batches in flight
 
 def engines(plan: Plan) -> list[EngineConfig]:
     """One for the timestamps, then one a model for the host's share: a dense and a paged stage build it each."""
-    return [post003_times.engine(plan), *post003_host.engines(plan)]
+    return [times.engine(plan), *host.engines(plan)]
 
 
 def reproduce(plan: Plan) -> Report:
     about = post_facts("003")
     plan.say("timestamps of a few requests")
-    times = post003_times.section(plan)
+    times_section = times.section(plan)
     plan.say("rates of this machine")
-    machine = measure_machine(plan.device, getattr(torch, post003_host.dtype(plan)))
-    host = post003_host.section(plan, machine)
+    machine = measure_machine(plan.device, getattr(torch, host.dtype(plan)))
+    host_section = host.section(plan, machine)
     arguments = {
-        "models": [config.model for config in post003_host.engines(plan)],
-        "stages": [stage.name for stage in post003_host.stages(plan)],
+        "models": [config.model for config in host.engines(plan)],
+        "stages": [stage.name for stage in host.stages(plan)],
     }
-    sections = [times, ratio_section(about, machine), host, in_flight_section(about)]
-    return plan.report("003", arguments, sections, [*post003_host.left_out(plan), *not_run(about)])
+    sections = [times_section, ratio_section(about, machine), host_section, in_flight_section(about)]
+    return plan.report("003", arguments, sections, [*host.left_out(plan), *not_run(about)])
 
 
 def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:

@@ -14,8 +14,8 @@ from roseinfer.models import load_model
 from roseinfer.posts import post_table
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .plan import Plan
-from .report import Exact, Fact, Grid, Section, Time, judge
+from ..plan import Plan
+from ..report import Exact, Fact, Grid, Section, Time, judge
 from .timed_model import TimedModel, build_stage
 from .timestamps import RequestTimes, record_times
 

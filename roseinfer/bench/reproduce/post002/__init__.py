@@ -16,10 +16,10 @@ from roseinfer.profiling import span, trace_once
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import PromptAttention
 
-from .plan import Plan
-from .post002_arrays import dtype_section, greedy_section, prefill_section
-from .post002_scheduling import SEED, abort_section, order_section
-from .report import Grid, NotRun, Report, Section, judge
+from ..plan import Plan
+from ..report import Grid, NotRun, Report, Section, judge
+from .arrays import dtype_section, greedy_section, prefill_section
+from .scheduling import SEED, abort_section, order_section
 
 STAGE = "s04"
 STEPS = 4

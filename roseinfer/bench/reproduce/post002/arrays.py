@@ -13,7 +13,7 @@ from torch import Tensor
 
 from roseinfer.posts import post_table
 
-from .report import Exact, Fact, Grid, Section, Time, judge
+from ..report import Exact, Fact, Grid, Section, Time, judge
 from .token_arrays import ids_of, write_each, write_overlapping
 
 REPEATS = 20

@@ -17,8 +17,8 @@ from roseinfer.models.shapes import random_model
 from roseinfer.posts import post_facts
 from roseinfer.stage import Stage
 
-from .plan import Plan
-from .posted_command import arguments_here, parsed
+from ..plan import Plan
+from ..posted_command import arguments_here, parsed
 
 BEFORE, AFTER = "before", "after"
 POST_MODEL = "random:gpt2"  # the post's shape; where blocks change does not depend on the weights' values

@@ -10,11 +10,11 @@ from roseinfer.bench.scheduler.server import BLOCK_SIZE
 from roseinfer.engine_config import EngineConfig
 from roseinfer.posts import post_facts
 
-from . import post000_tables as tables
-from .plan import Plan
-from .post000_run import AFTER, BEFORE, arguments, dtype_of, measure
-from .posted_command import parsed
-from .report import NotRun, Report
+from ..plan import Plan
+from ..posted_command import parsed
+from ..report import NotRun, Report
+from . import tables
+from .run import AFTER, BEFORE, arguments, dtype_of, measure
 
 
 def engines(plan: Plan) -> list[EngineConfig]:
