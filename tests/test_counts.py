@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from roseinfer.bench.reproduce.post000_counts import DecodeBatch
+from roseinfer.bench.reproduce.post000.counts import DecodeBatch
 from roseinfer.generate import begin, decode_step
 from roseinfer.posts import post_table
 from roseinfer.profiling import count_ops

@@ -6,128 +6,34 @@ import re
 
 import pytest
 import torch
-
-from roseinfer.profiling import Trace, capture, span
-
-STEP = "roseinfer.decode_step_sessions.total"
-BUILD = "roseinfer.decode_step_sessions.build_batched_past"
-FORWARD = "roseinfer.model.forward"
-APPEND = "roseinfer.kv.append_token"
-
-# As the post prints them, blank lines and all.
-POST_OPS_IN_BUILD = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.decode_step_sessions.build_batched_past' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
+from trace_cases import (
+    APPEND,
+    BUILD,
+    FORWARD,
+    POST_NAMED_OPS_IN_APPEND,
+    POST_NAMED_OPS_IN_BUILD,
+    POST_OPS_IN_APPEND,
+    POST_OPS_IN_BUILD,
+    POST_OVERVIEW,
+    STEP,
+    event,
+    toy_step,
+    two_gpu_steps,
 )
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e3 avg_us
-FROM slice, win
-WHERE ts>=win.t0 AND ts<win.t1 AND name LIKE 'aten::%'
-GROUP BY name
-ORDER BY total_ms DESC
-LIMIT 25;
 
-"""
-POST_NAMED_OPS_IN_BUILD = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.decode_step_sessions.build_batched_past' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
-)
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms
-FROM slice, win
-WHERE ts>=win.t0 AND ts<win.t1
-  AND name IN ('aten::cat','aten::zeros','aten::zeros_like','aten::empty','aten::empty_like','aten::copy_')
-GROUP BY name
-ORDER BY total_ms DESC;
-
-"""
-POST_OVERVIEW = """
-SELECT cat, name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e6 avg_ms
-FROM slice
-WHERE name LIKE 'roseinfer.%'
-  AND cat IN ('user_annotation','gpu_user_annotation')
-GROUP BY cat, name
-ORDER BY total_ms DESC;
-"""
-POST_OPS_IN_APPEND = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.kv.append_token' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
-)
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e3 avg_us
-FROM slice, win
-WHERE ts>=win.t0 AND ts<win.t1 AND name LIKE 'aten::%'
-GROUP BY name
-ORDER BY total_ms DESC
-LIMIT 25;
-"""
-POST_NAMED_OPS_IN_APPEND = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.kv.append_token' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
-)
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms
-FROM slice, win
-WHERE ts>=win.t0 AND ts<win.t1
-  AND name IN ('aten::slice','aten::select','aten::copy_','aten::as_strided')
-GROUP BY name
-ORDER BY total_ms DESC;
-"""
+from roseinfer.profiling import Trace, capture
+from roseinfer.profiling.chrome import BrokenFile, read_chrome_trace
+from roseinfer.profiling.cut_off import read_whole_events
 
 
 @pytest.fixture(scope="module")
 def live():
-    """Three steps of a toy decode step with the course's span names: 4 copies in build, 3 in append."""
-    cache = torch.zeros(4, 6, 8)
-
-    @torch.inference_mode()
-    def step():
-        with span(STEP):
-            with span(BUILD):
-                batch = torch.zeros(4, 6, 8)
-                for row in range(4):
-                    batch[row].copy_(cache[row])
-            with span(FORWARD):
-                hidden = batch.tanh()
-            with span(APPEND):
-                for row in range(3):
-                    cache[row, 0].copy_(hidden[row, 0])
-
-    return capture(step, steps=3, warmup=1)
-
-
-def event(name, ts, dur, cat="user_annotation", pid=1, tid=1, **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return capture(toy_step(), steps=3, warmup=1)
 
 
 @pytest.fixture
 def two_steps_on_a_gpu():
-    """Two steps of 100 us: build 10..40, forward 40..90 with a nested part, so 20 us a step are unlabelled."""
-    events = [
-        {"ph": "M", "name": "process_name", "pid": 1, "ts": 0, "args": {"name": "python"}},
-        event("PyTorch Profiler (0)", 0, 400, cat="Trace", pid="Spans", tid="PyTorch Profiler"),
-    ]
-    for start in (1000.125, 1200.125):
-        events += [
-            event(FORWARD, start + 40, 50),  # files are not always in time order
-            event(STEP, start, 100),
-            event(BUILD, start + 10, 30),
-            event("roseinfer.model.attention", start + 45, 20),
-            event("aten::copy_", start + 12, 4, cat="cpu_op"),
-            event("aten::addmm", start + 50, 8, cat="cpu_op", shape=[2, 3]),
-            event(FORWARD, start + 55, 40, cat="gpu_user_annotation", pid=0, tid=7),
-            event("gemm_kernel", start + 55, 30, cat="kernel", pid=0, tid=7),
-            event("Memcpy HtoD", start + 88, 7, cat="gpu_memcpy", pid=0, tid=7),
-        ]
-    return Trace({"schemaVersion": 1, "traceEvents": events})
+    return Trace(two_gpu_steps())
 
 
 # --- SQL ---
@@ -174,6 +80,40 @@ def test_bad_sql_says_what_duckdb_said_and_the_query(live):
         live.sql("SELECT nosuch FROM slice")
     with pytest.raises(ValueError, match=r"(?is)syntax error.*SELEC name"):
         live.sql("SELEC name FROM slice")
+
+
+@pytest.mark.parametrize(
+    "query, line, caret",
+    [
+        ("SELECT nosuch FROM slice", "SELECT nosuch FROM slice", "       ^"),
+        ("\n\n  SELECT name,\n\t'é' || nosuch\nFROM slice;\n", "\t'é' || nosuch", "\t       ^"),
+        ("  SELEC 1", "  SELEC 1", "  ^"),
+        ("SELECT name FROM slice\r\nWHERE nosuch = 1", "WHERE nosuch = 1", "      ^"),
+        ("SELECT 'open", "SELECT 'open", "       ^"),
+    ],
+)
+def test_bad_sql_points_at_the_place(two_steps_on_a_gpu, query, line, caret):
+    with pytest.raises(ValueError) as raised:
+        two_steps_on_a_gpu.sql(query)
+    lines = str(raised.value).split("\n")
+    assert lines[lines.index(line) + 1] == caret
+    assert [text for text in lines[lines.index("The query was:") + 1 :] if text != caret] == query.strip("\r\n").split(
+        "\n"
+    )
+
+
+def test_an_error_without_a_place_has_no_caret(live):
+    with pytest.raises(ValueError, match=r"^Invalid Input Error: stop here\n\nThe query was:\n") as raised:
+        live.sql("SELECT error('stop here') FROM slice")
+    assert "^" not in str(raised.value)
+
+
+def test_rows_are_as_exact_as_duckdb_has_them(two_steps_on_a_gpu):
+    assert two_steps_on_a_gpu.rows("SELECT SUM(ts) AS ns, NULL AS no FROM slice WHERE id IN (1, 2)") == (
+        ["ns", "no"],
+        [(1_000_125 + 1_010_125, None)],
+    )
+    assert two_steps_on_a_gpu.rows("SELECT 2::HUGEINT << 100 AS n")[1] == [(2 << 100,)]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +211,7 @@ def test_ops_and_count_look_into_the_first_span_only(live):
     assert live.op_counts(APPEND)["aten::copy_"] == 3
     assert live.op_counts()["aten::copy_"] == 21
     for look in (live.ops, live.op_counts, lambda name: live.count("aten::copy_", span=name)):
-        with pytest.raises(ValueError, match=rf"no span \"it's\" .*{re.escape(APPEND)}"):
+        with pytest.raises(ValueError, match=rf"no span \"it's\".*allowed: .*{re.escape(APPEND)}"):
             look("it's")
 
 
@@ -346,6 +286,80 @@ def test_tensorboards_plugin_reads_what_it_is_given(live, tmp_path):
     assert live.to_tensorboard(tmp_path / "logs") != path
     with pytest.raises(ValueError, match="worker must be a file name part"):
         live.to_tensorboard(tmp_path, worker="a/b")
+
+
+def test_labels_in_place_of_numbers_keep_threads_apart():
+    tids = [7, "12", "stream 7", "stream 8", None, 2**63, "stream 7"]
+    events = [event("aten::add", ts, 1, cat="cpu_op", tid=tid) for ts, tid in enumerate(tids)]
+    trace = Trace({"traceEvents": events + [{"ph": "X", "name": "bare", "ts": 10}]})
+    assert [e.tid for e in trace.slices] == [7, 12, -1, -2, -3, -4, -1, -3]
+    assert trace.rows("SELECT cat, dur, tid, pid FROM slice WHERE name = 'bare'")[1] == [("", 0, -3, -3)]
+
+
+def test_times_are_exact_to_the_nanosecond():
+    us = 4475508392911.681  # times 1000 it is 1 ns off
+    assert round(us * 1000) != 4475508392911681
+    assert Trace({"traceEvents": [event("x", us, 0.001)]}).slices[0][:2] == (4475508392911681, 1)
+
+
+@pytest.mark.parametrize("ts, dur", [("12", 1), (None, 1), (1, float("nan")), (1, float("inf")), (1, None), (1, [])])
+def test_a_time_that_is_no_number_is_named(ts, dur):
+    with pytest.raises(ValueError, match="event 'odd': (ts|dur)=.* is not a number of microseconds"):
+        _ = Trace({"traceEvents": [event("odd", ts, dur)]}).slices
+
+
+# --- files that are not whole ---
+
+EVENTS = [event("aten::é", ts, 1, cat="cpu_op", text='"}, {[') for ts in range(3)]
+
+
+def pieces(form):
+    """A file's text before the events, one for each event, and after them."""
+    each = [("" if i == 0 else ",\n  ") + json.dumps(e, ensure_ascii=False) for i, e in enumerate(EVENTS)]
+    if form == "list":
+        return ["[\n", *each, "\n]"]
+    return ['{"schemaVersion": 1,\n "traceEvents": [\n  ', *each, '\n ], "roseinfer": {"steps": 3}\n}']
+
+
+@pytest.mark.parametrize("form", ["list", "object"])
+def test_wherever_a_file_is_cut_its_whole_events_are_read(tmp_path, form):
+    head, *each, tail = (piece.encode() for piece in pieces(form))
+    content = b"".join([head, *each, tail])
+    ends = [len(head) + sum(map(len, each[: i + 1])) for i in range(3)]
+    path = tmp_path / "cut.json"
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        with pytest.raises(BrokenFile, match="not JSON"):
+            read_chrome_trace(path)
+        whole = read_whole_events(path)
+        count = sum(end <= size for end in ends)
+        if count == 0:
+            assert whole is None
+        else:
+            assert whole.data["traceEvents"] == EVENTS[:count]
+            assert whole.data.get("schemaVersion") == (1 if form == "object" else None)
+            assert (whole.num_bytes, whole.lost_bytes) == (size, size - ends[count - 1])
+
+
+def test_a_gzip_that_ends_early_gives_the_events_that_it_holds(tmp_path):
+    content = "".join(pieces("object")).encode()
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(gzip.compress(content, mtime=0)[:-4])  # only the checksum is cut off
+    assert read_whole_events(path) == (json.loads(content), len(content), 0)
+    stored = gzip.compress(content, compresslevel=0, mtime=0)  # so that as many bytes of JSON are missing
+    path.write_bytes(stored[: -8 - 20])
+    whole = read_whole_events(path)
+    assert whole.data == {"schemaVersion": 1, "traceEvents": EVENTS}
+    assert (whole.num_bytes, whole.lost_bytes) == (len(content) - 20, len(pieces("object")[-1]) - 20)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"hello", b'{"cells": [1, 2', b"[1, 2, 3", b"\xff\xfe[{}", gzip.compress(b"[" * 99, mtime=0)[:20] + b"damaged"],
+)
+def test_nothing_is_read_from_what_never_was_a_trace(tmp_path, content):
+    (tmp_path / "t.json").write_bytes(content)
+    assert read_whole_events(tmp_path / "t.json") is None
 
 
 # --- timeline ---

@@ -11,16 +11,21 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+GZIP_MAGIC = b"\x1f\x8b"
+
 
 class Slice(NamedTuple):
-    """One complete event (ph == "X"). ts and dur in ns; pid and tid None where the file has a label there."""
+    """One complete event (ph == "X"). ts and dur in ns.
+
+    pid and tid are the file's numbers. A label there ("stream 7"), or nothing, gets a number of its own below 0.
+    """
 
     ts: int
     dur: int
     cat: str
     name: str
-    tid: int | None
-    pid: int | None
+    tid: int
+    pid: int
     args: dict[str, Any] | None
 
     @property
@@ -28,19 +33,23 @@ class Slice(NamedTuple):
         return self.ts + self.dur
 
 
+class BrokenFile(ValueError):
+    """The file is not whole JSON: it was cut off or damaged, or it never was JSON."""
+
+
 def read_chrome_trace(path: str | Path) -> dict[str, Any]:
-    """The parsed trace, gzipped or not. FileNotFoundError if missing, ValueError if not a Chrome trace."""
+    """The parsed trace, gzipped or not. Raises FileNotFoundError, BrokenFile, or ValueError if not a Chrome trace."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r}: there is no such trace file")
     raw = path.read_bytes()
     try:
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        text = gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw
         data = json.loads(text)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"path={str(path)!r}: damaged gzip file ({error})") from error
-    except ValueError as error:
-        raise ValueError(f"path={str(path)!r}: not JSON ({error})") from error
+        raise BrokenFile(f"path={str(path)!r}: damaged gzip file ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise BrokenFile(f"path={str(path)!r}: not JSON ({error})") from error
     return as_chrome_trace(data, where=f"path={str(path)!r}")
 
 
@@ -50,7 +59,7 @@ def as_chrome_trace(data: Any, where: str) -> dict[str, Any]:
         data = {"traceEvents": data}
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         raise ValueError(f"{where}: not a Chrome trace; expected an object with a list 'traceEvents'")
-    if not any(map(_is_complete, data["traceEvents"])):
+    if not any(map(is_complete, data["traceEvents"])):
         raise ValueError(f"{where}: the trace has no complete events (ph 'X'); was anything profiled?")
     return data
 
@@ -69,31 +78,51 @@ def gzipped(data: dict[str, Any]) -> bytes:
 
 
 def complete_slices(data: dict[str, Any]) -> list[Slice]:
-    """All complete events in time order, an enclosing event before those it encloses."""
+    """All complete events in time order, an enclosing event before those it encloses.
+
+    Raises ValueError, naming the event, for a time that is no finite number.
+    """
+    numbers: dict[str, int] = {}
     slices = [
         Slice(
-            ts=round(event["ts"] * 1000),
-            dur=round(event.get("dur", 0) * 1000),
-            cat=event.get("cat") or "",
+            ts=_nanoseconds(event, "ts"),
+            dur=_nanoseconds(event, "dur"),
+            cat=str(event.get("cat") or ""),
             name=str(event.get("name", "")),
-            tid=_integer(event.get("tid")),
-            pid=_integer(event.get("pid")),
+            tid=_number(event.get("tid"), numbers),
+            pid=_number(event.get("pid"), numbers),
             args=event.get("args"),
         )
         for event in data["traceEvents"]
-        if _is_complete(event)
+        if is_complete(event)
     ]
     slices.sort(key=lambda event: (event.ts, -event.dur))
     return slices
+
+
+def is_complete(event: Any) -> bool:
+    """Whether it is an event with a start and a duration, as opposed to a label, an arrow or an instant."""
+    return isinstance(event, dict) and event.get("ph") == "X" and "ts" in event
 
 
 def _encoded(data: dict[str, Any]) -> bytes:
     return json.dumps(data, separators=(",", ":")).encode()
 
 
-def _is_complete(event: Any) -> bool:
-    return isinstance(event, dict) and event.get("ph") == "X" and "ts" in event
+def _nanoseconds(event: dict[str, Any], field: str) -> int:
+    """To the nanosecond while a float holds it, which ts * 1000 would lose first (from 50 days of microseconds on)."""
+    us = event.get(field, 0)
+    try:
+        whole = int(us)
+        return whole * 1000 + round((us - whole) * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"event {event.get('name')!r}: {field}={us!r} is not a number of microseconds") from None
 
 
-def _integer(label: Any) -> int | None:
-    return label if isinstance(label, int) else None
+def _number(label: Any, numbers: dict[str, int]) -> int:
+    """The label if it is a number that fits 64 bits, also one in quotes; else one for each label, kept in `numbers`."""
+    if isinstance(label, str) and label.isdecimal():
+        label = int(label)
+    if isinstance(label, int) and 0 <= label < 2**63:
+        return label
+    return numbers.setdefault(str(label), -1 - len(numbers))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roseinfer.checks import unknown_name
+
 from .chrome import Slice, as_chrome_trace, complete_slices, read_chrome_trace, write_chrome_trace
+from .sql_errors import explain
 from .tables import Table
 
 if TYPE_CHECKING:
@@ -109,23 +113,33 @@ class Trace:
         """Run one read query (DuckDB) over the table `slice`.
 
         Columns, named as in Perfetto: id, ts and dur in ns, cat, name, tid, pid, args (JSON). A query cannot
-        write, nor reach files or Python variables. Raises ValueError with DuckDB's message and the query.
+        write, nor reach files or Python variables. Raises ValueError with DuckDB's message, the query and the place.
         """
+        with self._result(query) as result:
+            return result.df()
+
+    def rows(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """As `sql`, but the column names and the rows as DuckDB has them: integers of any size, None for NULL."""
+        with self._result(query) as result:
+            return [column[0] for column in result.description], result.fetchall()
+
+    @contextmanager
+    def _result(self, query: str) -> Iterator[duckdb.DuckDBPyConnection]:
         import duckdb
 
         try:
-            statements = duckdb.extract_statements(query)
+            statements = self._db.extract_statements(query)
             kinds = duckdb.StatementType
             # PIVOT is parsed as MULTI; whatever else that may hold, the transaction below cannot write.
             if len(statements) != 1 or statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):
                 raise ValueError(f"query must be one SELECT, got:\n{query.strip()}")
             self._db.execute("BEGIN TRANSACTION READ ONLY")
             try:
-                return self._db.execute(query).df()
+                yield self._db.execute(query)
             finally:
                 self._db.execute("ROLLBACK")
         except duckdb.Error as error:
-            raise ValueError(f"{error}\n\nThe query was:\n{query.strip()}") from error
+            raise ValueError(explain(error, query)) from error
 
     @cached_property
     def _db(self) -> duckdb.DuckDBPyConnection:
@@ -133,7 +147,6 @@ class Trace:
         import pandas as pd
 
         frame = pd.DataFrame(self.slices, columns=Slice._fields)
-        frame = frame.astype({"tid": "Int64", "pid": "Int64"})
         frame["args"] = [json.dumps(event.args) if event.args else None for event in self.slices]
         frame["id"] = range(len(frame))
         db = duckdb.connect(":memory:")
@@ -143,7 +156,7 @@ class Trace:
             "SELECT id, ts, dur, cat, name, tid, pid, TRY_CAST(args AS JSON) AS args FROM events ORDER BY id"
         )
         db.unregister("events")
-        for setting in ("python_enable_replacements=false", "enable_external_access=false"):
+        for setting in ("python_enable_replacements=false", "enable_external_access=false", "errors_as_json=true"):
             db.execute(f"SET {setting}")
         db.execute("SET lock_configuration=true")
         return db
@@ -234,12 +247,18 @@ class Trace:
         for event in self.slices:
             if event.name == name and event.cat == cat:
                 return event
-        raise ValueError(f"no span {name!r} of cat {cat!r} in this trace; it has {self._span_names(cat)}")
+        raise ValueError(f"no span {unknown_name(name, self._some_span_names(cat))}")
 
     def _require_spans(self, prefix: str) -> None:
-        names = self._span_names(HOST_SPAN)
+        names = self._some_span_names(HOST_SPAN)
         if not any(name.startswith(prefix) for name in names):
             raise ValueError(f"no span starts with prefix={prefix!r} in this trace; it has {names}")
+
+    def _some_span_names(self, cat: str) -> list[str]:
+        """ValueError if there are none."""
+        if names := self._span_names(cat):
+            return names
+        raise ValueError(f"this trace has no span (cat {cat!r}): label a step with torch.profiler.record_function")
 
     def _span_names(self, cat: str) -> list[str]:
         return list(dict.fromkeys(event.name for event in self.slices if event.cat == cat))
