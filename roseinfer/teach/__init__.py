@@ -31,7 +31,7 @@ _HOME = {
     "draw_gather": "pictures",
     "draw_append": "pictures",
     "course_map": "course",
-    "data_sheet": "data_sheets",
+    "data_sheet": ".data_sheets",
     "post_facts": ".posts",
     "post_table": ".posts",
     "beside_post": ".posts",
