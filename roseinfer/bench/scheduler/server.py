@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.checks import require_count, unknown_name
 from roseinfer.generate import commit
 from roseinfer.models import Model
@@ -22,7 +23,6 @@ from roseinfer.stage import Stage
 from .workload import Workload
 
 MODES = ("naive", "offline", "online")
-BLOCK_SIZE = 64
 Clock = Callable[[], float]
 
 

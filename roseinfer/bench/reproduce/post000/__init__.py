@@ -6,7 +6,7 @@ layer (stage 03). Both are profiled, as the post's runs were; a race without the
 
 from __future__ import annotations
 
-from roseinfer.bench.scheduler.server import BLOCK_SIZE
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.engine_config import EngineConfig
 from roseinfer.posts import post_facts
 

@@ -7,9 +7,9 @@ from statistics import median
 
 import pandas as pd
 
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.scheduler.output import run_figures
-from roseinfer.bench.scheduler.server import BLOCK_SIZE
 from roseinfer.models.load import shape_of
 from roseinfer.posts import POSTS, post_facts, post_table
 from roseinfer.profiling import Trace, decode_floor, measure_machine

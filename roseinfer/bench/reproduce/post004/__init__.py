@@ -5,7 +5,7 @@ Before: block tables built anew on every step (stage 05). After: a sequence's ro
 
 from __future__ import annotations
 
-from roseinfer.bench.scheduler.server import BLOCK_SIZE
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.engine_config import EngineConfig
 from roseinfer.posts import post_facts
 

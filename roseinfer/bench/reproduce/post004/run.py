@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.scheduler import ServerRun, Workload, serve
-from roseinfer.bench.scheduler.server import BLOCK_SIZE
 from roseinfer.bench.table_steps import table_steps
 from roseinfer.benchmark_scheduler import workload
 from roseinfer.models import Model, load_model

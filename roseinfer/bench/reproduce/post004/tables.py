@@ -7,8 +7,8 @@ from collections import Counter
 
 from matplotlib.figure import Figure
 
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.scheduler import Stat, summarize
-from roseinfer.bench.scheduler.server import BLOCK_SIZE
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.models.load import shape_of
 from roseinfer.posts import post_facts, post_table
