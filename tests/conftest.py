@@ -6,6 +6,7 @@ import os
 
 # The models of these tests are on the CPU, on a machine with a GPU too. Before anything of roseinfer is imported.
 os.environ.setdefault("ROSEINFER_TRITON", "interpret")
+os.environ["ROSEINFER_PROGRESS"] = "off"  # what tests check is nobody's progress
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from wrong_answers import assert_refused, wrong_answers
 
 from roseinfer import teach
 from roseinfer.generate import begin, decode_step
@@ -57,29 +58,39 @@ def blocks_repeated(tables, longest, size):
     return padded(tables, longest, size)[:, :1].expand_as(blocks), slots
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda tables, longest, size: right_indices(tables, longest, size)[0], "expected a pair (blocks, slots)"),
-        (lambda tables, longest, size: (tables, [0]), "expected two tensors, got list and list"),
-        (lambda tables, longest, size: right_indices(tables, longest, size)[::-1], "the wrong way round"),
-        (slots_for_each_sequence, "slots has shape (3, 11), expected (11,): the slot of token t is the same"),
-        (quotient_and_rest_swapped, "slots holds t // block_size"),
-        (fractions, "slots is floating point"),
-        (narrow, "blocks: dtype int32, expected int64"),
-        (lambda tables, longest, size: right_indices(tables, longest, size, fill=-1), "read from the end of the pool"),
-        (lambda tables, longest, size: right_indices(tables, longest, size, fill=1), "first at (1, 8): got 1"),
-        (whole_blocks, "blocks: shape (3, 12), expected (3, 11)"),
-        (blocks_repeated, "first at (0, 4): got 4, expected 1"),
-    ],
-    ids=[
-        "one tensor", "lists", "swapped", "slots by sequence", "quotient", "fractions", "int32", "minus one",
-        "fill one", "whole blocks", "first block",
-    ],
-)  # fmt: skip
+@wrong_answers(
+    "04.1",
+    {
+        "one tensor": (
+            lambda tables, longest, size: right_indices(tables, longest, size)[0],
+            "expected a pair (blocks, slots)",
+        ),
+        "lists": (lambda tables, longest, size: (tables, [0]), "expected two tensors, got list and list"),
+        "the wrong way round": (
+            lambda tables, longest, size: right_indices(tables, longest, size)[::-1],
+            "the wrong way round",
+        ),
+        "slots by sequence": (
+            slots_for_each_sequence,
+            "slots has shape (3, 11), expected (11,): the slot of token t is the same",
+        ),
+        "quotient for rest": (quotient_and_rest_swapped, "slots holds t // block_size"),
+        "fractions": (fractions, "slots is floating point"),
+        "int32": (narrow, "blocks: dtype int32, expected int64"),
+        "minus one where no block is": (
+            lambda tables, longest, size: right_indices(tables, longest, size, fill=-1),
+            "read from the end of the pool",
+        ),
+        "one where no block is": (
+            lambda tables, longest, size: right_indices(tables, longest, size, fill=1),
+            "first at (1, 8): got 1",
+        ),
+        "whole blocks": (whole_blocks, "blocks: shape (3, 12), expected (3, 11)"),
+        "first block alone": (blocks_repeated, "first at (0, 4): got 4, expected 1"),
+    },
+)
 def test_wrong_indices(answer, message):
-    verdict = check("04.1", answer)
-    assert not verdict and message in repr(verdict)
+    assert_refused("04.1", answer, message)
 
 
 def slots_at(offset, flat=lambda block, slot, size: block * size + slot):
@@ -94,28 +105,35 @@ def in_last_block(tables, num_cached, size):
     return torch.tensor([row[-1] * size + n % size for row, n in zip(tables, num_cached, strict=True)])
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (slots_at(-1), "sequence 0 with blocks [9, 1], 3 cached, block size 4: 38, expected 39: there lies token 2"),
-        (
+@wrong_answers(
+    "04.2",
+    {
+        "the newest cached token": (
+            slots_at(-1),
+            "sequence 0 with blocks [9, 1], 3 cached, block size 4: 38, expected 39: there lies token 2",
+        ),
+        "the token behind": (
             slots_at(1),
             "sequence 0 with blocks [9, 1], 3 cached, block size 4: 4, expected 39: that leaves the slot of token 3",
         ),
-        (in_last_block, "sequence 0 with blocks [9, 1], 3 cached, block size 4: 7, expected 39: that is in the last"),
-        (lambda tables, num_cached, size: torch.tensor(num_cached), "its block has to be looked up in the table"),
-        (slots_at(0, lambda block, slot, size: block + slot), "a block is block_size slots long"),
-        (slots_at(0, lambda block, slot, size: block), "that is the block alone"),
-        (lambda tables, num_cached, size: [19, 20, 29], "expected a tensor, got list"),
-        (lambda tables, n, size: slots_at(0)(tables, n, size)[:, None], "shape (3, 1), expected (3,)"),
-        (lambda tables, n, size: slots_at(0)(tables, n, size).float(), "dtype float32, expected int64"),
-        (lambda tables, n, size: slots_at(0)(tables, n, size).int(), "dtype int32, expected int64"),
-    ],
-    ids=["before", "behind", "last block", "position", "sum", "block", "list", "column", "float", "int32"],
+        "last block of the table": (
+            in_last_block,
+            "sequence 0 with blocks [9, 1], 3 cached, block size 4: 7, expected 39: that is in the last",
+        ),
+        "the token's number": (
+            lambda tables, num_cached, size: torch.tensor(num_cached),
+            "its block has to be looked up in the table",
+        ),
+        "block + slot": (slots_at(0, lambda block, slot, size: block + slot), "a block is block_size slots long"),
+        "block alone": (slots_at(0, lambda block, slot, size: block), "that is the block alone"),
+        "a list": (lambda tables, num_cached, size: [19, 20, 29], "expected a tensor, got list"),
+        "a column": (lambda tables, n, size: slots_at(0)(tables, n, size)[:, None], "shape (3, 1), expected (3,)"),
+        "fp32": (lambda tables, n, size: slots_at(0)(tables, n, size).float(), "dtype float32, expected int64"),
+        "int32": (lambda tables, n, size: slots_at(0)(tables, n, size).int(), "dtype int32, expected int64"),
+    },
 )
 def test_wrong_slots(answer, message):
-    verdict = check("04.2", answer)
-    assert not verdict and message in repr(verdict)
+    assert_refused("04.2", answer, message)
 
 
 class OneMore(VectorizedGather):
@@ -208,22 +226,23 @@ class StillCats(VectorizedGather):
         return super().build(seqs)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (Forgets, "is the new token in its column before attention reads?"),
-        (WritesOwnColumn, "equal lengths are right, mixed ones not: sequence"),
-        (OverwritesAtEdge, "wrong where the last column starts a new one (block size 4): sequence"),
-        (StillCats, "the step makes 4 cats; the budget is 0"),
-        (CopiesAgain, "Is what was gathered copied once more?"),
-        (LastBlockAgain, "Is what was gathered copied once more?"),
-        ([VectorizedGather], "expected a subclass of a stage"),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+@wrong_answers(
+    "04.3",
+    {
+        "new token forgotten": (Forgets, "is the new token in its column before attention reads?"),
+        "new token in its own column": (WritesOwnColumn, "equal lengths are right, mixed ones not: sequence"),
+        "new token over the block before": (
+            OverwritesAtEdge,
+            "wrong where the last column starts a new one (block size 4): sequence",
+        ),
+        "still the cat of stage 03": (StillCats, "the step makes 4 cats; the budget is 0"),
+        "gathered, then copied": (CopiesAgain, "Is what was gathered copied once more?"),
+        "column indexed again": (LastBlockAgain, "Is what was gathered copied once more?"),
+        "an instance": ([VectorizedGather], "expected a subclass of a stage"),
+    },
 )
 def test_a_wrong_stage(small, answer, message):
-    verdict = check("04.3", answer, model=small)
-    assert not verdict and message in repr(verdict)
+    assert_refused("04.3", answer, message, model=small)
 
 
 def test_a_stage_without_a_cat(small):

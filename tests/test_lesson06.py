@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from wrong_answers import assert_refused, wrong_answers
 
 from roseinfer.generate import begin, decode_step
 from roseinfer.sequence import SamplingParams
@@ -25,46 +26,54 @@ def search(new_cache, block_lists=BLOCK_LISTS):
     return None
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda L, lengths, size: L * len(lengths), "8: that is every row"),
-        (lambda L, lengths, size: L * sum((n + 1) % size == 0 for n in lengths), "one slot left still takes"),
-        (lambda L, lengths, size: sum(n % size == 0 for n in lengths), "each of them has a row in every layer"),
-        (lambda L, lengths, size: L * sum(n // size for n in lengths), "4 is too high"),
-        (lambda L, lengths, size: L * any(n % size == 0 for n in lengths), "lengths [15, 16, 31, 32, 47]"),
-        (lambda L, lengths, size: print(L), "is a `return` missing?"),
-    ],
-    ids=["all rows", "off by one", "no layers", "all blocks", "any", "nothing"],
+@wrong_answers(
+    "06.1",
+    {
+        "all rows": (lambda L, lengths, size: L * len(lengths), "8: that is every row"),
+        "a step too early": (
+            lambda L, lengths, size: L * sum((n + 1) % size == 0 for n in lengths),
+            "one slot left still takes",
+        ),
+        "no layers": (
+            lambda L, lengths, size: sum(n % size == 0 for n in lengths),
+            "each of them has a row in every layer",
+        ),
+        "all blocks": (lambda L, lengths, size: L * sum(n // size for n in lengths), "4 is too high"),
+        "one sequence at an edge for all": (
+            lambda L, lengths, size: L * any(n % size == 0 for n in lengths),
+            "lengths [15, 16, 31, 32, 47]",
+        ),
+        "printed": (lambda L, lengths, size: print(L), "is a `return` missing?"),
+    },
 )
 def test_wrong_rows_of_a_step(answer, message):
-    verdict = check("06.1", answer)
-    assert not verdict and message in repr(verdict)
+    assert_refused("06.1", answer, message)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda new_cache: None if new_cache() else None, "key = the length: you found no pair"),
-        (lambda new_cache: ([0], [1]), "key = the last id: after row([0]), row([1]) is [1], and that is right"),
-        (lambda new_cache: ([0, 0], [1, 1]), "[0, 0] names a block twice"),
-        (lambda new_cache: ([0], [7]), "[7] is no list of 1 to 3 ids from 0 to 4"),
-        (lambda new_cache: [0], "expected a pair of block lists or None, got [0]"),
-        (
+@wrong_answers(
+    "06.2",
+    {
+        "never a pair": (lambda new_cache: None if new_cache() else None, "key = the length: you found no pair"),
+        "one pair for every key": (
+            lambda new_cache: ([0], [1]),
+            "key = the last id: after row([0]), row([1]) is [1], and that is right",
+        ),
+        "an id twice": (lambda new_cache: ([0, 0], [1, 1]), "[0, 0] names a block twice"),
+        "an id out of range": (lambda new_cache: ([0], [7]), "[7] is no list of 1 to 3 ids from 0 to 4"),
+        "one block list": (lambda new_cache: [0], "expected a pair of block lists or None, got [0]"),
+        "lists of three left out": (
             lambda new_cache: search(new_cache, [b for b in BLOCK_LISTS if len(b) < 3]),
             "key = (length, first id, last id): you found no pair",
         ),
-        (
+        "equal lengths alone": (
             lambda new_cache: search(new_cache, [b for b in BLOCK_LISTS if len(b) == 3]),
             "key = the ids as the digits of a number: you found no pair",
         ),
-        (lambda new_cache: search(new_cache) or ([0], [1]), "key = all ids: after row([0])"),
-    ],
-    ids=["none", "fixed", "twice", "no id", "no pair", "short lists", "one length", "never None"],
+        "a pair for a sound key": (lambda new_cache: search(new_cache) or ([0], [1]), "key = all ids: after row([0])"),
+    },
 )
 def test_wrong_searches(answer, message):
-    verdict = check("06.2", answer)
-    assert not verdict and message in repr(verdict)
+    assert_refused("06.2", answer, message)
 
 
 @pytest.mark.parametrize("name", UNSOUND)
@@ -147,25 +156,32 @@ class BuildsAllOnAChange(ByVersions):
         super().build_block_tables(seqs, out)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (ByTheBatch, "when a sequence takes a new block (its list grows in place), row 0 of layer 0 begins [0, 1, 0]"),
-        (ByTheEnginesOwnLists, "when a sequence takes a new block (its list grows in place), row 0 of layer 0"),
-        (ByTheSet, "when the batch comes in another order, row 0"),
-        (ByTheNewest, "when the batch comes in another order, row 0"),
-        (ByRowsBuilt, "when the batch comes in another order, row 0"),
-        (BlockTable, "a step on which nothing changes builds 8 rows, the budget is 0"),
-        (BlockTableCache, "1 aten::stack too many (1, the budget is 0)"),
-        (CopiesRow, "4 aten::copy_ too many (4, the budget is 0)"),
-        (BuildsAllOnAChange, "one of 3 sequences takes a new block, and 6 rows are built; the budget is 2"),
-        ("OnlyWhenChanged", "expected a subclass of BlockTableCache"),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+@wrong_answers(
+    "06.3",
+    {
+        "by the batch": (
+            ByTheBatch,
+            "when a sequence takes a new block (its list grows in place), row 0 of layer 0 begins [0, 1, 0]",
+        ),
+        "by the engine's own lists": (
+            ByTheEnginesOwnLists,
+            "when a sequence takes a new block (its list grows in place), row 0 of layer 0",
+        ),
+        "by the set of versions": (ByTheSet, "when the batch comes in another order, row 0"),
+        "by the newest version": (ByTheNewest, "when the batch comes in another order, row 0"),
+        "by the rows built": (ByRowsBuilt, "when the batch comes in another order, row 0"),
+        "as stage 05 does it": (BlockTable, "a step on which nothing changes builds 8 rows, the budget is 0"),
+        "as stage 06 does it": (BlockTableCache, "1 aten::stack too many (1, the budget is 0)"),
+        "rows copied one by one": (CopiesRow, "4 aten::copy_ too many (4, the budget is 0)"),
+        "all rows built on a change": (
+            BuildsAllOnAChange,
+            "one of 3 sequences takes a new block, and 6 rows are built; the budget is 2",
+        ),
+        "the class's name": ("OnlyWhenChanged", "expected a subclass of BlockTableCache"),
+    },
 )
 def test_wrong_ways_to_build_nothing(small, answer, message):
-    verdict = check("06.3", answer, model=small)
-    assert not verdict and message in repr(verdict)
+    assert_refused("06.3", answer, message, model=small)
 
 
 def test_versions_are_a_right_way(small):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from wrong_answers import assert_refused, wrong_answers
 
 from roseinfer import triton_mode
 from roseinfer.generate import begin
@@ -64,23 +65,28 @@ def merge_in_place(a, b):
     return merged
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda a, b: merge(a, b, total_shrinks=False), "two states: total is the plain sum of both"),
-        (lambda a, b: merge(a, b, acc_shrinks=False), "two states: acc is the plain sum of both"),
-        (lambda a, b: (torch.minimum(a[0], b[0]), *merge(a, b)[1:]), "two states: top: 3 of 3 values differ"),
-        (merge_to_nan, "two states that have seen nothing: total is NaN"),
-        (merge_unshifted, "scores of several hundred: total is not finite"),
-        (merge_normalised, "acc is divided by total already"),
-        (merge_in_place, "a state that was handed in has changed"),
-        (lambda a, b: merge(a, b)[:2], "expected (top, total, acc)"),
-        (lambda a, b: a, "two states: top: 3 of 3 values differ"),
-    ],
+@wrong_answers(
+    "07.1",
+    {
+        "total not shrunk": (
+            lambda a, b: merge(a, b, total_shrinks=False),
+            "two states: total is the plain sum of both",
+        ),
+        "acc not shrunk": (lambda a, b: merge(a, b, acc_shrinks=False), "two states: acc is the plain sum of both"),
+        "the smaller top": (
+            lambda a, b: (torch.minimum(a[0], b[0]), *merge(a, b)[1:]),
+            "two states: top: 3 of 3 values differ",
+        ),
+        "NaN of two empty states": (merge_to_nan, "two states that have seen nothing: total is NaN"),
+        "not shifted by the top": (merge_unshifted, "scores of several hundred: total is not finite"),
+        "acc divided already": (merge_normalised, "acc is divided by total already"),
+        "merged in place": (merge_in_place, "a state that was handed in has changed"),
+        "total and top alone": (lambda a, b: merge(a, b)[:2], "expected (top, total, acc)"),
+        "the first state alone": (lambda a, b: a, "two states: top: 3 of 3 values differ"),
+    },
 )
 def test_a_wrong_merge(answer, message):
-    verdict = check("07.1", answer)
-    assert not verdict and message in repr(verdict)
+    assert_refused("07.1", answer, message)
 
 
 def test_the_merge_that_the_wrong_ones_are_made_from_is_right():
@@ -103,29 +109,40 @@ def with_part(index, part):
     return answer
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (with_part(0, lambda lengths, h, d, t, w: len(lengths)), "a program for each of its KV heads"),
-        (with_part(1, lambda lengths, h, d, t, w: max(lengths) // t), "the last tile counts, full or not"),
-        (with_part(1, lambda lengths, h, d, t, w: sum(-(-n // t) for n in lengths)), "the longest counts"),
-        (with_part(2, lambda lengths, h, d, t, w: sum(lengths) * h * d * w), "K and V are both loaded"),
-        (
+@wrong_answers(
+    "07.2",
+    {
+        "a program for each sequence": (
+            with_part(0, lambda lengths, h, d, t, w: len(lengths)),
+            "a program for each of its KV heads",
+        ),
+        "full tiles alone": (
+            with_part(1, lambda lengths, h, d, t, w: max(lengths) // t),
+            "the last tile counts, full or not",
+        ),
+        "tiles of all sequences": (
+            with_part(1, lambda lengths, h, d, t, w: sum(-(-n // t) for n in lengths)),
+            "the longest counts",
+        ),
+        "K without V": (with_part(2, lambda lengths, h, d, t, w: sum(lengths) * h * d * w), "K and V are both loaded"),
+        "whole tiles loaded": (
             with_part(2, lambda lengths, h, d, t, w: sum(-(-n // t) * t for n in lengths) * 2 * h * d * w),
             "a masked load reads nothing",
         ),
-        (
+        "padded to the longest": (
             with_part(2, lambda lengths, h, d, t, w: max(lengths) * len(lengths) * 2 * h * d * w),
             "nobody is padded to the longest",
         ),
-        (with_part(2, lambda lengths, h, d, t, w: sum(lengths) * 2 * h * d), "those are values, not bytes"),
-        (with_part(2, lambda lengths, h, d, t, w: 7), "bytes is not 7: walk through one program"),
-        (lambda *arguments: 7, "expected (programs, tiles, bytes), got 7"),
-    ],
+        "values for bytes": (
+            with_part(2, lambda lengths, h, d, t, w: sum(lengths) * 2 * h * d),
+            "those are values, not bytes",
+        ),
+        "a guess": (with_part(2, lambda lengths, h, d, t, w: 7), "bytes is not 7: walk through one program"),
+        "one number": (lambda *arguments: 7, "expected (programs, tiles, bytes), got 7"),
+    },
 )
 def test_a_wrong_cost(answer, message):
-    verdict = check("07.2", answer)
-    assert not verdict and message in repr(verdict)
+    assert_refused("07.2", answer, message)
 
 
 # 07.3
@@ -165,36 +182,64 @@ def spoiled(tmp_path, monkeypatch):
     return make
 
 
-WRONG_KERNELS = [
-    ("total = 1.0", "total = 0.0", "nothing cached: the answer is v of the new token"),
-    (" * scale", "", "one full block each, the new token's score the largest: the scores are not multiplied"),
-    ("block = tl.load(block_table + seq * table_row + start // BLOCK_SIZE)", "block = (seq * 0 + start // BLOCK_SIZE)",
-     "the id stands in block_table"),
-    ("v_cache + at", "k_cache + at", "one full block each, the new token's score the largest: "),
-    ("acc = acc * shrink", "acc = acc", "must shrink by exp(top - new_top)"),
-    ("total = total * shrink", "total = total", "must shrink by exp(top - new_top)"),
-    ("cached[:, None] & real", "(slot >= 0)[:, None] & real", "blocks that are not full: NaN came in"),
-    (", float(\"-inf\"))", ", 0.0)", "their score must be -inf"),
-    ("start + slot < num_cached", "start + slot < num_cached - 1", "last cached token is left out"),
-    ("start + slot < num_cached", "start + slot <= num_cached", "NaN came in"),
-    ("seq * table_row + start // BLOCK_SIZE", "seq * table_row", "every tile reads the sequence's first block"),
-    ("block_table + seq * table_row", "block_table", "every sequence reads the first sequence's blocks"),
-    ("head // (NUM_HEADS // NUM_KV_HEADS)", "head % NUM_KV_HEADS", "3 query heads each: a wrong KV head"),
-    ("(acc / total).to(out.dtype.element_ty), mask=real", "(acc / total).to(out.dtype.element_ty)",
-     "a store goes outside of every tensor; nearest is out"),
-    ("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]", "a head size of 80"),
-    ("values = tl.load(v_cache + at, mask=readable, other=0.0).to(tl.float32)",
-     "values = tl.load(v_cache + at, mask=readable, other=0.0).to(tl.float32)\n"
-     "        keys = tl.load(k_cache + at, mask=readable, other=0.0).to(tl.float32)",
-     "loaded 4 times for 2 query heads; the budget is 2"),
-]  # fmt: skip
+WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its place), what is said
+    "total from 0": (("total = 1.0", "total = 0.0"), "nothing cached: the answer is v of the new token"),
+    "not scaled": (
+        (" * scale", ""),
+        "one full block each, the new token's score the largest: the scores are not multiplied",
+    ),
+    "the index for the id": (
+        (
+            "block = tl.load(block_table + seq * table_row + start // BLOCK_SIZE)",
+            "block = (seq * 0 + start // BLOCK_SIZE)",
+        ),
+        "the id stands in block_table",
+    ),
+    "values are keys": (("v_cache + at", "k_cache + at"), "cached keys are summed up where cached values should be"),
+    "acc not shrunk": (("acc = acc * shrink", "acc = acc"), "must shrink by exp(top - new_top)"),
+    "total not shrunk": (("total = total * shrink", "total = total"), "must shrink by exp(top - new_top)"),
+    "slots not masked": (
+        ("cached[:, None] & real", "(slot >= 0)[:, None] & real"),
+        "blocks that are not full: NaN came in",
+    ),
+    "masked slots score 0": ((', float("-inf"))', ", 0.0)"), "their score must be -inf"),
+    "last cached token left out": (
+        ("start + slot < num_cached", "start + slot < num_cached - 1"),
+        "last cached token is left out",
+    ),
+    "a token too many": (("start + slot < num_cached", "start + slot <= num_cached"), "NaN came in"),
+    "first block again and again": (
+        ("seq * table_row + start // BLOCK_SIZE", "seq * table_row"),
+        "every tile reads the sequence's first block",
+    ),
+    "first sequence's row": (
+        ("block_table + seq * table_row", "block_table"),
+        "every sequence reads the first sequence's blocks",
+    ),
+    "KV heads dealt out": (
+        ("head // (NUM_HEADS // NUM_KV_HEADS)", "head % NUM_KV_HEADS"),
+        "3 query heads each: a wrong KV head",
+    ),
+    "store not masked": (
+        ("(acc / total).to(out.dtype.element_ty), mask=real", "(acc / total).to(out.dtype.element_ty)"),
+        "a store goes outside of every tensor; nearest is out",
+    ),
+    "padded width for stride": (("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]"), "a head size of 80"),
+    "keys loaded twice": (
+        (
+            "values = tl.load(v_cache + at, mask=readable, other=0.0).to(tl.float32)",
+            "values = tl.load(v_cache + at, mask=readable, other=0.0).to(tl.float32)\n"
+            "        keys = tl.load(k_cache + at, mask=readable, other=0.0).to(tl.float32)",
+        ),
+        "loaded 4 times for 2 query heads; the budget is 2",
+    ),
+}
 
 
 @interpreted
-@pytest.mark.parametrize(("old", "new", "message"), WRONG_KERNELS, ids=[str(i) for i in range(len(WRONG_KERNELS))])
-def test_a_wrong_kernel(spoiled, old, new, message):
-    verdict = check("07.3", spoiled((old, new)), launch=launch)
-    assert not verdict and message in repr(verdict)
+@wrong_answers("07.3", WRONG_KERNELS)
+def test_a_wrong_kernel(spoiled, answer, message):
+    assert_refused("07.3", spoiled(answer), message, launch=launch)
 
 
 @interpreted

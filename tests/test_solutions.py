@@ -48,12 +48,14 @@ SET_UP = """\
 from roseinfer.teach import check
 from roseinfer.teach.exercise import Wrong, exercise
 
-@exercise("99.1", title="Twice", minutes=1, difficulty=1, task="Double `x`.", hints=("Add.", "x + x"))
+FACTS = {"minutes": 1, "difficulty": 1, "importance": 1, "hints": ("Read.", "Count.", "Add.")}
+
+@exercise("99.1", title="Twice", task="Double `x`.", **FACTS)
 def twice(answer):
     if answer(21) != 42:
         raise Wrong("not twice")
 
-@exercise("99.2", title="How many", minutes=1, difficulty=1, task="Count.", hints=("12", "12 * 2"))
+@exercise("99.2", title="How many", task="Count.", **FACTS)
 def how_many(answer):
     if answer != 24:
         raise Wrong(f"{answer} is too low")

@@ -204,7 +204,7 @@ def test_prediction_and_reveal_without_a_guess():
 )
 def test_reveal_says_how_far_off_a_guess_is(guess, remark):
     plain, shown = views(teach.reveal(teach.predict("copies", guess), torch.tensor(192)))
-    assert remark in shown
+    assert remark in shown and "inf" not in shown
     assert plain.endswith(f"guess     {guess:g}") and "formula" not in plain
 
 
@@ -235,7 +235,13 @@ def registry(monkeypatch):
 @pytest.fixture
 def swap(registry):
     @exercise(
-        "99.1", title="Swap", minutes=3, difficulty=2, task="Turn [H, T] into [T, H].\n\nUse `x`.", hints=("a", "b <c>")
+        "99.1",
+        title="Swap",
+        minutes=3,
+        difficulty=2,
+        importance=4,
+        task="Turn [H, T] into [T, H].\n\nUse `x`.",
+        hints=("a", "b <c>", "d"),
     )
     def check_swap(answer):
         x = torch.arange(6.0).reshape(2, 3)
@@ -312,21 +318,23 @@ def test_an_error_of_the_learners_is_told_with_its_line(swap):
 
 
 def test_hints_come_one_by_one(swap):
-    assert [repr(teach.hint("99.1")) for _ in range(3)] == [
-        "99.1 hint 1 of 2: a",
-        "99.1 hint 2 of 2: b <c>",
-        "99.1 hint 2 of 2: b <c>",
+    assert [repr(teach.hint("99.1")) for _ in range(4)] == [
+        "99.1 hint 1 of 3: a",
+        "99.1 hint 2 of 3: b <c>",
+        "99.1 hint 3 of 3: d",
+        "99.1 hint 3 of 3: d",
     ]
-    assert views(teach.hint("99.1", 1))[0] == "99.1 hint 1 of 2: a"
-    with pytest.raises(ValueError, match="number must be 1 to 2 for 99.1, got 3"):
-        teach.hint("99.1", 3)
+    assert views(teach.hint("99.1", 1))[0] == "99.1 hint 1 of 3: a"
+    assert "the last one" in views(teach.hint("99.1", 3))[1] and "the last one" not in views(teach.hint("99.1", 2))[1]
+    with pytest.raises(ValueError, match="number must be 1 to 3 for 99.1, got 4"):
+        teach.hint("99.1", 4)
 
 
 def test_card_folds_its_hints(swap):
     plain, shown = views(teach.exercise("99.1"))
-    assert plain == "exercise 99.1: Swap\n3 minutes, difficulty 2 of 5"
-    assert "Use x." in shown and "b <c>" in shown
-    assert teach.exercise("99.1").to_html().count("<details><summary>Hint") == 2
+    assert plain == "exercise 99.1: Swap\n3 minutes, difficulty 2 of 5, importance 4 of 5"
+    assert "difficulty 2 of 5, importance 4 of 5" in shown and "Use x." in shown and "b <c>" in shown
+    assert teach.exercise("99.1").to_html().count("<details><summary>Hint") == 3
 
 
 def test_unknown_exercises_and_bad_registrations_are_refused(swap):
@@ -334,8 +342,8 @@ def test_unknown_exercises_and_bad_registrations_are_refused(swap):
         teach.check("98.1", 1)
     with pytest.raises(ValueError, match="must look like \"01.2\", got '1.2'"):
         teach.hint("1.2")
-    good = {"title": "t", "minutes": 1, "difficulty": 1, "task": "t", "hints": ("a", "b")}
-    for bad in ({"hints": ("a",)}, {"hints": "ab"}, {"difficulty": 6}, {"minutes": 0}):
+    good = {"title": "t", "minutes": 1, "difficulty": 1, "importance": 1, "task": "t", "hints": ("a", "b", "c")}
+    for bad in ({"hints": ("a", "b")}, {"hints": "abc"}, {"difficulty": 6}, {"importance": 0}, {"minutes": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
             exercise("99.2", **{**good, **bad})(print)
 

@@ -1,6 +1,6 @@
 """Exercises: registered by lessons, shown as cards, checked at once, with hints that come one by one.
 
-    @exercise("01.1", title="Bytes of the cache", minutes=5, difficulty=1, task="...", hints=("...", "..."))
+    @exercise("01.1", title="Bytes of the cache", minutes=5, difficulty=1, importance=4, task="...", hints=(...))
     def bytes_of_cache(answer):
         ...  # raise Wrong("what is mistaken"), or return for PASS
 
@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from . import journal
 from .attempt import describe_error, is_stub
-from .exercises import EXERCISE_ID, load_lesson
+from .exercises import EXERCISE_ID, lessons, load_lesson
 from .view import View, card, inline, prose
 
 Checker = Callable[..., None]
 
-HARDEST = 5
+SCALE = 5  # difficulty and importance go from 1 to this
+FEWEST_HINTS = 3
 
 
 class Wrong(Exception):
@@ -29,12 +31,16 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """task and hints: text for view.prose. difficulty: 1 to 5. checker: see the module's docstring."""
+    """task and hints: text for view.prose. checker: see the module's docstring.
+
+    difficulty and importance: 1 to 5. Important is what later lessons and real engines rest on.
+    """
 
     id: str
     title: str
     minutes: int
     difficulty: int
+    importance: int
     task: str
     hints: tuple[str, ...]
     checker: Checker
@@ -44,10 +50,11 @@ class Exercise:
             raise ValueError(f'id must look like "01.2", got {self.id!r}')
         if self.minutes < 1:
             raise ValueError(f"minutes must be at least 1, got {self.minutes!r} for {self.id}")
-        if self.difficulty not in range(1, HARDEST + 1):
-            raise ValueError(f"difficulty must be 1 to {HARDEST}, got {self.difficulty!r} for {self.id}")
-        if isinstance(self.hints, str) or len(self.hints) < 2:
-            raise ValueError(f"hints must be a tuple of at least 2, got {self.hints!r} for {self.id}")
+        for name in ("difficulty", "importance"):
+            if (value := getattr(self, name)) not in range(1, SCALE + 1):
+                raise ValueError(f"{name} must be 1 to {SCALE}, got {value!r} for {self.id}")
+        if isinstance(self.hints, str) or len(self.hints) < FEWEST_HINTS:
+            raise ValueError(f"hints must be a tuple of at least {FEWEST_HINTS}, got {self.hints!r} for {self.id}")
 
 
 _registered: dict[str, Exercise] = {}
@@ -55,12 +62,12 @@ _hints_shown: dict[str, int] = {}
 
 
 def exercise(
-    id: str, *, title: str, minutes: int, difficulty: int, task: str, hints: tuple[str, ...]
+    id: str, *, title: str, minutes: int, difficulty: int, importance: int, task: str, hints: tuple[str, ...]
 ) -> Callable[[Checker], Checker]:
     """Register the decorated checker. A second one of the same id takes the place of the first."""
 
     def register(checker: Checker) -> Checker:
-        _registered[id] = Exercise(id, title, minutes, difficulty, task, hints, checker)
+        _registered[id] = Exercise(id, title, minutes, difficulty, importance, task, hints, checker)
         return checker
 
     return register
@@ -74,6 +81,13 @@ def find(exercise_id: str) -> Exercise:
         siblings = sorted(known for known in _registered if known.startswith(exercise_id[:3]))
         raise ValueError(f"exercise_id={exercise_id!r} is unknown; its lesson has {', '.join(siblings) or 'none'}")
     return _registered[exercise_id]
+
+
+def find_all() -> list[Exercise]:
+    """Every exercise of every lesson, in their order."""
+    for lesson in lessons():
+        load_lesson(f"{lesson}.1")
+    return [_registered[id] for id in sorted(_registered)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,11 +118,17 @@ class Verdict(View):
 def check(exercise_id: str, answer: Any, **context: Any) -> Verdict:
     """Judge an answer: PASS, not attempted, or not yet with the mistake named. An error of the learner's becomes one.
 
-    context: what the checker needs from the notebook besides, such as the model or a stage.
-
-    Raises ValueError for an unknown exercise_id.
+    context: what the checker needs from the notebook besides, such as the model or a stage. An attempt is noted for
+    teach.progress. Raises ValueError for an unknown exercise_id.
     """
-    task = find(exercise_id)
+    # The learner's code is the code that shares its globals with the cell that called check.
+    verdict = _judge(find(exercise_id), answer, context, sys._getframe(1).f_globals)
+    if verdict.outcome != "not attempted":
+        journal.note_attempt(exercise_id, bool(verdict))
+    return verdict
+
+
+def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict[str, Any]) -> Verdict:
     if is_stub(answer):
         return Verdict(task, "not attempted")
     try:
@@ -118,8 +138,7 @@ def check(exercise_id: str, answer: Any, **context: Any) -> Verdict:
     except NotImplementedError:
         return Verdict(task, "not attempted")
     except Exception as error:
-        # The learner's code is the code that shares its globals with the cell that called check.
-        return Verdict(task, "not yet", describe_error(error, sys._getframe(1).f_globals))
+        return Verdict(task, "not yet", describe_error(error, namespace))
     return Verdict(task, "PASS")
 
 
@@ -158,19 +177,21 @@ class ExerciseCard(View):
 
     def __repr__(self) -> str:
         e = self.exercise
-        return f"exercise {e.id}: {e.title}\n{e.minutes} minutes, difficulty {e.difficulty} of {HARDEST}"
+        return f"exercise {e.id}: {e.title}\n{_facts(e)}"
 
     def to_html(self) -> str:
         e = self.exercise
-        dots = "●" * e.difficulty + "○" * (HARDEST - e.difficulty)
         hints = "".join(
             f"<details><summary>Hint {i}</summary>{prose(text)}</details>" for i, text in enumerate(e.hints, 1)
         )
-        facts = f"{e.minutes} minutes, difficulty {dots}"
         return card(
-            f"<p><b>Exercise {e.id}: {inline(e.title)}</b> <span class='rose-muted'>{facts}</span></p>"
+            f"<p><b>Exercise {e.id}: {inline(e.title)}</b> <span class='rose-muted'>{_facts(e)}</span></p>"
             f"{prose(e.task)}{hints}"
         )
+
+
+def _facts(e: Exercise) -> str:
+    return f"{e.minutes} minutes, difficulty {e.difficulty} of {SCALE}, importance {e.importance} of {SCALE}"
 
 
 def show_exercise(exercise_id: str) -> ExerciseCard:

@@ -71,7 +71,7 @@ def find_problems(nb: NotebookNode, solutions: dict[str, str]) -> list[str]:
 def _problems_of(nb: NotebookNode, exercise_id: str, stub: NotebookNode, solution: str | None) -> list[str]:
     problems = []
     try:
-        find(exercise_id)  # an Exercise without two hints cannot be made
+        find(exercise_id)  # an Exercise without three hints cannot be made
     except ValueError as error:
         problems.append(str(error))
     checks = check_cells(nb, exercise_id)

@@ -38,8 +38,8 @@ def _tokens(case: PagedCase, i: int, num_tokens: int, mistake: str) -> tuple[Ten
     index, slot = torch.arange(cut) // k_cache.size(1), torch.arange(cut) % k_cache.size(1)
     index = torch.zeros_like(index) if mistake == "first block" else index
     block = torch.tensor(table)[index]
-    if mistake == "v":
-        v, v_cache = k, k_cache
+    if mistake in ("v", "v_cache"):
+        v, v_cache = k if mistake == "v" else v, k_cache
     new = slice(i, i if mistake == "new" else i + 1)
     keys, values = torch.cat([k_cache[block, slot], k[new]]), torch.cat([v_cache[block, slot], v[new]])
     if mistake == "zeros":  # masked slots come as zeros, and weigh exp(0 - top)
@@ -53,6 +53,7 @@ MISTAKES = {
     "scale": "the scores are not multiplied by `scale`",
     "new": "the new token is left out: it is not in the cache yet, its key and value are k and v",
     "v": "the weighted sum is of keys: the values are in v and v_cache",
+    "v_cache": "cached keys are summed up where cached values should be: these are in v_cache",
     "head": "a wrong KV head: query head h belongs to KV head h // (NUM_HEADS // NUM_KV_HEADS)",
     "last": "each sequence's last cached token is left out: token < num_cached",
     "zeros": "slots behind the last token take part with a score of 0: their score must be -inf",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
 
 from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage
 
 from ..exercise import Wrong, exercise
-from ..explain import explain_tokens
+from ..explain import explain_counts, explain_number, explain_tokens
 
 SHAPE = ModelConfig(
     architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,
@@ -23,6 +27,7 @@ SHAPE = ModelConfig(
     title="Bytes of a KV cache",
     minutes=5,
     difficulty=1,
+    importance=5,
     task="How many bytes does the cache of `num_tokens` tokens take? Every layer keeps one K and one V "
     "vector of `head_dim` values for each key/value head.",
     hints=(
@@ -32,21 +37,21 @@ SHAPE = ModelConfig(
     ),
 )
 def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
-    for config in (SHAPE, replace(SHAPE, num_kv_heads=3), replace(SHAPE, num_layers=5, head_dim=80)):
+    for config in (replace(SHAPE, num_kv_heads=3), replace(SHAPE, num_layers=5, head_dim=80)):
         for num_tokens, width in ((1, 4), (100, 2)):
-            one = config.num_layers * config.num_kv_heads * config.head_dim * num_tokens * width
-            got, want = answer(config, num_tokens, width), 2 * one
-            if got == want:
-                continue
-            causes = {
-                one: "one of the two tensors is missing: K and V are both kept",
+            want = 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_tokens * width
+            mistakes = {
+                want // 2: "one of the two tensors is missing: K and V are both kept",
                 want // config.num_layers: "that is one layer, the model has num_layers of them",
                 want // width: "those are values, not bytes: each takes bytes_per_value",
+                want * 8: "those are bits",
                 want * config.num_heads // config.num_kv_heads: "query heads are not cached: count num_kv_heads",
+                want // config.num_kv_heads: "that is one head, each of num_kv_heads keeps its own",
                 want // num_tokens: "that is one token, num_tokens of them are cached",
             }
-            where = f"for {config.num_layers} layers, {config.num_kv_heads} KV heads, {num_tokens} tokens"
-            raise Wrong(f"{where}: got {got}, expected {want}; {causes.get(got, 'count one token of one layer first')}")
+            if message := explain_number(answer(config, num_tokens, width), want, mistakes=mistakes):
+                where = f"{config.num_layers} layers, {config.num_kv_heads} KV heads, {num_tokens} tokens"
+                raise Wrong(f"{where}, {width} bytes a value: {message}")
 
 
 @exercise(
@@ -54,6 +59,7 @@ def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
     title="Work that the cache saves",
     minutes=5,
     difficulty=1,
+    importance=4,
     task="How many tokens go through the model to make `new_tokens` tokens from a prompt of "
     "`prompt_len`, without a cache and with one? Return both as a pair.",
     hints=(
@@ -69,13 +75,23 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
         got = answer(prompt_len, new_tokens)
         if not isinstance(got, tuple) or len(got) != 2:
             raise Wrong(f"expected a pair (without, with), got {got!r}")
-        where = f"prompt_len={prompt_len}, new_tokens={new_tokens}"
         if got == (cached, without) != (without, cached):
             raise Wrong("the pair is the wrong way round: first without a cache, then with one")
-        if got[1] == cached + 1:
-            raise Wrong(f"{where}: with a cache you count {got[1]}; the last token is made, but never computed further")
-        if got != (without, cached):
-            raise Wrong(f"{where}: got {got}, expected {(without, cached)}")
+        parts = (
+            ("without", without, {
+                prompt_len * new_tokens: "the text grows: every step computes the tokens made so far, too",
+                without + new_tokens: "the first step computes the prompt alone, no new token is there yet",
+                without - prompt_len: "the first token costs a pass over the prompt",
+            }),
+            ("with", cached, {
+                cached + 1: "the last token is made, but never computed further",
+                new_tokens: "the prompt has to be computed too, once, by the prefill",
+                prompt_len: "each token after the first costs a step of its own",
+            }),
+        )  # fmt: skip
+        for (name, want, mistakes), count in zip(parts, got, strict=True):
+            if message := explain_number(count, want, mistakes=mistakes):
+                raise Wrong(f"prompt_len={prompt_len}, new_tokens={new_tokens}, {name} a cache: {message}")
 
 
 @exercise(
@@ -83,6 +99,7 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
     title="Your own decode loop",
     minutes=15,
     difficulty=2,
+    importance=4,
     task="Write greedy generation with the three calls of a stage: `prefill`, `decode`, "
     "`free`. Return the `max_tokens` new token ids, and leave every block free.",
     hints=(
@@ -95,13 +112,37 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
 def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: Model) -> None:
     for prompt, max_tokens in (([5, 6, 7], 1), (list(range(20, 80)), 9)):
         stage = stage_class(model, num_blocks=4)
-        got = answer(stage, list(prompt), max_tokens)
+        calls = _count_calls(stage)
+        given = list(prompt)
+        got = answer(stage, given, max_tokens)
         [want] = reference_generate(model, [prompt], max_tokens)
         if isinstance(got, list) and got == prompt + want:
             raise Wrong("the prompt is part of what you return: only the new tokens are asked for (seq.output_ids)")
         if isinstance(got, list) and len(got) != max_tokens:
             raise Wrong(f"max_tokens={max_tokens}, but {len(got)} tokens came back; the prefill gives the first one")
         if message := explain_tokens(got, want):
-            raise Wrong(message)
+            raise Wrong(f"max_tokens={max_tokens}: {message}")
+        if given != prompt:
+            raise Wrong("the tokens are right, but prompt_ids has changed: it belongs to whoever called you")
         if stage.num_free_blocks != 4:
             raise Wrong(f"the tokens are right, but {4 - stage.num_free_blocks} blocks were not given back: free it")
+        if message := explain_counts(calls, {"prefill": 1, "decode": max_tokens - 1}):
+            raise Wrong(f"max_tokens={max_tokens}: {message}")
+
+
+def _count_calls(stage: Stage) -> Counter[str]:
+    """How often prefill and decode of this stage are called from now on."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., Tensor]:
+        method = getattr(stage, name)
+
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            calls[name] += 1
+            return method(*args, **kwargs)
+
+        return call
+
+    for name in ("prefill", "decode"):
+        setattr(stage, name, counted(name))
+    return calls

@@ -13,9 +13,10 @@ from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from ..exercise import Wrong, exercise
+from ..explain import explain_number
 from .lesson00 import SHAPE
 from .lesson01 import BLOCK_SIZE
-from .stage_checks import APPEND_SPAN, LENGTHS, require_tokens, step_ops
+from .stage_checks import APPEND_SPAN, LENGTHS, by_sequence, require_cached, require_tokens, step_ops
 
 OLD, NEW = (2, 6), (2, 13)
 ALL = slice(None)
@@ -28,6 +29,7 @@ POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["ate
     title="The slice rule",
     minutes=10,
     difficulty=2,
+    importance=2,
     task="How many `aten::slice` does `x[index]` dispatch for `x` of "
     "`shape`? `index` holds integers and slices; `colon_is_free` is True from torch "
     "2.9 on. The cell before shows what this torch does.",
@@ -39,6 +41,7 @@ POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["ate
 )
 def slice_rule(answer: Callable[[tuple, tuple[int, ...], bool], int]) -> None:
     cases = [
+        ((0, slice(1, 2)), (2, 3, 4)),
         ((0, ALL), (2, 3)),
         ((ALL, slice(1, 2)), (2, 3)),
         ((slice(0, 2), ALL), (2, 3)),
@@ -47,9 +50,25 @@ def slice_rule(answer: Callable[[tuple, tuple[int, ...], bool], int]) -> None:
     ]
     for index, shape in cases:
         for version, free in ((OLD, False), (NEW, True)):
-            want, got = slice_dispatches(index, shape, version), answer(index, shape, free)
-            if got != want:
-                raise Wrong(f"index {_text(index)} of shape {shape}, colon_is_free={free}: {want}, you have {got}")
+            got, want = answer(index, shape, free), slice_dispatches(index, shape, version)
+            if message := explain_number(got, want, mistakes=_miscounts(index, shape, version)):
+                raise Wrong(f"index {_text(index)} of shape {shape}, colon_is_free={free}: {message}")
+
+
+def _miscounts(index: tuple, shape: tuple[int, ...], version: tuple[int, int]) -> dict[int, str]:
+    """A likely wrong count of slices -> how one comes by it."""
+    ranges = sum(isinstance(part, slice) and part != ALL for part in index)
+    colons = sum(part == ALL for part in index)
+    old = version == OLD
+    return {  # where two of them give the same number, the later one is told
+        len(shape): "a dimension that the index does not name costs nothing",
+        len(index): "an integer is a select, never a slice",
+        ranges + colons: "neither a bare `:` nor a range that covers its whole dimension is a slice here",
+        ranges + old * colons: "a range that covers its whole dimension is dropped",
+        slice_dispatches(index, shape, NEW if old else OLD): (
+            "a bare `:` is a slice before torch 2.9" if old else "a bare `:` is no slice from torch 2.9 on"
+        ),
+    }
 
 
 def post_gather_slices(lengths: list[int]) -> int:
@@ -67,6 +86,7 @@ def post_gather_slices(lengths: list[int]) -> int:
     title="Which batch did the post measure?",
     minutes=10,
     difficulty=2,
+    importance=2,
     task=f"The post counts {POST_SLICES} slices in its preallocated gather. Give cached lengths (one a sequence, "
     f"each below {BLOCK_SIZE}) for which the code makes exactly that many on the post's torch.",
     hints=(
@@ -93,6 +113,7 @@ def posts_batch(answer: list[int]) -> None:
     title="A test that catches the position bug",
     minutes=10,
     difficulty=2,
+    importance=5,
     task="The code that the post measured gave every sequence the batch's longest length as its position. Return "
     "prompts (lists of token ids) for which its tokens differ from the reference.",
     hints=(
@@ -103,7 +124,8 @@ def posts_batch(answer: list[int]) -> None:
 )
 def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
     prompts = answer()
-    if not isinstance(prompts, list) or not all(isinstance(p, list) and p for p in prompts) or not prompts:
+    valid = isinstance(prompts, list) and all(isinstance(p, list) and p for p in prompts)
+    if not prompts or not valid or not all(isinstance(token, int) for p in prompts for token in p):
         raise Wrong(f"expected a list of prompts, each a list of token ids, got {prompts!r}")
     if len(prompts) == 1:
         raise Wrong("one sequence alone is always the longest: its position is right")
@@ -120,6 +142,7 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
     title="An append with fewer views",
     minutes=25,
     difficulty=3,
+    importance=2,
     task="The new token's K and V were whole, [B, H_kv, D], before attention put them behind the past. Keep them, and "
     "append with at most 4 selects for each (layer, sequence) and none besides. Tokens must stay equal.",
     hints=(
@@ -129,12 +152,14 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
     ),
 )
 def fewer_selects(answer: type[Stage], model: Model) -> None:
+    require_cached(answer, model, by_sequence)
     require_tokens(answer, model)
     ops = step_ops(answer, model, APPEND_SPAN)
     budget = 4 * model.config.num_layers * len(LENGTHS)
-    if ops["aten::select"] > budget:
+    if (too_many := ops["aten::select"] - budget) > 0:
         raise Wrong(
-            f"the tokens are right, but append makes {ops['aten::select']} selects a step, the budget is {budget}"
+            f"the tokens are right, but append makes {too_many} selects too many ({ops['aten::select']}, the budget is "
+            f"{budget}, 4 for each layer and sequence)"
         )
 
 

@@ -25,6 +25,7 @@ Blocks = list[int]
     title="Rows that a step builds",
     minutes=5,
     difficulty=1,
+    importance=3,
     task="How many rows does one decode step of stage 06 build? `lengths` are the cached tokens of its sequences "
     "before the step; all of them were decoded on the step before too, so their rows are kept.",
     hints=(
@@ -88,6 +89,7 @@ SOUND: dict[str, Callable[[Blocks], Any]] = {
     title="A search that finds an unsound key",
     minutes=15,
     difficulty=3,
+    importance=4,
     task="`new_cache()` makes a cache of one sequence's row: `cache.row(blocks)` returns the row of that list of "
     "block ids, or the one it kept when its key says that nothing has changed. Return two block lists "
     "`(first, second)` for which `row(first)` and then `row(second)` gives a wrong row, or None when there are none. "
@@ -134,6 +136,7 @@ def _require_wrong_row(name: str, key: Callable[[Blocks], Any], found: object) -
     title="Build nothing when nothing has changed",
     minutes=25,
     difficulty=3,
+    importance=3,
     task="On most steps the buffer already holds the right tables: the batch is the one of the step before, and no row "
     "has changed. Subclass `BlockTableCache` so that such a step builds no row and makes **no stack**. Tables must be "
     "right whatever comes and goes: other orders, other batches, sequences freed and prefilled again. `out` always "

@@ -34,6 +34,7 @@ MERGES = {  # name -> scores' scale, and how many tokens each of the two states 
     title="Merge two running softmaxes",
     minutes=10,
     difficulty=2,
+    importance=5,
     task="Two programs have each walked over a part of one sequence. A state is `(top, total, acc)`: the largest score "
     "[H], the sum of exp(score - top) [H], and the sum of exp(score - top) * value [H, D]. Return the state of both "
     "parts together. A part may be empty: then top is -inf, total and acc are 0. Leave the two states as they are.",
@@ -89,6 +90,7 @@ def _check_state(got: State, want: State, parts: list[State], where: str) -> Non
     title="What one launch costs",
     minutes=10,
     difficulty=2,
+    importance=4,
     task="One launch of stage 07's compiled kernel serves a layer: a program for each (sequence, KV head). Return "
     "three numbers: how many programs, how many tiles the program with the most work walks over, and how many bytes "
     "of K and V all programs load from the pool together. `lengths` are the cached tokens of each sequence.",
@@ -134,6 +136,7 @@ def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int
     title="Your own paged attention kernel",
     minutes=30,
     difficulty=4,
+    importance=5,
     task="Write the kernel: **one program for each (sequence, query head)**, launched by `launch` above, so every "
     "tensor but the table is contiguous. Walk over the blocks in tiles of BLOCK_SIZE tokens with the running softmax, "
     "and store [HEAD_DIM] values of `out`. It is tried on ragged batches over a pool full of NaN, on shared KV heads, "

@@ -1,0 +1,31 @@
+"""Wrong answers to the exercises: each lesson's tests try theirs, and the course's whole list is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from roseinfer.teach import check
+
+registered: dict[str, dict[str, tuple[Any, str]]] = {}
+
+
+def wrong_answers(exercise_id: str, cases: Mapping[str, tuple[Any, str]]) -> Callable:
+    """Parametrise a test over (answer, message) of an exercise, and put the cases on the course's list.
+
+    cases: the mistake in words -> what is handed in, and the telling part of what the checker must say to it.
+    """
+    known = registered.setdefault(exercise_id, {})
+    if twice := known.keys() & cases:
+        raise ValueError(f"cases of {exercise_id} must have new names, got {', '.join(sorted(twice))} again")
+    known.update(cases)
+    return pytest.mark.parametrize(("answer", "message"), list(cases.values()), ids=list(cases))
+
+
+def assert_refused(exercise_id: str, answer: Any, message: str, **context: Any) -> None:
+    """The answer is judged, does not pass, and is told `message`. context: as for check."""
+    verdict = check(exercise_id, answer, **context)
+    assert verdict.outcome == "not yet", verdict
+    assert message in verdict.mistake, verdict
