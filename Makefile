@@ -10,7 +10,7 @@ PY := "$(ENV_DIR)/bin/python"
 # Two workers with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
 
-.PHONY: help setup lab test ladder reproduce gpu-report tensorboard notebooks doctor tiny clean
+.PHONY: help setup lab test ladder reproduce gpu-report tensorboard notebooks slides check-links doctor tiny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -26,10 +26,12 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-test: setup ## lint, the tests, and every notebook against its recorded outputs
+test: setup ## lint, the tests, every notebook against its recorded outputs, and the course in a real browser
 	$(PY) -m ruff check
-	$(PYTEST) tests
+	@sh scripts/browser.sh
+	$(PYTEST) tests --ignore=tests/test_in_browser.py
 	$(PYTEST) --nbval notebooks
+	$(PYTEST) --dist load tests/test_in_browser.py
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer.ladder $(ARGS)
@@ -45,6 +47,12 @@ tensorboard: setup ## profile a decode step of two stages and serve it to Tensor
 
 notebooks: setup ## run all notebooks again and record their outputs in place
 	$(PY) -m roseinfer.teach.record notebooks/*.ipynb
+
+slides: setup ## a file of slides a lesson in build/slides/, from the recorded notebooks; they show offline
+	@$(PY) -m roseinfer.teach.slides notebooks/*.ipynb
+
+check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
+	@$(PY) -m roseinfer.teach.links $(ARGS)
 
 doctor: setup ## one table of what will run here, and how to mend what will not (ARGS=--json)
 	@$(PY) -m roseinfer.doctor $(ARGS)

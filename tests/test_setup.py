@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TARGETS = {
     "help", "setup", "lab", "test", "ladder", "reproduce", "notebooks", "doctor", "gpu-report", "tensorboard", "tiny",
-    "clean",
+    "slides", "check-links", "clean",
 }  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEPENDENCIES = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}
