@@ -120,12 +120,14 @@ def test_every_target_sets_up_first(target):
     assert "sh scripts/setup.sh" in make("-n", target).splitlines()[0]
 
 
-def test_make_test_lints_tests_and_runs_the_notebooks():
-    _, lint, tests, notebooks = make("-n", "test").splitlines()
+def test_make_test_lints_tests_runs_the_notebooks_and_opens_a_browser():
+    _, lint, chromium, tests, notebooks, browser = make("-n", "test").splitlines()
     assert lint.endswith("-m ruff check")
-    assert tests.endswith("-m pytest -n 2 --dist loadscope tests")
+    assert chromium == "sh scripts/browser.sh"
+    assert tests.endswith("-m pytest -n 2 --dist loadscope tests --ignore=tests/test_in_browser.py")
     assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")
-    assert tests.startswith("OMP_NUM_THREADS=1 ") and notebooks.startswith("OMP_NUM_THREADS=1 ")
+    assert browser.endswith("-m pytest -n 2 --dist loadscope --dist load tests/test_in_browser.py")
+    assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks, browser))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
 
 
