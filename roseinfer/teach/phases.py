@@ -14,6 +14,8 @@ from roseinfer.profiling.tables import Table
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
+from .progress_bar import progress_bar
+
 LABELLED = [f"{phase} ms" for phase in PHASES]
 STEP = "roseinfer.decode_step_sessions.total"
 INDEX_CALLS = ("aten::index", "aten::index_put_")
@@ -34,7 +36,11 @@ def phase_shares(
     """
     import pandas as pd
 
-    rows = [row for size in batch_sizes for row in _measure(stage_class, model, size, prompt_len, steps)]
+    rows = []
+    with progress_bar("batch sizes", total=len(batch_sizes)) as done:
+        for size in batch_sizes:
+            rows += _measure(stage_class, model, size, prompt_len, steps)
+            done()
     frame = pd.DataFrame(rows, columns=["batch", *INDEX_CALLS, "side", *LIVE])
     frame = frame.astype(dict.fromkeys(INDEX_CALLS, "Int64"))  # none in a device's row
     machine = measure_machine(model.device, model.dtype)

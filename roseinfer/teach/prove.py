@@ -13,6 +13,8 @@ from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
+from .progress_bar import progress_bar
+
 LENGTHS = (3, 64, 1, 17, 65, 30)
 
 
@@ -29,9 +31,12 @@ def prove(
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in prompt_lens]
     stage = stage_class(model, num_blocks=8 * len(prompts), max_num_seqs=max(1, len(prompts) // 2))
-    seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
-    reference = reference_generate(model, prompts, max_tokens)
-    theirs = hf_generate(model, prompts, max_tokens)
+    with progress_bar(f"{stage_class.name}, the reference and transformers", total=3) as done:
+        seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        done()
+        reference = reference_generate(model, prompts, max_tokens)
+        done()
+        theirs = hf_generate(model, prompts, max_tokens)
     rows = [
         {
             "prompt tokens": len(prompt),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from statistics import median
 from time import perf_counter
@@ -12,6 +13,8 @@ from roseinfer.profiling import MODEL_OPS, Trace, bytes_copied, count_ops
 from roseinfer.profiling.tables import Table
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
+
+from .progress_bar import progress_bar
 
 
 def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
@@ -33,13 +36,14 @@ def compare_shapes(
     import pandas as pd
 
     rows = []
-    for name, lengths in shapes.items():
-        runs = [_batch(stage, model, lengths, steps, block_size) for stage in stages]
-        counted = [_counts(stage, seqs) for stage, seqs in runs]
-        times = _interleaved(runs, steps)
-        for stage, counts, seconds in zip(stages, counted, times, strict=True):
-            rows.append({"batch": name, "stage": stage.name, "cached tokens": sum(lengths), **counts})
-            rows[-1] |= {"step ms": 1e3 * median(seconds), "speed": median(times[0]) / median(seconds)}
+    with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
+        for name, lengths in shapes.items():
+            runs = [_batch(stage, model, lengths, steps, block_size) for stage in stages]
+            counted = [_counts(stage, seqs, done) for stage, seqs in runs]
+            times = _interleaved(runs, steps, done)
+            for stage, counts, seconds in zip(stages, counted, times, strict=True):
+                rows.append({"batch": name, "stage": stage.name, "cached tokens": sum(lengths), **counts})
+                rows[-1] |= {"step ms": 1e3 * median(seconds), "speed": median(times[0]) / median(seconds)}
     exact = ["batch", "stage", "cached tokens", "copies", "cats", "selects", "bytes copied", "bytes zeroed"]
     return Table(
         pd.DataFrame(rows),
@@ -58,17 +62,19 @@ def _batch(
     return stage, begin(stage, [[1 + i % 7] * n for i, n in enumerate(lengths)], SamplingParams(max_tokens=steps + 3))
 
 
-def _counts(stage: Stage, seqs: list[Sequence]) -> dict[str, int]:
+def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dict[str, int]:
     """The counts of the first step, without what the model's own ops start, and the bytes of the second."""
     ops = count_ops(lambda: decode_step(stage, seqs), outside=MODEL_OPS)
+    done()
     moved = bytes_copied(lambda: decode_step(stage, seqs))
+    done()
     return {
         "copies": ops["aten::copy_"], "cats": ops["aten::cat"], "selects": ops["aten::select"],
         "bytes copied": moved.copied, "bytes zeroed": moved.filled,
     }  # fmt: skip
 
 
-def _interleaved(runs: list[tuple[Stage, list[Sequence]]], steps: int) -> list[list[float]]:
+def _interleaved(runs: list[tuple[Stage, list[Sequence]]], steps: int, done: Callable[[], None]) -> list[list[float]]:
     """Seconds of each step, a list a run; A B A B, so that a slow moment of the machine hits all alike."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(steps):
@@ -76,4 +82,5 @@ def _interleaved(runs: list[tuple[Stage, list[Sequence]]], steps: int) -> list[l
             start = perf_counter()
             decode_step(stage, seqs)  # sampling reads the tokens back, so a GPU has finished here
             seconds.append(perf_counter() - start)
+            done()
     return times
