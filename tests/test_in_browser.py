@@ -170,3 +170,32 @@ def choose_theme(page, theme: str) -> None:
     page.hover('.lm-Menu-itemLabel:text-is("Theme")')
     page.click(f'.lm-Menu-itemLabel:text-is("{theme}")')
     page.wait_for_selector(f'body[data-jp-theme-name="{theme}"]', state="attached")
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
+
+
+def test_the_dashboard_decodes_stops_and_frees_every_block(page, lab):
+    panel_cell = "from stages import LADDER\nteach.dashboard(LADDER[:2], max_new_tokens=400, repeat=True)"
+    path = small_notebook("dashboard.ipynb", "from roseinfer import teach", panel_cell, "print(6 * 7)")
+    notebook = run_all(page, lab, path)
+    assert errors_of(notebook) == []
+    live = page.locator(".rose-live")
+    page.click('button:text-is("Start")')
+    live.filter(has_text="tok/s").wait_for()
+    seen = set()
+    while len(seen) < 8:  # the numbers move; a page that stands still runs into the test's deadline
+        seen.add(live.inner_text())
+        page.wait_for_timeout(100)
+    page.click('button:text-is("Pin as baseline")')
+    live.filter(has_text="baseline:").wait_for()
+    page.screenshot(path=SCRATCH / "dashboard.png")
+    write_cell(page, 2, "print(5 * 5)")  # another cell runs meanwhile
+    page.keyboard.press("Shift+Enter")
+    page.locator(".jp-OutputArea-output").filter(has_text="25").wait_for()
+    page.click('button:text-is("Stop")')
+    live.filter(has_text="every block is free").wait_for()
+    page.click('button:text-is("Start")')
+    live.filter(has_text="decode step").wait_for()
+    page.click('button:text-is("Stop")')
+    live.filter(has_text="every block is free").wait_for()
+    page.screenshot(path=SCRATCH / "dashboard, stopped.png")
+    lab.shut_down(served_as(path))
