@@ -64,7 +64,8 @@ class MyStep:
             keys, values = rooms[layer].kv()
             keys = torch.cat([keys, k[i].unsqueeze(1)], dim=1)
             values = torch.cat([values, v[i].unsqueeze(1)], dim=1)
-            row = F.scaled_dot_product_attention(q[i][None, :, None], keys[None], values[None], enable_gqa=True)
+            query = q[i].unsqueeze(1)
+            row = F.scaled_dot_product_attention(query[None], keys[None], values[None], enable_gqa=True)
             out[i] = row[0, :, 0]
         return out
 
@@ -89,7 +90,8 @@ class InPlaceStep(MyStep):
             room, end = rooms[layer], rooms[layer].length + 1
             room.keys[:, end - 1], room.values[:, end - 1] = k[i], v[i]
             keys, values = room.keys[None, :, :end], room.values[None, :, :end]
-            out[i] = F.scaled_dot_product_attention(q[i][None, :, None], keys, values, enable_gqa=True)[0, :, 0]
+            query = q[i][None, :, None]
+            out[i] = F.scaled_dot_product_attention(query, keys, values, enable_gqa=True)[0, :, 0]
         return out
 
 

@@ -1,0 +1,10 @@
+"""What every stage promises, as code that runs on any stage class: one of the course's, or one from a notebook cell.
+
+The tests run these promises on all stages of the ladder, and `teach.contract` shows them as a report.
+"""
+
+from .books import bytes_held
+from .promises import PROMISES, Promise
+from .run import Outcome, check_promises
+
+__all__ = ["PROMISES", "Outcome", "Promise", "bytes_held", "check_promises"]

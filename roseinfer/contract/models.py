@@ -1,0 +1,86 @@
+"""Small models in which a wrong cache shows at once, and what the two oracles say about them, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.models import GPT2, Model, ModelConfig, load_model, random_model, shape_of
+from roseinfer.reference import hf_generate, reference_generate, reference_logits
+
+LLAMAS = ("llama", "qwen2", "qwen3")
+
+
+def small_model(num_kv_heads: int = 4, seed: int = 1) -> GPT2:
+    """Two layers whose weights are large enough that attention and positions decide which token comes next."""
+    config = ModelConfig(
+        architecture="gpt2", vocab_size=97, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=num_kv_heads,
+        head_dim=8, intermediate_size=64, max_model_len=192,
+    )  # fmt: skip
+    model = random_model(config, seed)
+    for p in model.parameters():
+        if p.dim() > 1:
+            p.mul_(12)
+    return model
+
+
+def small_llama(architecture: str, seed: int = 1, **changes: Any) -> Model:
+    """random:tiny-{architecture} with `changes` to its config, and weights as above: no bias is 0, no norm is 1."""
+    model = random_model(replace(shape_of(f"random:tiny-{architecture}"), **changes), seed)
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        if p.dim() > 1:
+            p.mul_(12)
+        else:
+            p.add_(torch.randn(p.shape, generator=generator), alpha=0.3)
+    return model
+
+
+def prompts_of(lengths: tuple[int, ...] | list[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
+    """Random prompts of these lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+MAKERS: dict[str, Callable[[], Model]] = {
+    "gpt2": small_model,
+    "gpt2, 2 KV heads": lambda: small_model(num_kv_heads=2),
+    "gpt2, 1 KV head": lambda: small_model(num_kv_heads=1),
+    **{family: lambda family=family: small_llama(family) for family in LLAMAS},
+    "tiny": lambda: load_model("tiny"),
+    "random:gpt2": lambda: load_model("random:gpt2"),
+}
+SMALL = tuple(name for name in MAKERS if name not in ("tiny", "random:gpt2"))
+
+
+@cache
+def model_of(name: str, device: str) -> Model:
+    """The model of that name in MAKERS, in fp32. Shared: change nothing in it."""
+    return MAKERS[name]().to(device)
+
+
+@cache
+def prompts_for(name: str, lengths: tuple[int, ...]) -> list[list[int]]:
+    return prompts_of(lengths, model_of(name, "cpu").config.vocab_size)
+
+
+@cache
+def expected(name: str, lengths: tuple[int, ...], max_tokens: int, device: str) -> list[list[int]]:
+    """The reference's greedy tokens behind prompts_for(name, lengths)."""
+    return reference_generate(model_of(name, device), prompts_for(name, lengths), max_tokens)
+
+
+@cache
+def expected_by_transformers(name: str, lengths: tuple[int, ...], max_tokens: int, device: str) -> list[list[int]]:
+    return hf_generate(model_of(name, device), prompts_for(name, lengths), max_tokens)
+
+
+@lru_cache(maxsize=10_000)
+def last_logits(name: str, token_ids: tuple[int, ...], device: str) -> Tensor:
+    """The reference's logits [V] behind that text."""
+    return reference_logits(model_of(name, device), list(token_ids))[-1]

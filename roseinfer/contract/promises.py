@@ -1,0 +1,60 @@
+"""The list of promises. Later ones lean on earlier ones: the first that is broken is the one to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from roseinfer.stage import Stage
+
+from . import books, schedule, tokens
+
+
+@dataclass(frozen=True)
+class Promise:
+    """check(stage_class, device) returns when it is held; else an AssertionError says what is wrong, in plain words.
+
+    why: what breaks in an engine without it. slow: left out of a quick look. last: a search, of use only when every
+    other promise is held.
+    """
+
+    title: str
+    why: str
+    check: Callable[[type[Stage], str], None]
+    slow: bool = False
+    last: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.check.__name__
+
+
+PROMISES = (
+    Promise("It can be made", "its four methods are there, and wrong sizes are refused", books.can_be_made),
+    Promise("It fits the seam", "the model calls what build returns, once a layer", tokens.fits_the_seam),
+    Promise("One sequence", "K and V of every token are kept and read", tokens.one_sequence),
+    Promise("A batch of equal lengths", "each row attends to its own cache", tokens.equal_lengths),
+    Promise("A batch of mixed lengths", "positions and masks are each sequence's own", tokens.mixed_lengths),
+    Promise("Every block comes back", "an engine that loses blocks stops after a day", books.blocks_come_back),
+    Promise("Block edges", "63, 64 and 65 tokens: a new block begins in time", tokens.block_edges),
+    Promise("Small blocks", "nothing is built on blocks of 64", tokens.small_blocks),
+    Promise("Rows in the order given", "row i of the logits belongs to seqs[i], in any order", tokens.rows_in_order),
+    Promise("Batches that grow and shrink", "requests end at different steps", tokens.batch_grows_and_shrinks),
+    Promise("Shared KV heads", "2 or 1 KV heads serve 4 query heads (GQA, MQA)", tokens.shared_kv_heads),
+    Promise("Llama and Qwen", "other models rotate K before it is cached", tokens.llama_families, slow=True),
+    Promise("Equal to transformers", "an oracle that shares no code with ours", tokens.equals_transformers),
+    Promise(
+        "Equal to transformers in full size", "twelve layers of GPT-2 small's shape",
+        tokens.equals_transformers_in_full_size, slow=True,
+    ),
+    Promise("Half precision", "nothing is fp32 by accident, nothing overflows", tokens.half_precision),
+    Promise("Freeing twice is refused", "else two sequences share a block one day", books.freeing_twice),
+    Promise("Prefilled again", "a preempted sequence comes back with its output", books.prefilled_again),
+    Promise("Misuse is refused by name", "a wrong call must not become wrong tokens", books.misuse),
+    Promise("Refused before any runs", "a request that can never fit must not wait for ever", books.never_fits),
+    Promise("An empty pool changes nothing", "the engine frees a sequence and tries again", books.pool_exhausted),
+    Promise("Errors and Ctrl-C free everything", "one bad request must not cost blocks", books.errors_free_everything),
+    Promise("A closed stream frees everything", "clients hang up", books.closed_stream),
+    Promise("Memory comes back", "free means the stage's own tensors too", books.memory_comes_back),
+    Promise("Random schedules", "a search for what nobody thought of", schedule.random_schedules, last=True),
+)  # fmt: skip
