@@ -31,7 +31,7 @@ test: setup ## lint, the tests, every notebook against its recorded outputs, and
 	@sh scripts/browser.sh
 	$(PYTEST) tests --ignore=tests/test_in_browser.py
 	$(PYTEST) --nbval notebooks
-	$(PYTEST) --dist load --reruns 1 tests/test_in_browser.py
+	$(PYTEST) --dist load --reruns 3 tests/test_in_browser.py
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer.ladder $(ARGS)

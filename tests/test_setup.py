@@ -126,7 +126,7 @@ def test_make_test_lints_tests_runs_the_notebooks_and_opens_a_browser():
     assert chromium == "sh scripts/browser.sh"
     assert tests.endswith("-m pytest -n 2 --dist loadscope tests --ignore=tests/test_in_browser.py")
     assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")
-    assert browser.endswith("-m pytest -n 2 --dist loadscope --dist load --reruns 1 tests/test_in_browser.py")
+    assert browser.endswith("-m pytest -n 2 --dist loadscope --dist load --reruns 3 tests/test_in_browser.py")
     assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks, browser))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
 
