@@ -1,4 +1,4 @@
-# `make` lists the targets. Each of them first makes the environment (scripts/setup.sh), which is instant once made.
+# `make` lists the targets. Each of them first makes the environment (tools/setup.sh), which is instant once made.
 # Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), POST=, ARGS=,
 #            LAB_ARGS=
 
@@ -16,7 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## make the environment: .venv, or the active one is used (all others do this first)
-	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/setup.sh
+	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/setup.sh
 
 # PATH: what a notebook or a JupyterLab terminal calls by name (tensorboard, pip) is this environment's.
 # .jupyter: no popup that asks about news, no request to the network.
@@ -28,37 +28,37 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 
 test: setup ## lint, the tests, every notebook against its recorded outputs, and the course in a real browser
 	$(PY) -m ruff check
-	@sh scripts/browser.sh
-	$(PYTEST) tests --ignore=tests/test_in_browser.py
+	@sh tools/browser.sh
+	$(PYTEST) tests --ignore=tests/browser
 	$(PYTEST) --nbval notebooks
-	$(PYTEST) --dist load --reruns 3 tests/test_in_browser.py
+	$(PYTEST) --dist load --reruns 3 tests/browser
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
-	@$(PY) -m roseinfer.ladder $(ARGS)
+	@$(PY) -m roseinfer.cli.ladder $(ARGS)
 
 reproduce: setup ## run what a post measured, its tables beside ours in reports/ (POST=000 to 004, ARGS=--quick)
-	@$(PY) -m roseinfer.reproduce $(POST) $(ARGS)
+	@$(PY) -m roseinfer.cli.reproduce $(POST) $(ARGS)
 
 gpu-report: setup ## on a GPU: check every kernel and stage, race them, record it in data/ (ARGS=--quick)
-	@$(PY) -m roseinfer.gpu_report $(ARGS)
+	@$(PY) -m roseinfer.cli.gpu_report $(ARGS)
 
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
-	@$(PY) -m roseinfer.tensorboard $(ARGS)
+	@$(PY) -m roseinfer.cli.tensorboard $(ARGS)
 
 notebooks: setup ## run all notebooks again and record their outputs in place
-	$(PY) -m roseinfer.teach.record notebooks/*.ipynb
+	$(PY) -m tools.record notebooks/*.ipynb
 
 slides: setup ## a file of slides a lesson in build/slides/, from the recorded notebooks; they show offline
-	@$(PY) -m roseinfer.teach.slides notebooks/*.ipynb
+	@$(PY) -m tools.slides notebooks/*.ipynb
 
 check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
-	@$(PY) -m roseinfer.teach.links $(ARGS)
+	@$(PY) -m tools.links $(ARGS)
 
 doctor: setup ## one table of what will run here, and how to mend what will not (ARGS=--json)
 	@$(PY) -m roseinfer.doctor $(ARGS)
 
 tiny: setup ## train the bundled model again (ARGS="--minutes 60")
-	$(PY) scripts/train_tiny.py $(ARGS)
+	$(PY) tools/train_tiny.py $(ARGS)
 
 clean: ## remove .venv, the caches and the set-up's stamp
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"

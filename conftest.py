@@ -53,7 +53,7 @@ class Notebook(nbval.IPyNbFile):
 
     def setup(self) -> None:
         # Not above: this file is loaded for every test run, and these imports are for notebooks alone.
-        from roseinfer.teach.kernel import kernel_env, notebook_client
+        from tools.notebooks import kernel_env, notebook_client
 
         self.setup_sanitize_files()
         self.live = copy.deepcopy(self.nb)

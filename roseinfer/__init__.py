@@ -1,1 +1,28 @@
-"""roseinfer: a course on LLM inference engines, and the engine that the course builds."""
+"""roseinfer: a course on LLM inference engines, and the engine that the course builds.
+
+The names below are imported on first use, so that `roseinfer doctor` and `--help` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .kernels import triton_mode as triton_mode
+    from .models import load_model as load_model
+    from .models import load_tokenizer as load_tokenizer
+    from .sequence import SamplingParams as SamplingParams
+    from .sequence import Sequence as Sequence
+
+__all__ = ["SamplingParams", "Sequence", "load_model", "load_tokenizer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load_model", "load_tokenizer"):
+        return getattr(import_module(".models", __name__), name)
+    if name in ("SamplingParams", "Sequence"):
+        return getattr(import_module(".sequence", __name__), name)
+    if name == "triton_mode":  # the path by which stage 07, which is frozen, imports it
+        return import_module(".kernels.triton_mode", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}, it has {', '.join(__all__)}")

@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def definitions() -> str:
-    from roseinfer.serving_metrics import METRICS
+    from roseinfer.bench.scheduler.definitions import METRICS
 
     fill = textwrap.TextWrapper(width=110, initial_indent="  ", subsequent_indent="      ").fill
     return "\n".join(["what is printed:", *(fill(f"{name}: {text}.") for name, text in METRICS.items())])
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    from roseinfer.checks import require_count
+    from roseinfer.arguments import require_count
 
     if args.prompts and args.num_requests is not None:
         raise ValueError(f"--num-requests={args.num_requests}: --prompts already says how many, give one of the two")
@@ -156,7 +156,7 @@ def load(args: argparse.Namespace, spec: str, device: str) -> Model:
 
 def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
     """--stage, or the newest of the family that --paged-attn chooses; one left out is named on stderr."""
-    from roseinfer.ladder import chosen_stages
+    from roseinfer.cli.ladder import chosen_stages
 
     every = chosen_stages(None)
     first_paged = importlib.import_module("stages").BlockTable
@@ -259,9 +259,9 @@ def progress(text: str) -> None:
 
 def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dict[str, list[ServerRun]]) -> str:
     """One line of JSON: arguments, machine, what the metrics mean, every request's and every step's raw times."""
-    from roseinfer.bench.host import describe_host
+    from roseinfer.bench.provenance import describe_host
     from roseinfer.bench.scheduler import summarize
-    from roseinfer.serving_metrics import METRICS
+    from roseinfer.bench.scheduler.definitions import METRICS
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     modes = {

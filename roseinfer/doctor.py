@@ -24,7 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-ROOT = Path(__file__).resolve().parents[1]
+from roseinfer.paths import ROOT
+
 TINY = ROOT / "data" / "tiny-gpt2"
 TINY_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 HUB_TIMEOUT_S = 2.0

@@ -8,10 +8,10 @@ from collections.abc import Sequence as List
 
 from torch import Tensor
 
-from .blocks import OutOfBlocks
-from .sampling import sample
-from .sequence import SamplingParams, Sequence
-from .stage import Stage
+from roseinfer.blocks import OutOfBlocks
+from roseinfer.sampling import sample
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
 
 
 def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:

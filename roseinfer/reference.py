@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .models import Model, to_hf
-from .stage import PromptAttention
+from roseinfer.models import Model, to_hf
+from roseinfer.stage import PromptAttention
 
 
 @torch.inference_mode()

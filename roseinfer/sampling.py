@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams, Sequence
 
 
 def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .blocks import BlockTables
-from .checks import require_count
-from .models import Attend, Model
-from .profiling import span
-from .sequence import Sequence
+from roseinfer.arguments import require_count
+from roseinfer.blocks import BlockTables
+from roseinfer.models import Attend, Model
+from roseinfer.profiling import span
+from roseinfer.sequence import Sequence
 
 
 class Stage(ABC):

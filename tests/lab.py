@@ -20,7 +20,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.reader import NotJSONError
 
-ROOT = Path(__file__).resolve().parents[1]
+from roseinfer.paths import ROOT
+
 SCRATCH = ROOT / "build" / "browser"  # copies of notebooks and screenshots; git ignores build/
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [

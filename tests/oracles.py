@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from roseinfer.contract.models import prompts_of, small_llama, small_model
+from roseinfer.contract.small_models import prompts_of, small_llama, small_model
 
 __all__ = ["assert_logits_close", "prompts_of", "small_llama", "small_model"]
 

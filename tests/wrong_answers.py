@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roseinfer.teach import check
 
+LESSON_TESTS = Path(__file__).parent / "teach"
+
 registered: dict[str, dict[str, tuple[Any, str]]] = {}
+
+
+def register_all() -> None:
+    """Import every lesson's tests, so that their wrong answers are on the list."""
+    if str(LESSON_TESTS) not in sys.path:
+        sys.path.append(str(LESSON_TESTS))  # as pytest does it for a test that lies there
+    for path in sorted(LESSON_TESTS.glob("test_lesson*.py")):
+        importlib.import_module(path.stem)
 
 
 def wrong_answers(exercise_id: str, cases: Mapping[str, tuple[Any, str]]) -> Callable:

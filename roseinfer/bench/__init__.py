@@ -5,10 +5,10 @@
 """
 
 from .contenders import ContenderFailed
+from .interleave import Progress, Run, Stopwatch, measure
 from .ladder import ladder
-from .referee import TokensDiffer
-from .report import LadderResult
-from .runner import Progress, Run, Stopwatch, measure
+from .ladder_result import LadderResult
+from .token_check import TokensDiffer
 
 __all__ = [
     "ContenderFailed", "LadderResult", "Progress", "Run", "Stopwatch", "TokensDiffer", "ladder", "measure",

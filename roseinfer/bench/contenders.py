@@ -15,7 +15,7 @@ from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .runner import Clock, Contender, OnStep, Run, Stopwatch
+from .interleave import Clock, Contender, OnStep, Run, Stopwatch
 
 BLOCK_SIZE = 64
 HF_NAME = "HF generate"

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from roseinfer.checks import require_count
+from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, decode_floor, measure_machine
 from roseinfer.stage import Stage
 
 from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
-from .host import describe_host
-from .referee import Referee, TokensDiffer
-from .report import LadderResult
-from .runner import Clock, Contender, OnProgress, OnStep, Progress, Run, measure
+from .interleave import Clock, Contender, OnProgress, OnStep, Progress, Run, measure
+from .ladder_result import LadderResult
+from .provenance import describe_host
+from .token_check import Referee, TokensDiffer
 
 
 def ladder(

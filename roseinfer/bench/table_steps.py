@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roseinfer.display.table import Table
 from roseinfer.models import Model
 from roseinfer.profiling import count_ops
-from roseinfer.profiling.tables import Table
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 

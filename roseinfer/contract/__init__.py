@@ -3,7 +3,7 @@
 The tests run these promises on all stages of the ladder, and `teach.contract` shows them as a report.
 """
 
-from .books import bytes_held
+from .block_promises import bytes_held
 from .promises import PROMISES, Promise
 from .run import Outcome, check_promises
 

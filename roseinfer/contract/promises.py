@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from roseinfer.stage import Stage
 
-from . import books, schedule, tokens
+from . import block_promises as books
+from . import schedule_search as schedule
+from . import token_promises as tokens
 
 
 @dataclass(frozen=True)

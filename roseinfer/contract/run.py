@@ -10,8 +10,8 @@ import torch
 
 from roseinfer.stage import Stage
 
-from .limit import TookTooLong, time_limit
 from .promises import PROMISES, Promise
+from .time_limit import TookTooLong, time_limit
 
 SECONDS = 60.0  # for one promise; a dense stage takes a few at most
 

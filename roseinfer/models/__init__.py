@@ -1,6 +1,6 @@
 """Models: one forward signature (see model.py), and loading of weights in HF format."""
 
-from roseinfer import triton_mode  # noqa: F401  # sets Triton up before transformers imports it
+from roseinfer.kernels import triton_mode  # noqa: F401  # sets Triton up before transformers imports it
 
 from .config import ModelConfig
 from .gpt2 import GPT2

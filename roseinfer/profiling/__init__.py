@@ -10,10 +10,9 @@ from .capture import capture
 from .counting import MODEL_OPS, CopiedBytes, bytes_copied, count_ops, trace_once
 from .floors import Floor, Machine, decode_floor, measure_machine
 from .spans import span
-from .tables import Table
 from .trace import Trace
 
 __all__ = [
-    "MODEL_OPS", "CopiedBytes", "Floor", "Machine", "Table", "Trace",
+    "MODEL_OPS", "CopiedBytes", "Floor", "Machine", "Trace",
     "bytes_copied", "capture", "count_ops", "decode_floor", "measure_machine", "span", "trace_once",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from roseinfer.checks import require_count
+from roseinfer.arguments import require_count
 
 from .chrome import read_chrome_trace
 from .hardware import device_name

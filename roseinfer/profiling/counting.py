@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roseinfer.triton_mode import INTERPRETER
+from roseinfer.kernels.triton_mode import INTERPRETER
 
 from .capture import record
 from .trace import Trace

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from .facts import Facts, HasFacts
 from .hardware import device_name
-from .tables import Table
 
 if TYPE_CHECKING:
     from roseinfer.models.config import ModelConfig
@@ -28,8 +28,8 @@ PASSES_BUDGET_S = 0.4
 MOST_PASSES = 50
 
 
-@dataclass(frozen=True, repr=False)
-class Machine:
+@dataclass(frozen=True)
+class Machine(HasFacts):
     """Measured rates of one device. samples: the rate of each pass, under the names of the two rates."""
 
     name: str
@@ -39,20 +39,14 @@ class Machine:
     flops_per_s: float
     samples: dict[str, tuple[float, ...]]
 
-    def __repr__(self) -> str:
-        return repr(self._table())
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._table()._repr_mimebundle_()
-
-    def _table(self) -> Table:
+    def facts(self) -> Facts:
         import pandas as pd
 
         rows = [
             ("read bandwidth", f"{self.read_bytes_per_s / 1e9:,.1f} GB/s"),
             (f"matrix product, {_dtype_name(self.dtype)}", f"{self.flops_per_s / 1e9:,.0f} GFLOP/s"),
         ]
-        return Table(
+        return Facts(
             pd.DataFrame(rows, columns=["measured", "best pass"]),
             exact=["measured"],
             live=["best pass"],
@@ -61,8 +55,8 @@ class Machine:
         )
 
 
-@dataclass(frozen=True, repr=False)
-class Floor:
+@dataclass(frozen=True)
+class Floor(HasFacts):
     """What one decode step must move and compute; with a machine, also how long that takes at least.
 
     bound: "bandwidth" or "compute", whichever takes longer; None, as seconds, without a machine.
@@ -75,13 +69,7 @@ class Floor:
     seconds: float | None = None
     bound: str | None = None
 
-    def __repr__(self) -> str:
-        return repr(self._table())
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._table()._repr_mimebundle_()
-
-    def _table(self) -> Table:
+    def facts(self) -> Facts:
         import pandas as pd
 
         rows = [
@@ -96,7 +84,7 @@ class Floor:
                 ("bound by", str(self.bound), False),
             ]
         frame = pd.DataFrame(rows, columns=["one decode step", "floor", "exact"])
-        return Table(
+        return Facts(
             frame,
             exact=["one decode step", "floor"],
             title=f"Floor of a decode step, batch {self.batch_size}",

@@ -11,17 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.checks import unknown_name
+from roseinfer.arguments import unknown_name
 
 from .chrome import Slice, as_chrome_trace, complete_slices, read_chrome_trace, write_chrome_trace
+from .facts import Facts
 from .sql_errors import explain
-from .tables import Table
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-    from .timeline import Timeline
+    from roseinfer.display.timeline import Timeline
 
 METADATA_KEY = "roseinfer"  # where a captured trace keeps its metadata, at the top level of its JSON
 HOST_SPAN = "user_annotation"
@@ -161,7 +161,7 @@ class Trace:
         db.execute("SET lock_configuration=true")
         return db
 
-    def spans(self, prefix: str = SPAN_PREFIX) -> Table:
+    def spans(self, prefix: str = SPAN_PREFIX) -> Facts:
         """One row per span whose name starts with `prefix`, in order of first appearance, host before device.
 
         share is of the host time of the outermost spans, the steps; ms_per_step divides by their number. The
@@ -172,7 +172,7 @@ class Trace:
         query = SPANS_SQL.format(prefix=_quoted(prefix))
         df = self.sql(query)
         df["n"] = df["n"].astype("Int64")
-        return Table(
+        return Facts(
             df,
             exact=["name", "n"],
             live=["side", "total_ms", "ms_per_step", "share"],
@@ -184,7 +184,7 @@ class Trace:
             query=query,
         )
 
-    def ops(self, span_name: str, cat: str = HOST_SPAN) -> Table:
+    def ops(self, span_name: str, cat: str = HOST_SPAN) -> Facts:
         """aten ops that start inside the first span `span_name`: n, total ms, average us (both inclusive).
 
         The rule is the one of the course's first source post: t0 <= ts < t1, whatever the thread. Raises
@@ -192,7 +192,7 @@ class Trace:
         """
         self._first_span(span_name, cat)
         query = OPS_SQL.format(span=_quoted(span_name), cat=_quoted(cat))
-        return Table(
+        return Facts(
             self.sql(query),
             exact=["name", "n"],
             live=["total_ms", "avg_us"],
@@ -223,7 +223,7 @@ class Trace:
 
     def timeline(self, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timeline:
         """A matplotlib Figure of the first `steps` outermost spans: host lanes, and device lanes if any."""
-        from .timeline import draw_timeline
+        from roseinfer.display.timeline import draw_timeline
 
         self._require_spans(prefix)
         return draw_timeline(self.slices, steps=steps, prefix=prefix, note=self.caption)

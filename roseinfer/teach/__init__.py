@@ -1,91 +1,51 @@
-"""What a notebook calls: `from roseinfer import teach; teach.setup()`.
-
-Everything is imported on first use, so that tools which want one small part of it do not wait for torch.
-"""
+"""What a notebook calls: `from roseinfer import teach; teach.setup()`."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import Any
+from roseinfer.bench.table_steps import compare_builds, table_steps
+from roseinfer.display.figure import figure_alt
+from roseinfer.display.zoom_timeline import timeline
+from roseinfer.kernels.cases import paged_case
+from roseinfer.posts.data import beside_post, post_facts, post_table
+from roseinfer.profiling.data_sheets import data_sheet
 
-_HOME = {
-    "setup": "setup",
-    "device": "setup",
-    "show_stage": "source",
-    "show_diff": "source",
-    "predict": "predict",
-    "reveal": "predict",
-    "predictions": "predictions",
-    "progress": "progress",
-    "exercise": "exercise:show_exercise",
-    "check": "exercise",
-    "hint": "exercise",
-    "prove": "prove",
-    "race": "race",
-    "contract": "contract",
-    "draw_seam": "seam",
-    "dashboard": "dashboard",
-    "compare_shapes": "shapes",
-    "sql": "shapes",
-    "walk_tokens": "walks",
-    "walk_blocks": "walks",
-    "draw_recompute": "pictures",
-    "draw_floors": "pictures",
-    "draw_gather": "pictures",
-    "draw_append": "pictures",
-    "course_map": "course",
-    "data_sheet": ".data_sheets",
-    "post_facts": ".posts",
-    "post_table": ".posts",
-    "beside_post": ".posts",
-    "recorded": "recorded",
-    "recorded_kernels": "recorded",
-    "recorded_trace": "recorded",
-    "walk_tables": "table_walk",
-    "draw_block_walk": "table_pictures",
-    "table_price": "table_price",
-    "table_steps": ".bench.table_steps",
-    "compare_builds": ".bench.table_steps",
-    "draw_rows_built": "rows_picture",
-    "figure_alt": "style",
-    "paged_case": ".paged_case",
-    "count_loads": "loads",
-    "side_by_side": "pairs",
-    "draw_programs": "program_pictures",
-    "phase_shares": "phases",
-    "draw_pool_gather": "pool_picture",
-    "Schedule": "schedule",
-    "record_schedule": "schedule",
-    "block_view": "block_view",
-    "timeline": "zoom_timeline",
-    "roofline": "roofline",
-    "step_debugger": "step_debugger",
-}
+from .exercises.exercise import check, hint
+from .exercises.exercise import show_exercise as exercise
+from .journal.course_map import course_map
+from .journal.predict import predict, reveal
+from .journal.predictions import predictions
+from .journal.progress import progress
+from .measure.compare_shapes import compare_shapes, sql
+from .measure.contract_report import contract
+from .measure.kernel_loads import count_loads
+from .measure.phase_shares import phase_shares
+from .measure.prove import prove
+from .measure.race import race
+from .measure.recorded import recorded, recorded_kernels, recorded_trace
+from .measure.roofline import roofline
+from .measure.table_price import table_price
+from .notebook_setup import device, setup
+from .source.side_by_side import side_by_side
+from .source.stages import show_diff, show_stage
+from .views.block_schedule import Schedule, record_schedule
+from .views.block_view import block_view
+from .views.block_walk_picture import draw_block_walk
+from .views.dashboard import dashboard
+from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
+from .views.pool_picture import draw_pool_gather
+from .views.program_picture import draw_programs
+from .views.rows_picture import draw_rows_built
+from .views.seam_picture import draw_seam
+from .views.step_debugger import step_debugger
+from .views.step_sliders import walk_blocks, walk_tokens
+from .views.table_slider import walk_tables
 
-__all__ = list(_HOME)
-
-
-class _Teach(ModuleType):
-    """`import roseinfer.teach.race` would put that module in place of the function `teach.race`; not here."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Teach
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}, it has {', '.join(__all__)}")
-    module, _, attribute = _HOME[name].partition(":")
-    value = getattr(importlib.import_module(f".{module}", __name__), attribute or name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = [
+    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_shapes", "contract", "count_loads",
+    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_floors",
+    "draw_gather", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
+    "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict",
+    "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
+    "reveal", "roofline", "setup", "show_diff", "show_stage", "side_by_side", "sql", "step_debugger", "table_price",
+    "table_steps", "timeline", "walk_blocks", "walk_tables", "walk_tokens",
+]  # fmt: skip

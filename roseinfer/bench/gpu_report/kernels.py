@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from roseinfer.paged_case import PagedCase, paged_case
+from roseinfer.kernels.cases import PagedCase, paged_case
 from roseinfer.profiling import measure_machine
 
 from .context import Context, one_line

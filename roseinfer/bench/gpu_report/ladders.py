@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from roseinfer.bench.contenders import HF_NAMES, ContenderFailed, StageContender
-from roseinfer.bench.ladder import ladder, random_prompts
-from roseinfer.bench.report import LadderResult
-from roseinfer.bench.runner import Run
 from roseinfer.models import Model, load_model
 
+from ..contenders import HF_NAMES, ContenderFailed, StageContender
+from ..interleave import Run
+from ..ladder import ladder, random_prompts
+from ..ladder_result import LadderResult
 from .context import Context, one_line
 from .plan import LadderShape, Size
 

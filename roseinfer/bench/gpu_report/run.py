@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from roseinfer.bench.host import describe_host, short_commit
 from roseinfer.profiling import measure_machine
 
+from ..provenance import describe_host, short_commit
 from .context import Context, Course, one_line
-from .contract import contract
 from .kernels import kernel_checks, kernel_times
 from .ladders import ladders
 from .plan import Plan
+from .tokens import contract
 from .traces import traces
 
 KIND, FORMAT = "gpu-report", 1

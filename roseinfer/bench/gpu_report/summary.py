@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from roseinfer.bench.host import short_commit
-from roseinfer.bench.report import LadderResult
+from ..ladder_result import LadderResult
+from ..provenance import short_commit
 
 
 def print_summary(data: dict[str, Any], console: Console) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from roseinfer.bench.contenders import StageContender
-from roseinfer.bench.ladder import random_prompts
 from roseinfer.generate import decode_step
 from roseinfer.models import Model, load_model
 from roseinfer.profiling import Trace, capture
@@ -16,6 +14,8 @@ from roseinfer.profiling.chrome import Slice, gzipped
 from roseinfer.profiling.trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN, METADATA_KEY
 from roseinfer.stage import Stage
 
+from ..contenders import StageContender
+from ..ladder import random_prompts
 from .context import Context, one_line
 
 WARMUP = 2

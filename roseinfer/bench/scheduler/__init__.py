@@ -2,7 +2,7 @@
 
 - workload(...): the prompts and how their tokens are chosen
 - serve(mode, stage, workload, max_batch_size) -> ServerRun: one run, with the time of everything that happened
-- summarize(runs): the posts' figures; roseinfer.serving_metrics says what each means
+- summarize(runs): the posts' figures; roseinfer.bench.scheduler.definitions says what each means
 """
 
 from .metrics import Stat, summarize

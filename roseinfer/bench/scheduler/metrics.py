@@ -1,4 +1,4 @@
-"""How several runs become one line; what the figures mean is in roseinfer.serving_metrics."""
+"""How several runs become one line; what the figures mean is in roseinfer.bench.scheduler.definitions."""
 
 from __future__ import annotations
 

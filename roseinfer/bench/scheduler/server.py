@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from roseinfer.bench.contenders import BLOCK_SIZE
-from roseinfer.checks import require_count, unknown_name
+from roseinfer.arguments import require_count, unknown_name
 from roseinfer.generate import commit
 from roseinfer.models import Model
 from roseinfer.profiling import Trace, capture
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from ..contenders import BLOCK_SIZE
 from .workload import Workload
 
 MODES = ("naive", "offline", "online")

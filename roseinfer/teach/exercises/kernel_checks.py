@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer import triton_mode
-from roseinfer.paged_case import PagedCase, paged_case
+from roseinfer.kernels import triton_mode
+from roseinfer.kernels.cases import PagedCase, paged_case
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 

@@ -13,8 +13,8 @@ from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_counts, explain_number, explain_tokens
+from .exercise import Wrong, exercise
+from .explain import explain_counts, explain_number, explain_tokens
 
 SHAPE = ModelConfig(
     architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,

@@ -10,8 +10,8 @@ from torch import Tensor
 from roseinfer.models import Model
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_number, explain_tensor
+from .exercise import Wrong, exercise
+from .explain import explain_number, explain_tensor
 from .stage_checks import GATHER_SPAN, by_sequence, require_cached, require_tokens, step_ops, zeroed_tensors
 
 BLOCK_SIZE = 64

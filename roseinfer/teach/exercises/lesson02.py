@@ -12,8 +12,8 @@ from roseinfer.models import Model, ModelConfig
 from roseinfer.profiling import count_ops
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_number, explain_tensor
+from .exercise import Wrong, exercise
+from .explain import explain_number, explain_tensor
 from .lesson00 import SHAPE
 from .lesson01 import BLOCK_SIZE, require_unchanged
 from .stage_checks import GATHER_SPAN, by_batch, require_cached, require_tokens, step_ops, zeroed_tensors

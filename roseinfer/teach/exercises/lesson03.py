@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from roseinfer.generate import generate
 from roseinfer.models import Model
-from roseinfer.posts import post_table
-from roseinfer.profiling.slicing import slice_dispatches
+from roseinfer.posts.data import post_table
+from roseinfer.profiling.slice_rule import slice_dispatches
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_number
+from .exercise import Wrong, exercise
+from .explain import explain_number
 from .lesson00 import SHAPE
 from .lesson01 import BLOCK_SIZE
 from .stage_checks import APPEND_SPAN, LENGTHS, by_sequence, require_cached, require_tokens, step_ops

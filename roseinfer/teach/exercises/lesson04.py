@@ -14,8 +14,8 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_tensor, explain_tokens
+from .exercise import Wrong, exercise
+from .explain import explain_tensor, explain_tokens
 from .stage_checks import MIXED, require_tokens
 
 # (block ids of each sequence, longest length, block_size)

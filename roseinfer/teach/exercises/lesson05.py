@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from roseinfer.kernels.cases import PagedCase, paged_case
 from roseinfer.models import Model
-from roseinfer.paged_case import PagedCase, paged_case
 from roseinfer.profiling import bytes_copied, count_ops
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_tensor
+from .exercise import Wrong, exercise
+from .explain import explain_tensor
 from .kernel_checks import plain_attention
 from .stage_checks import require_tokens
 

@@ -13,8 +13,8 @@ from roseinfer.profiling import count_ops
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong, exercise
-from ..explain import explain_counts, explain_number
+from .exercise import Wrong, exercise
+from .explain import explain_counts, explain_number
 from .stage_checks import require_tokens
 
 Blocks = list[int]

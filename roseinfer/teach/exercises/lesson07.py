@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roseinfer import triton_mode
-from roseinfer.paged_case import PagedCase, paged_case
+from roseinfer.kernels import triton_mode
+from roseinfer.kernels.cases import PagedCase, paged_case
 
-from ..attempt import is_stub
-from ..exercise import Wrong, exercise
-from ..explain import explain_tensor
-from ..loads import GuardedKernel, OutOfBounds, count_loads, plain_function
+from ..measure.kernel_loads import GuardedKernel, OutOfBounds, count_loads, plain_function
+from .attempt import is_stub
+from .exercise import Wrong, exercise
+from .explain import explain_tensor
 from .kernel_checks import MISTAKES, TOLERANCE, Trial, plain_attention, trials
 
 State = tuple[Tensor, Tensor, Tensor]

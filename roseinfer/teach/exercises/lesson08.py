@@ -15,10 +15,10 @@ from roseinfer.profiling import bytes_copied
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import PromptAttention, Stage
 
-from ..attempt import is_stub
-from ..contract import ContractReport
-from ..exercise import Wrong, exercise
-from ..explain import explain_tensor
+from ..measure.contract_report import ContractReport
+from .attempt import is_stub
+from .exercise import Wrong, exercise
+from .explain import explain_tensor
 from .stage_checks import require_stage
 
 H_KV, D = 2, 4

@@ -15,8 +15,8 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from ..exercise import Wrong
-from ..explain import explain_tensor, explain_tokens
+from .exercise import Wrong
+from .explain import explain_tensor, explain_tokens
 
 GATHER_SPAN = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND_SPAN = "roseinfer.kv.append_token"

@@ -1,0 +1,155 @@
+"""LadderResult: one measurement as a table in a notebook, a table in a terminal, and JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.display.table import Table, format_cell
+
+from .contenders import HF_NAMES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table as RichTable
+
+FORMATS = {
+    "tok/s": "{:,.0f}",
+    "of fastest": "{:.0%}",
+    "vs previous": "{:+.1%}",
+    "vs first": "{:+.1%}",
+    "total tok/s": "{:,.0f}",
+    "step ms": "{:,.2f}",
+    "aten ops": "{:,}",
+    "copies": "{:,}",
+    "cats": "{:,}",
+    "selects": "{:,}",
+    "bytes copied": "{:,}",
+    "of floor": "{:.1%}",
+}
+COUNTS = ["copies", "cats", "selects", "bytes copied"]
+NOT_IN_TERMINAL = ["of fastest", "total tok/s", "cats", "selects"]
+EXACT = ["stage", *COUNTS, "tokens"]
+
+
+@dataclass(frozen=True, repr=False)
+class LadderResult:
+    """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
+
+    rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
+    raw runs behind them (see runner.measure). floor: of one decode step at the middle context. not_run: who was left
+    out or failed, and why.
+    """
+
+    arguments: dict[str, Any]
+    model: dict[str, Any]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, str]
+    commit: str | None
+    machine: dict[str, Any]
+    floor: dict[str, Any]
+    rows: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    not_run: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return repr(self._view)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self._view._repr_mimebundle_()
+
+    def to_json(self) -> str:
+        """Everything, on one line: host, device, versions, commit, arguments, raw samples, rows."""
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+    def table(self) -> RichTable:
+        """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+
+        all_equal = all(row["tokens"] == "equal" for row in self.rows)
+        frame = self.frame.drop(columns=[*NOT_IN_TERMINAL, *(["tokens"] if all_equal else [])])
+        title = f"{self.title}; tokens equal" if all_equal else self.title
+        table = RichTable(
+            title=title, caption=escape(self.note), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
+        )
+        for column in frame.columns:
+            is_number = frame[column].dtype.kind in "iuf"
+            table.add_column(column.replace(" ", "\n"), justify="right" if is_number else "left", vertical="bottom")
+        for row in frame.itertuples(index=False):
+            cells = zip(frame.columns, row, strict=True)
+            table.add_row(*(format_cell(value, FORMATS.get(column)) for column, value in cells))
+        return table
+
+    @property
+    def title(self) -> str:
+        a = self.arguments
+        return (
+            f"{a['batch_size']} sequences, prompt of {a['prompt_len']} tokens, {a['max_new_tokens']} new tokens each, "
+            f"{self.model['dtype']}"
+        )
+
+    @property
+    def note(self) -> str:
+        floor, context_len = self.floor, self.floor["context_len"]
+        text = (
+            f"{self.device}, torch {self.versions['torch']}. Floor of a step at context {context_len}: "
+            f"{1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} tok/s, bound by "
+            f"{floor['bound']}. tok/s: decoding alone, by each run's median step; median (min..max) of "
+            f"{self.arguments['repeats']} interleaved runs. Counts: one whole stage.decode at context {context_len}; "
+            f"aten ops with those that ops start, the others without what linear layers, embeddings and fused "
+            f"attention do inside."
+        )
+        rows = {row["stage"] for row in self.rows}
+        if HF_NAMES["dynamic"] in rows:
+            text += " HF generate: the same weights and prompts in one batch, greedy, dynamic cache."
+        if HF_NAMES["static"] in rows:
+            text += " Static cache: allocated once; on a GPU, generate compiles the model for it."
+        return text + "".join(f" {name} left out: {reason}." for name, reason in self.not_run.items())
+
+    @property
+    def _note_on_totals(self) -> str:
+        text = " total tok/s: prefill included; a stage prefills one prompt after another"
+        return text + (", HF all in one batch." if self.arguments["with_hf"] else ".")
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The rows under the names that the tables use."""
+        import pandas as pd
+
+        rows = pd.DataFrame(self.rows)
+        fastest = rows["tokens_per_second"].max()
+        lowest, highest = rows["tokens_per_second_min"], rows["tokens_per_second_max"]
+        columns = {
+            "stage": rows["stage"],
+            "tok/s": rows["tokens_per_second"],
+            "of fastest": rows["tokens_per_second"] / fastest,
+            "min..max": [f"{low:,.0f}..{high:,.0f}" for low, high in zip(lowest, highest, strict=True)],
+            "vs previous": rows["vs_previous"].astype(float) - 1,
+            "vs first": rows["vs_first"].astype(float) - 1,
+            "total tok/s": rows["total_tokens_per_second"],
+            "step ms": rows["step_ms"],
+            "of floor": rows["floor_share"],
+            "aten ops": rows["aten_ops"].astype("Int64"),
+            **{name: rows[name.replace(" ", "_")].astype("Int64") for name in COUNTS},
+            "tokens": rows["tokens"],
+        }
+        return pd.DataFrame(columns)
+
+    @cached_property
+    def _view(self) -> Table:
+        exact = self.model["dtype"] == "float32"
+        shown = EXACT if exact else EXACT[:-1]  # in half precision tokens depend on the machine
+        return Table(
+            self.frame,
+            exact=shown,
+            live=[name for name in self.frame.columns if name not in shown],
+            title=self.title,
+            note=self.note + self._note_on_totals,
+            formats=FORMATS,
+            bars=["of fastest", "of floor"],
+        )

@@ -1,0 +1,83 @@
+"""What a recorded run must say about where it comes from: host, device, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from typing import Any
+
+import torch
+
+from roseinfer.paths import ROOT
+from roseinfer.profiling.hardware import device_name
+
+# What `make gpu-report` writes does not make the code another one.
+CODE = (".", ":!data/runs", ":!data/traces")
+
+
+def describe_host(device: torch.device) -> dict[str, Any]:
+    """host, device, versions (triton: None where it is not installed; cuda and driver: on a GPU only) and commit."""
+    import transformers
+
+    versions = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "triton": _triton_version(),
+        "transformers": transformers.__version__,
+    }
+    if device.type == "cuda":
+        versions |= {"cuda": torch.version.cuda, "driver": _driver_version()}
+    return {
+        "host": {
+            "cpu": device_name("cpu"),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "device": device_name(device),
+        "versions": versions,
+        "commit": _commit(),
+    }
+
+
+def short_commit(commit: str | None) -> str:
+    """Such as 8808164, or 8808164-dirty; "unknown" outside a clone."""
+    if commit is None:
+        return "unknown"
+    head, _, dirty = commit.partition("-")
+    return head[:7] + (f"-{dirty}" if dirty else "")
+
+
+def _triton_version() -> str | None:
+    try:
+        import triton
+    except ModuleNotFoundError:
+        return None
+    return triton.__version__
+
+
+def _driver_version() -> str | None:
+    said = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return said.splitlines()[0] if said else None
+
+
+def _commit() -> str | None:
+    """HEAD, with "-dirty" when code differs from it; None outside a clone, or before the first commit."""
+    if not (ROOT / ".git").exists():  # installed elsewhere: another repository around it says nothing about us
+        return None
+    head = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    return f"{head}-dirty" if head and _git("status", "--porcelain", "--", *CODE) else head or None
+
+
+def _git(*arguments: str) -> str:
+    return _output("git", "-C", str(ROOT), *arguments)
+
+
+def _output(*command: str) -> str:
+    """What a command prints; nothing when it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

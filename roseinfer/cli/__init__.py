@@ -1,0 +1,1 @@
+"""The command `roseinfer`: a file a subcommand, and what they share."""

@@ -1,0 +1,187 @@
+"""python -m roseinfer.cli.reproduce 000: run a post's measurements here, and write its tables beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shlex
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from roseinfer.arguments import unknown_name
+
+from .dry_run import OneLineParser
+from .ladder import BAD_ARGUMENT, FAILED, INTERRUPTED, PLAIN_WIDTH, chosen_stages, complain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    import torch
+
+    from roseinfer.posts.report import Plan, Report
+
+POSTS = {
+    "000": "Performance: aten ops and spans of a decode step before and after the select-based append; throughput",
+    "001": "Decode Profiling: gather, forward and write at batch 1, 4 and 8, what no label covers, a misspelt field",
+    "002": "a contest report on serving: dtypes, max logits as log-probabilities, overlapping writes, request order",
+    "003": "wde's guide to tuning decoding: what its times mean, work per byte, what hiding host work could gain",
+    "004": "Paged Attention Block Table Cache: rows built with and without the cache; the online benchmark of both",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: 0; 1 when a fact is different or a stage fails; 2 for a bad argument; 130 for Ctrl-C."""
+    args = parser().parse_args(argv)
+    try:
+        # Imported here, so that --help is instant and Ctrl-C while torch loads leaves cleanly too.
+        from roseinfer.bench import ContenderFailed, TokensDiffer
+
+        try:
+            return run(args)
+        except (ContenderFailed, TokensDiffer) as error:
+            return complain(error, FAILED)
+        except ValueError as error:
+            return complain(error, BAD_ARGUMENT)
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` say, has gone; without this the flush at exit fails once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def parser() -> argparse.ArgumentParser:
+    posts = "\n".join(f"  {post}  {what}" for post, what in POSTS.items())
+    p = OneLineParser(
+        prog="python -m roseinfer.cli.reproduce",
+        description="Run what a post measured, and write each of its tables beside ours. Exact facts (counts, bytes,\n"
+        "shapes) are judged: equal, explained by a named rule, or different. Times are only shown.",
+        epilog=f"posts:\n{posts}\n\n"
+        "A post takes from seconds to some minutes on two CPU cores; with --quick, small models and few repeats, well\n"
+        "under one. On a GPU the models are the posts' own sizes. Not all of a post may run here: the report ends\n"
+        "with what did not run, and what that needs.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    p.add_argument("post", nargs="?", help=f"one of {', '.join(POSTS)}")
+    p.add_argument("--device", help="cpu or cuda; cuda where there is one when not given")
+    p.add_argument(
+        "--model", help="tiny, random:gpt2, a local folder in HF format, or a hub id; by post when not given"
+    )
+    p.add_argument("--quick", action="store_true", help="smaller models, fewer tokens and repeats")
+    p.add_argument("--dry-run", action="store_true", help="only the size of every engine it would build")
+    out = "where <post>-<date>.md, .html and .json go (default: reports); the same day's are replaced"
+    p.add_argument("--out", type=Path, metavar="DIR", default=Path("reports"), help=out)
+    return p
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ValueError for a bad argument, and what the post's reproduction raises."""
+    require_post(args.post)
+    plan = plan_of(args)
+    post = importlib.import_module(f"roseinfer.posts.post{args.post}")
+    if args.dry_run:
+        show_engines(post, plan)
+        return 0
+    require_device(plan.device)
+    require_folder(args.out)
+    report = post.reproduce(plan)
+    show(report, write(report, command(args, plan), args.out))
+    return FAILED if report.verdicts["different"] else 0
+
+
+def require_post(post: str | None) -> None:
+    if post is None:
+        raise ValueError(f"no post named, allowed: {', '.join(POSTS)} (with make: POST=000)")
+    if post not in POSTS:
+        raise ValueError(f"unknown post {unknown_name(post, POSTS)}")
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    import torch
+
+    from roseinfer.engine.config import check_device
+    from roseinfer.models import model_config
+    from roseinfer.posts.report import Plan
+
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(device)
+    if args.model:
+        model_config(args.model)  # a misspelt one is refused before anything runs
+    stages = {stage.name.split("_")[0]: stage for stage in chosen_stages(None)}
+    return Plan(torch.device(device), stages, args.model, args.quick, progress())
+
+
+def progress() -> Callable[[str], None]:
+    """Prints a line on stderr, the seconds so far in front."""
+    started = perf_counter()
+    return lambda text: print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+def require_device(device: torch.device) -> None:
+    import torch
+
+    known = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if (f"{device}:0" if str(device) == "cuda" else str(device)) not in known:
+        raise ValueError(f"--device {device}: not on this machine, which has: {', '.join(known)}")
+
+
+def require_folder(folder: Path) -> None:
+    """Makes it: a long run is not to end without a place for its report."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {folder}: must be a folder that can be written to: {error.strerror}") from error
+
+
+def show_engines(post: ModuleType, plan: Plan) -> None:
+    from .dry_run import show as show_sizes
+
+    engines = post.engines(plan)
+    for config in engines:
+        show_sizes(config.sizes())
+        print()
+    print(f"dry run: {len(engines)} engine(s) sized; nothing was loaded, allocated or measured")
+
+
+def command(args: argparse.Namespace, plan: Plan) -> str:
+    """What to type to run this again, on this device whatever another machine has."""
+    parts = ["python", "-m", "roseinfer.cli.reproduce", args.post, "--device", str(plan.device)]
+    parts += ["--model", args.model] if args.model else []
+    parts += ["--quick"] if args.quick else []
+    return shlex.join(parts)
+
+
+def write(report: Report, command: str, folder: Path) -> list[Path]:
+    """<post>-<date>.json, .md and .html in `folder`; what an earlier run of the day left is replaced."""
+    from roseinfer.posts.report.markdown import to_markdown
+    from roseinfer.posts.report.outline import blocks, title
+    from roseinfer.posts.report.page import to_page
+
+    shown = blocks(report, command)
+    texts = {"json": report.to_json() + "\n", "md": to_markdown(shown), "html": to_page(shown, title(report))}
+    paths = []
+    for suffix, text in texts.items():
+        path = folder / f"{report.post}-{report.recorded_at[:10]}.{suffix}"
+        path.write_text(text, encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def show(report: Report, paths: list[Path]) -> None:
+    from rich.console import Console
+
+    from roseinfer.posts.report.terminal import print_summary
+
+    console = Console()
+    print_summary(report, console if console.is_terminal else Console(width=PLAIN_WIDTH))
+    for path in paths:
+        print(f"written: {path}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

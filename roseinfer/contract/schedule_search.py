@@ -1,0 +1,181 @@
+"""The promise that is a search: random schedules of prefills, steps and frees, and the shortest one that goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from roseinfer.blocks import OutOfBlocks
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from .compare import count, lengths_text, require_all_free, require_one_owner
+from .small_models import SMALL, last_logits, model_of
+
+NUM_CASES, NUM_STEPS = 22, 25
+NUM_BLOCKS, BLOCK_SIZE = 9, 4
+NAMES = "ABCD"  # as many sequences at once
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Step:
+    """names: one, or those of a decode. tokens: a prefill's prompt, or the one token that a decode goes on with."""
+
+    kind: Literal["prefill", "decode", "free"]
+    names: tuple[str, ...]
+    tokens: tuple[int, ...] = ()
+
+    def simpler(self) -> Iterator[Step]:
+        if len(self.names) > 1:
+            for name in self.names:
+                yield replace(self, names=tuple(other for other in self.names if other != name))
+        for length in (1, len(self.tokens) // 2, len(self.tokens) - 1):
+            if 0 < length < len(self.tokens):
+                yield replace(self, tokens=self.tokens[:length])
+
+    def __str__(self) -> str:
+        prompt = f", a prompt of {count(len(self.tokens), 'token')}" if self.kind == "prefill" else ""
+        return f"{self.kind} {', '.join(self.names)}{prompt}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schedule on the model of that name in models.MAKERS."""
+
+    model: str
+    steps: tuple[Step, ...]
+
+    def simpler(self) -> Iterator[Case]:
+        if self.model != SMALL[0]:
+            yield replace(self, model=SMALL[0])
+        size = len(self.steps)
+        while size := size // 2:
+            for start in range(0, len(self.steps), size):
+                yield replace(self, steps=self.steps[:start] + self.steps[start + size :])
+        for i, step in enumerate(self.steps):
+            for other in step.simpler():
+                yield replace(self, steps=(*self.steps[:i], other, *self.steps[i + 1 :]))
+
+    def renamed(self) -> Case:
+        """Sequences named A, B, C in the order in which they come."""
+        order = dict.fromkeys(name for step in self.steps for name in step.names)
+        letter = dict(zip(order, NAMES, strict=False))
+        steps = (replace(step, names=tuple(letter[name] for name in step.names)) for step in self.steps)
+        return replace(self, steps=tuple(steps))
+
+    def __str__(self) -> str:
+        pool = f"model {self.model}, {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens"
+        return "; ".join([pool, *map(str, self.steps)])
+
+
+def random_case(seed: int) -> Case:
+    rng = Random(seed)
+    return Case(rng.choice(SMALL), tuple(_random_step(rng) for _ in range(NUM_STEPS)))
+
+
+def _random_step(rng: Random) -> Step:
+    kind = rng.choices(("prefill", "decode", "free"), weights=(5, 4, 1))[0]  # few frees: the pool is to run short
+    names = rng.sample(NAMES, k=rng.randint(1, len(NAMES)) if kind == "decode" else 1)
+    num_tokens = {"prefill": rng.randint(1, 11), "decode": 1, "free": 0}[kind]
+    return Step(kind, tuple(names), tuple(rng.randrange(97) for _ in range(num_tokens)))
+
+
+def random_schedules(stage_class: type[Stage], device: str) -> None:
+    for seed in range(NUM_CASES):
+        case = random_case(seed)
+        if what_breaks(stage_class, device, case):
+            case = shortest(stage_class, device, case).renamed()
+            error = what_breaks(stage_class, device, case)
+            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            raise AssertionError(f"the shortest schedule found: {case}: {what}") from error
+
+
+def shortest(stage_class: type[Stage], device: str, case: Case) -> Case:
+    """The case made simpler step by step, for as long as it still breaks."""
+    while True:
+        breaks = (other for other in case.simpler() if what_breaks(stage_class, device, other))
+        simpler = next(breaks, None)
+        if simpler is None:
+            return case
+        case = simpler
+
+
+def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception | None:
+    """The first error of the schedule on a fresh stage."""
+    try:
+        play = Play(stage_class, device, case.model)
+        for step in case.steps:
+            play.take(step)
+            play.require_books()
+        play.free_all()
+    except Exception as error:
+        return error
+    return None
+
+
+class Play:
+    """Takes the steps that make sense: any part of a schedule is one. Every step's logits equal the reference's."""
+
+    def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
+        self.model, self.device = model, device
+        self.live: dict[str, Sequence] = {}
+        self.stage = stage_class(
+            model_of(model, device), num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)
+        )
+
+    def take(self, step: Step) -> None:
+        live = [name for name in step.names if name in self.live]
+        if step.kind == "prefill" and not live:
+            self.prefill(*step.names, step.tokens)
+        elif step.kind == "decode" and live:
+            self.decode(live, *step.tokens)
+        elif step.kind == "free" and live:
+            self.stage.free(self.live.pop(*live))
+
+    def prefill(self, name: str, prompt: tuple[int, ...]) -> None:
+        seq = Sequence(list(prompt), SamplingParams(max_tokens=1))
+        try:
+            logits = self.stage.prefill(seq)
+        except OutOfBlocks:
+            assert not self.stage.holds(seq), f"the pool is short for {name}, and the stage holds it all the same"
+            assert seq.num_cached_tokens == 0, f"the pool is short for {name}, and its tokens count as cached"
+            return
+        self.live[name] = seq
+        self.require_logits(logits, name)
+
+    def decode(self, names: list[str], token: int) -> None:
+        seqs = [self.live[name] for name in names]
+        for i, seq in enumerate(seqs):
+            if len(seq) == seq.num_cached_tokens:
+                seq.append((token + i) % 97)
+        before = [seq.num_cached_tokens for seq in seqs]
+        try:
+            logits = self.stage.decode(seqs)
+        except OutOfBlocks:
+            after = [seq.num_cached_tokens for seq in seqs]
+            assert after == before, f"the pool is short, and cached tokens went from {before} to {after}"
+            return
+        for row, name in zip(logits, names, strict=True):
+            self.require_logits(row, name)
+
+    def require_logits(self, got: Tensor, name: str) -> None:
+        want = last_logits(self.model, tuple(self.live[name].token_ids), self.device)
+        close = torch.allclose(got, want, atol=TOLERANCE, rtol=TOLERANCE)
+        assert close, f"the logits of {name} are not the reference's"
+
+    def require_books(self) -> None:
+        require_one_owner(self.stage.tables)
+        lengths = [seq.num_cached_tokens for seq in self.live.values()]
+        free, used = self.stage.num_free_blocks, sum(map(self.stage.tables.blocks_for, lengths))
+        assert free <= NUM_BLOCKS - used, f"{free} blocks are free with {lengths_text(lengths)} tokens cached"
+
+    def free_all(self) -> None:
+        for seq in self.live.values():
+            self.stage.free(seq)
+        require_all_free(self.stage, "with every sequence freed")

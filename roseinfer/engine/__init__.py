@@ -1,0 +1,1 @@
+"""The finished engine. So far its sizes, reckoned before anything is allocated."""

@@ -1,0 +1,218 @@
+"""EngineConfig: what an engine must know to be sized. EngineSizes: every size that follows, with nothing allocated."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from typing import Any, TypeVar
+
+import pandas as pd
+import torch
+
+from roseinfer.arguments import require_count, unknown_name
+from roseinfer.models import ModelConfig, empty_model, model_config
+from roseinfer.profiling.facts import Facts, HasFacts
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BLOCK_ID_BYTES = 4  # block tables are int32
+MIB = 2**20
+
+Config = TypeVar("Config")
+
+
+def refuse_wrong_fields(cls: type[Config]) -> type[Config]:
+    """Class decorator for a keyword-only dataclass: an unknown or missing field raises ValueError instead of TypeError.
+
+    The message for an unknown one names the nearest field and lists them all.
+    """
+    init = cls.__init__
+    names = [field.name for field in fields(cls)]
+    required = [field.name for field in fields(cls) if field.default is MISSING]
+
+    @wraps(init)
+    def checked_init(self: Config, **values: Any) -> None:
+        for name in values:
+            if name not in names:
+                raise ValueError(f"{cls.__name__} has no field {unknown_name(name, names)}")
+        if missing := [name for name in required if name not in values]:
+            raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
+        init(self, **values)
+
+    cls.__init__ = checked_init
+    return cls
+
+
+@refuse_wrong_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of an engine, given by name. Construction reads no file, needs no network and no GPU.
+
+    model: a spec as load_model takes it. num_blocks: blocks of the KV pool, each block_size tokens in every layer.
+    max_num_seqs: sequences held at a time. max_model_len: tokens of the longest sequence, None for as many as the model
+    has positions. device: where the engine will run; it need not exist here.
+
+    Raises ValueError for a wrong value, and for a field that is unknown (with the nearest name) or missing.
+    """
+
+    model: str
+    num_blocks: int
+    block_size: int = 64
+    max_num_seqs: int = 64
+    max_model_len: int | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ValueError(f"model must be a spec such as 'tiny' or 'random:gpt2', got {self.model!r}")
+        for name in ("num_blocks", "block_size", "max_num_seqs"):
+            require_count(name, getattr(self, name), at_least=1)
+        if self.max_model_len is not None:
+            require_count("max_model_len", self.max_model_len, at_least=1)
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {self.dtype!r}")
+        check_device(self.device)
+
+    def sizes(self) -> EngineSizes:
+        """All sizes, from the model's config alone: its weights are counted on the meta device, not read or made.
+
+        Raises ValueError for a model that is not found, or a max_model_len above the model's.
+        """
+        shape = model_config(self.model)
+        if self.max_model_len is not None and self.max_model_len > shape.max_model_len:
+            raise ValueError(
+                f"max_model_len={self.max_model_len} is more positions than {self.model} has, "
+                f"allowed: at most {shape.max_model_len}"
+            )
+        # parameters() names a tied one once.
+        return EngineSizes(self, shape, num_weights=sum(p.numel() for p in empty_model(shape).parameters()))
+
+
+def check_device(device: object) -> None:
+    """Raises ValueError unless torch knows a device of that name; whether this machine has one is not asked."""
+    if not isinstance(device, str):
+        raise ValueError(f"device must be a string such as 'cpu' or 'cuda:0', got {device!r}")
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is not a device: {str(error).splitlines()[0]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSizes(HasFacts):
+    """What an engine of `config` allocates before its first request: exact integers. Shown as a table.
+
+    shape: of the model. num_weights: values, tied ones counted once. Left out is what comes and goes with a step:
+    activations, and the padded batch of a stage that gathers; and what a GPU's runtime takes for itself.
+    """
+
+    config: EngineConfig
+    shape: ModelConfig
+    num_weights: int
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.config.max_model_len or self.shape.max_model_len
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.max_model_len // self.config.block_size)
+
+    @property
+    def table_width(self) -> int:
+        """Entries of a block table's row: no sequence holds more blocks than the pool has."""
+        return min(self.max_blocks, self.config.num_blocks)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.num_weights * DTYPE_BYTES[self.config.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """K and V of one token, in all layers."""
+        s = self.shape
+        return 2 * s.num_layers * s.num_kv_heads * s.head_dim * DTYPE_BYTES[self.config.dtype]
+
+    @property
+    def block_bytes(self) -> int:
+        """One block in all layers."""
+        return self.config.block_size * self.kv_bytes_per_token
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.config.num_blocks * self.block_bytes
+
+    @property
+    def pool_tokens(self) -> int:
+        return self.config.num_blocks * self.config.block_size
+
+    @property
+    def longest_seqs_in_pool(self) -> int:
+        """Sequences of max_model_len tokens that the pool holds at once; max_num_seqs may allow fewer."""
+        return self.config.num_blocks // self.max_blocks
+
+    @property
+    def block_table_bytes(self) -> int:
+        """The buffer [num_layers, max_num_seqs, table_width] of int32 on the device."""
+        return self.shape.num_layers * self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.pool_bytes + self.block_table_bytes
+
+    def facts(self) -> Facts:
+        """The sizes, exact; and where the device is here, a live row on whether they fit its memory."""
+        rows = self._rows()
+        exact_rows = [True] * len(rows)
+        if fit := self.fit():
+            left, verdict = fit
+            rows.append(("fits", left, "bytes left", verdict))
+            exact_rows.append(False)
+        df = pd.DataFrame(rows, columns=["what", "size", "unit", "how"])
+        df["MiB"] = df["size"].where(df["unit"].str.startswith("bytes")) / MIB
+        return Facts(
+            df[["what", "size", "unit", "MiB", "how"]],
+            exact=["what", "size", "unit", "MiB", "how"],
+            exact_rows=exact_rows,
+            title=f"{self.config.model} in {self.config.dtype} on {self.config.device}",
+            note="without activations, which come and go with a step",
+            formats={"size": "{:,}", "MiB": "{:,.3f}"},
+        )
+
+    def fit(self) -> tuple[int, str] | None:
+        """(memory of the device less total_bytes, the same in words); None where this machine has no such device."""
+        memory = device_memory(self.config.device)
+        if memory is None:
+            return None
+        left = memory - self.total_bytes
+        verdict, than = ("yes", "more") if left >= 0 else ("no", "fewer")
+        return left, f"{verdict}: {self.config.device} here has {memory:,} bytes, {abs(left):,} {than} than the total"
+
+    def _rows(self) -> list[tuple[str, int, str, str]]:
+        c, s, item = self.config, self.shape, DTYPE_BYTES[self.config.dtype]
+        token = f"2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} x {item}"
+        tables = f"[{s.num_layers} layers, {c.max_num_seqs} sequences, {self.table_width} blocks] x {BLOCK_ID_BYTES}"
+        longest = f"of {self.max_model_len:,} tokens: {c.num_blocks:,} // {self.max_blocks:,} blocks"
+        return [
+            ("weights", self.weight_bytes, "bytes", f"{self.num_weights:,} x {item}"),
+            ("K and V of a token", self.kv_bytes_per_token, "bytes", token),
+            ("block", self.block_bytes, "bytes", f"{c.block_size:,} tokens"),
+            ("pool", self.pool_bytes, "bytes", f"{c.num_blocks:,} blocks"),
+            ("tokens in the pool", self.pool_tokens, "tokens", f"{c.num_blocks:,} blocks x {c.block_size:,}"),
+            ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
+            ("block tables", self.block_table_bytes, "bytes", tables),
+            ("total", self.total_bytes, "bytes", "weights + pool + block tables"),
+        ]
+
+
+def device_memory(device: str) -> int | None:
+    """Bytes of memory that the device has, in use or not; None where this machine lacks it or does not tell."""
+    wanted = torch.device(device)
+    if wanted.type == "cuda" and (wanted.index or 0) < torch.cuda.device_count():
+        return torch.cuda.get_device_properties(wanted).total_memory
+    if wanted.type == "cpu" and hasattr(os, "sysconf"):  # not on Windows
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

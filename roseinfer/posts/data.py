@@ -1,0 +1,61 @@
+"""The posts' own tables, kept as data, to stand beside what this machine just measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence as List
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.display.table import Table
+from roseinfer.paths import DATA
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POSTS = DATA / "posts"
+
+
+def post_facts(post: str) -> dict[str, Any]:
+    """What a post says of its model, machine and command (data/posts/<post>/about.json)."""
+    return json.loads((_folder(post) / "about.json").read_text(encoding="utf-8"))
+
+
+def post_table(post: str, table: str) -> pd.DataFrame:
+    """One of the post's tables as it was printed. Raises ValueError that lists the tables for an unknown name."""
+    import pandas as pd
+
+    path = _folder(post) / f"{table}.csv"
+    if not path.is_file():
+        names = sorted(p.stem for p in path.parent.glob("*.csv"))
+        raise ValueError(f"table={table!r} is not one of post {post}'s: {', '.join(names)}")
+    return pd.read_csv(path)
+
+
+def beside_post(post: str, table: str, ours: pd.DataFrame, only: List[str] = ()) -> Table:
+    """The post's op table and ours in one, matched by op: counts of both, then the mean host time of both.
+
+    ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df. only: the ops to show, all if empty;
+    what an op such as aten::cat starts inside depends on the number of threads, and does not belong in a contract.
+    """
+    theirs = post_table(post, table)
+    both = theirs.merge(ours, on="name", how="outer", suffixes=("_post", "_here"), sort=False)
+    both = both[both["name"].isin(only)] if only else both
+    for column in ("n_post", "n_here"):
+        both[column] = both[column].fillna(0).astype(int)
+    both = both.sort_values(["n_post", "name"], ascending=[False, True], ignore_index=True)
+    facts = post_facts(post)
+    return Table(
+        both[["name", "n_post", "n_here", "avg_us_post", "avg_us_here"]],
+        exact=["name", "n_post", "n_here"],
+        live=["avg_us_post", "avg_us_here"],
+        title=f"Post {post}: {facts['tables'][table]}",
+        note=f"the post's machine: {facts['hardware']}, torch {facts['torch']}; its times are another machine's",
+    )
+
+
+def _folder(post: str) -> Path:
+    folder = POSTS / post
+    if not folder.is_dir():
+        raise ValueError(f"post={post!r} is not in data/posts: {', '.join(sorted(p.name for p in POSTS.iterdir()))}")
+    return folder

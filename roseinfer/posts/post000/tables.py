@@ -1,0 +1,255 @@
+"""The sections of post 000's report: each table of the post beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import pandas as pd
+
+from roseinfer.bench.contenders import BLOCK_SIZE
+from roseinfer.bench.scheduler import ServerRun
+from roseinfer.bench.scheduler.output import run_figures
+from roseinfer.models.load import shape_of
+from roseinfer.profiling import Trace, decode_floor, measure_machine
+from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
+
+from ..data import POSTS, post_facts, post_table
+from ..posted_command import command_line
+from ..report.content import Fact, Grid, Section, Time, judge
+from .counts import MEMSET_BELOW, DecodeBatch
+from .run import AFTER, BEFORE, Measured
+
+POST, POST_MODEL = "000", "random:gpt2"
+FIRST_RECORDED = 3  # decode steps before the trace: one not profiled, two to warm up
+GATHER, APPEND = "roseinfer.decode_step_sessions.build_batched_past", "roseinfer.kv.append_token"
+SPANS = {
+    "gather_after": ("The gather, preallocated", GATHER, "gather_ops"),
+    "append_before": ("The append, slices cut for each sequence", APPEND, "append_ops"),
+    "append_after": ("The append, one select a layer", APPEND, "append_ops"),
+}
+
+
+def command(m: Measured) -> Section:
+    """What the command printed, before and after."""
+    theirs = post_table(POST, "throughput").set_index("metric")
+    ours = {"before": run_figures(m.profiled[BEFORE][0]), "after": run_figures(m.profiled[AFTER][0])}
+    prompt_len, tokens = m.work.prompt_lens[0], m.args.max_new_tokens
+    rules = {
+        "Requests": (m.args.num_requests, "the number of requests"),
+        "Prompt tokens": (m.args.num_requests * prompt_len, f"this model's tokenizer makes {prompt_len} of the prompt"),
+        "Completion tokens": (m.args.num_requests * tokens, f"{tokens} tokens each were asked for"),
+        "Total tokens": (m.args.num_requests * (prompt_len + tokens), "both together"),
+    }
+    facts = [
+        judge(metric, int(theirs.loc[metric, "before"]), ours["before"][metric], rule=rule, why=why)
+        for metric, (rule, why) in rules.items()
+    ]
+    floors = {"Elapsed (decode/run)": decode_floor_seconds(m)}
+    times = [
+        Time(f"{metric}, {when}", row["unit"], row[when], ours[when][metric], floors.get(metric))
+        for when in ours
+        for metric, row in theirs.iterrows()
+        if metric not in rules
+    ]
+    return Section(
+        "What the command prints",
+        text=(
+            "The post ran one command twice, before and after its second change, with the profiler on. So do we; the "
+            "floor of the decode time is every step's weights and cached tokens, read once.",
+            "The post gives the gain as more tokens a second. A single profiled run each cannot tell a gain of a few "
+            "percent from noise, so the table below repeats both in turn, without the profiler.",
+        ),
+        code=f"{command_line([*m.argv, '--stage', BEFORE])}\n{command_line([*m.argv, '--stage', AFTER])}",
+        facts=facts,
+        times=times,
+        grids=[race(m)],
+        samples={stage: [run_figures(run) for run in runs] for stage, runs in m.raced.items()},
+    )
+
+
+def race(m: Measured) -> Grid:
+    rows = []
+    for stage, runs in m.raced.items():
+        rates = [run.completion_tokens / run.decode_seconds for run in runs]
+        rows.append((stage, len(rates), *(round(f(rates), 2) for f in (median, min, max))))
+    gain = round(rows[1][2] / rows[0][2] - 1, 4)
+    post = post_table(POST, "throughput").set_index("metric").loc["Throughput (completion)"]
+    return Grid(
+        f"Completion tokens over decode time, in turn, without the profiler: the median changes by {gain:+.1%} (the "
+        f"post's own figure, over the total time: {post['after'] / post['before'] - 1:+.1%})",
+        ("stage", "runs", "median tokens/s", "least", "most"),
+        rows,
+    )
+
+
+def decode_floor_seconds(m: Measured) -> float:
+    """The least that this machine needs for all decode steps of the run."""
+    machine = measure_machine(m.model.device, m.model.dtype)
+    steps = m.profiled[BEFORE][0].steps
+    return sum(decode_floor(m.model.config, step.context_lens, m.model.dtype, machine).seconds for step in steps)
+
+
+def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
+    """The first step in the trace."""
+    cached = [length - 1 for length in run.steps[FIRST_RECORDED].context_lens]
+    c = m.model.config
+    return DecodeBatch(
+        c.num_layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, cached, on_cpu=m.model.device.type == "cpu"
+    )
+
+
+def ops_table(m: Measured, table: str, stage: str) -> Section:
+    """aten ops in the first span: counts judged op by op, and the mean time of each."""
+    title, span, query = SPANS[table]
+    run, trace = m.profiled[stage]
+    batch = recorded_batch(m, run)
+    rule = batch.gather_ops() if span == GATHER else batch.append_ops(select_first=stage == AFTER)
+    theirs = post_table(POST, table).set_index("name")
+    ours = trace.ops(span).df.set_index("name")
+    counts = ours["n"].to_dict()
+    why = differences(batch, span)
+    facts: list[Fact] = []
+    for op in [*theirs.index, *sorted(set(counts) - set(theirs.index))]:
+        posted = int(theirs["n"].get(op, 0))
+        facts.append(judge(op, posted, int(counts.get(op, 0)), rule=rule.get(op, 0), why=why[op]))
+    times = [
+        Time(f"{op}, a call", "us", float(theirs.loc[op, "avg_us"]), float(ours["avg_us"][op]))
+        for op in theirs.index
+        if op in counts
+    ]
+    return Section(
+        title,
+        text=(
+            f"aten ops that start in the first `{span}` of the trace, in a step of {len(batch.lengths)} sequences with "
+            f"{batch.longest} cached tokens. Times are the host's and hold what an op calls; the second table, from "
+            f"data/posts/000/{query}.sql, has each op's own time as well, which adds up.",
+        ),
+        facts=facts,
+        times=times,
+        grids=[shipped(trace, query, f"{title}: own time beside inclusive time")],
+    )
+
+
+def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
+    """Why a count of an op in that span may differ from the post's, in words; for each op."""
+    facts, version = post_facts(POST), torch_version()
+    sizes = []
+    if batch.layers != facts["num_layers"]:
+        sizes.append(f"{batch.layers} layers, not {facts['num_layers']}")
+    if len(batch.lengths) != facts["max_batch_size_default"]:
+        sizes.append(f"{len(batch.lengths)} sequences in the step, not {facts['max_batch_size_default']}")
+    if batch.longest > BLOCK_SIZE:
+        sizes.append("sequences of more than one block")
+    slices = list(sizes)
+    if version >= COLON_IS_FREE_FROM:
+        since = ".".join(map(str, COLON_IS_FREE_FROM))
+        slices.append(f"torch {'.'.join(map(str, version))}: a bare `:` starts no slice (since {since})")
+    if span == GATHER:  # the append slices as often whatever the lengths
+        equal = len(set(batch.lengths)) == 1
+        slices.append("equal lengths here; in the post one was longest" if equal else "other lengths than in the post")
+    fills = [*sizes, f"a CPU zeroes fewer than {MEMSET_BELOW:,} values without fill_"] if batch.on_cpu else sizes
+    special = {
+        "aten::slice": slices,
+        "aten::as_strided": ["one for each slice and select", *slices],
+        "aten::fill_": fills,
+    }
+    ops = {*batch.gather_ops(), *batch.append_ops(select_first=True), "aten::alias"}
+    return {op: "; ".join(special.get(op, sizes)) or "the same sizes as in the post" for op in ops}
+
+
+def spans(m: Measured) -> Section:
+    """The labelled spans of three steps, stage BEFORE, as the post's overview."""
+    _, trace = m.profiled[BEFORE]
+    theirs = post_table(POST, "spans")
+    ours = run_shipped(trace, "spans").set_index(["side", "span"])
+    sides = {"user_annotation": "host", "gpu_user_annotation": "device"}
+    floor_ms = 1e3 * decode_floor_seconds(m) / len(m.profiled[BEFORE][0].steps)
+    facts, times = [], []
+    for row in theirs.itertuples():
+        side, what = sides[row.cat], f"{row.name}, {sides[row.cat]}"
+        here = ours.loc[(side, row.name)] if (side, row.name) in ours.index else None
+        if here is not None and side == "host":
+            facts.append(judge(f"{what}: spans", row.n, int(here["calls"]), rule=3, why="three recorded steps"))
+        is_step = row.name.endswith((".total", ".forward"))
+        avg_ms = None if here is None else float(here["avg_ms"])
+        times.append(Time(what, "ms", row.avg_ms, avg_ms, floor_ms if is_step else None))
+    return Section(
+        "Where a step goes",
+        text=(
+            "Mean time of each labelled span over three decode steps, before the change. The floor of a step, and so "
+            "of its forward, is its weights and cached tokens read once.",
+            "Profiled times are longer than real ones: each op of the host is recorded as it starts.",
+        ),
+        facts=facts,
+        times=times,
+        grids=[shipped(trace, "spans", "data/posts/000/spans.sql on this trace")],
+    )
+
+
+def self_time(m: Measured) -> Section:
+    """What the post does not ask: in which ops the step is."""
+    grid = shipped(m.profiled[AFTER][1], "self_time", "data/posts/000/self_time.sql on the trace after the change")
+    return Section(
+        "What the post does not ask",
+        text=(
+            "Inclusive times count an op again in every op that called it. Here each op has its own time alone, so the "
+            "rows add up to the step; `(no op)` is Python, and the profiler itself.",
+        ),
+        grids=[grid],
+    )
+
+
+def arithmetic(m: Measured) -> Section:
+    """The post's explanation of its counts, and the one that gives them all."""
+    facts_of_post = post_facts(POST)
+    layers, batch_size = facts_of_post["num_layers"], facts_of_post["max_batch_size_default"]
+    version = tuple(map(int, facts_of_post["torch"].split(".")))
+    c = shape_of(POST_MODEL)
+    posted = {table: post_table(POST, table).set_index("name")["n"] for table in SPANS}
+
+    def batch(lengths: list[int]) -> DecodeBatch:
+        return DecodeBatch(layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, lengths, on_cpu=False, version=version)
+
+    equal, one_longest = batch([2] * batch_size), batch([2] * (batch_size - 1) + [3])
+    reckoned = {
+        "append_before": equal.append_ops(select_first=False), "append_after": equal.append_ops(select_first=True),
+        "gather_after": one_longest.gather_ops(),
+    }  # fmt: skip
+    facts = [
+        judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0), rule=int(n), why="")
+        for table, counts in posted.items()
+        for op, n in counts.items()
+    ]
+    requests = facts_of_post["num_requests"]
+    slices, copies = int(posted["append_before"]["aten::slice"]), int(posted["append_before"]["aten::copy_"])
+    return Section(
+        "Which sizes the post's counts belong to",
+        text=(
+            f"The post explains {slices:,} slices as {layers} layers x {requests} requests x 8. But its command leaves "
+            f"--max-batch-size at {batch_size}, so a step holds {batch_size} sequences: {layers} x {batch_size} x 16 "
+            f"is as many. The {copies} copies decide: {layers} x {batch_size} x 2, while {requests} sequences would "
+            f"take {2 * layers * requests}.",
+            f"Below, all counts of the post's three tables from one rule: {layers} layers, a batch of {batch_size}, "
+            f"torch {facts_of_post['torch']} on a GPU, and one sequence of the batch longer than the others. With "
+            f"equal lengths the gather would have had {equal.gather_ops()['aten::slice']:,} slices, not "
+            f"{int(posted['gather_after']['aten::slice']):,}.",
+            "The code that the post measured gave every sequence the longest one's position, so its tokens were wrong "
+            "on mixed lengths; the stages here do not. Lesson 03 shows it.",
+        ),
+        facts=facts,
+    )
+
+
+def run_shipped(trace: Trace, query: str) -> pd.DataFrame:
+    return trace.sql((POSTS / POST / f"{query}.sql").read_text(encoding="utf-8"))
+
+
+def shipped(trace: Trace, query: str, title: str) -> Grid:
+    """The result of one of the queries that come with the post's tables; times to a microsecond or so."""
+    df = run_shipped(trace, query)
+    rows = [
+        [None if pd.isna(value) else round(value, 4) if isinstance(value, float) else value for value in row]
+        for row in df.astype(object).itertuples(index=False)
+    ]
+    return Grid(title, tuple(df.columns), rows)

@@ -1,0 +1,136 @@
+"""What the reproduction of post 001 measures: a decode step by phase, its wall time, its calls, for each batch size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from roseinfer.bench.contenders import HF_NAME, StageContender, hf_contender
+from roseinfer.bench.interleave import measure
+from roseinfer.bench.ladder import random_prompts
+from roseinfer.engine.config import EngineConfig, EngineSizes
+from roseinfer.generate import decode_step
+from roseinfer.models import Model
+from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine
+from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases
+from roseinfer.profiling.trace import DEVICE_SPAN
+
+from ..data import post_facts, post_table
+from ..report.setting import Plan
+
+UNPROFILED = 2  # decode steps that capture runs before those it keeps
+# What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.
+OPAQUE_OPS = ("aten::to", "aten::_to_copy", "aten::index", "aten::index_put_")
+
+Samples = dict[str, list[float]]  # ms of each profiled step, by phase and of the whole
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch size. host and device: from one profiled capture, device None when it holds no label of a GPU. calls:
+    how often each op starts in a phase of one step. runs: raw samples of the runner, without the profiler."""
+
+    size: int
+    host: Samples
+    device: Samples | None
+    calls: dict[str, Counter[str]]
+    runs: list[dict[str, Any]]
+    floor: Floor
+
+    @property
+    def labelled(self) -> Samples:
+        """The device's time where there is one, as in the post; else the host's."""
+        return self.device or self.host
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """Wall time of each step of all runs, without the profiler."""
+        return [seconds for run in self.runs for seconds in run["step_seconds"]]
+
+    @property
+    def step_ms(self) -> float:
+        return 1e3 * median(self.step_seconds)
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """sizes: of the engine with the largest batch. hf_runs: transformers' generate at that batch, [] if not run."""
+
+    stage: str
+    sizes: EngineSizes
+    prompt_len: int
+    machine: Machine
+    batches: list[Batch]
+    hf_runs: list[dict[str, Any]]
+
+    @property
+    def has_device_times(self) -> bool:
+        return self.batches[0].device is not None
+
+
+def by_batch(table: str) -> pd.DataFrame:
+    """One of the post's tables, by batch size."""
+    return post_table("001", table).set_index("batch")
+
+
+def labels_ms(samples: Samples) -> float:
+    """What the three labels of a step last together: the median over the steps."""
+    return median(sum(phases) for phases in zip(*(samples[phase] for phase in PHASES), strict=True))
+
+
+def unlabelled_ms(samples: Samples) -> float:
+    """What a step lasts longer than its labels, all by one clock: the median over the steps."""
+    columns = (samples[name] for name in (STEP, *PHASES))
+    return median(step - sum(phases) for step, *phases in zip(*columns, strict=True))
+
+
+def tokens_per_second(runs: List[dict[str, Any]]) -> list[float]:
+    """Of each run, by its median step: one step that another process held up would else stand for the whole run."""
+    return [run["decode_tokens"] / (len(run["step_seconds"]) * median(run["step_seconds"])) for run in runs]
+
+
+def measure_post(plan: Plan, model: Model, configs: List[EngineConfig], *, repeats: int, with_hf: bool) -> Measurements:
+    """Profile the post's decode steps for each of `configs`, then run these and transformers in turn, `repeats` times.
+
+    configs: one for each batch size, the largest last. Raises what capture and the contenders raise.
+    """
+    stage, num_steps = plan.stages["s04"], post_facts("001")["num_steps"]
+    prompt_len = configs[-1].max_model_len - num_steps
+    prompts = [random_prompts(model, config.max_num_seqs, prompt_len) for config in configs]
+    entrants = [StageContender(stage, model, batch, num_steps) for batch in prompts]
+    names = [f"{stage.name}, batch {config.max_num_seqs}" for config in configs]
+    profiles = []
+    for name, entrant in zip(names, entrants, strict=True):
+        plan.say(f"profiling {name}")
+        profiles.append(profile(entrant, num_steps - 1 - UNPROFILED))
+
+    contenders = [(name, entrant.run) for name, entrant in zip(names, entrants, strict=True)]
+    if with_hf:
+        contenders.append(hf_contender(model, prompts[-1], num_steps))
+    plan.say(f"{repeats} timed runs each, in turn: {', '.join(name for name, _ in contenders)}")
+    runs = measure(contenders, repeats=repeats, warmup=0)  # warm from profiling; medians do without HF's first steps
+
+    machine = measure_machine(model.device, model.dtype)
+    context_len = prompt_len + num_steps // 2  # of the middle decode step
+    batches = []
+    for config, name, (host, device, calls) in zip(configs, names, profiles, strict=True):
+        own = [run for run in runs if run["name"] == name]
+        floor = decode_floor(model.config, [context_len] * config.max_num_seqs, model.dtype, machine)
+        batches.append(Batch(config.max_num_seqs, host, device, calls, own, floor))
+    hf_runs = [run for run in runs if run["name"] == HF_NAME]
+    return Measurements(stage.name, configs[-1].sizes(), prompt_len, machine, batches, hf_runs)
+
+
+def profile(entrant: StageContender, steps: int) -> tuple[Samples, Samples | None, dict[str, Counter[str]]]:
+    """(host, device, calls) of a Batch."""
+    stage, seqs = entrant.at_step(0)
+    trace = capture(lambda: decode_step(stage, seqs), steps=steps, warmup=UNPROFILED - 1)
+    on_gpu = any(event.cat == DEVICE_SPAN for event in trace.slices)
+    device = device_phases(trace) if on_gpu else None
+    calls = {phase: trace.op_counts(name, outside=OPAQUE_OPS) for phase, name in PHASES.items()}
+    return host_phases(trace), device, calls

@@ -1,0 +1,105 @@
+"""Post 001 beside what was measured here: tokens a second, and what a step time says that the batch does not change."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import torch
+
+from roseinfer.bench.contenders import HF_NAME
+from roseinfer.engine.config import EngineSizes
+from roseinfer.profiling import Machine, decode_floor
+from roseinfer.profiling.data_sheets import data_sheet
+
+from ..data import post_facts
+from ..report.content import Grid, Section, Time
+from .measure import Batch, Measurements, by_batch, tokens_per_second
+
+
+def throughput(m: Measurements, theirs: EngineSizes) -> Section:
+    """Tokens a second beside transformers', and the claim that a GPU is saturated. theirs: of the post's engine."""
+    few, some, many = m.batches[0], m.batches[-2], m.batches[-1]
+    return Section(
+        "Tokens a second, and what is saturated",
+        text=[
+            f"The post looks for what its engine lacks against transformers at batch {many.size}. Here all of them run "
+            f"in one process and in turn, without the profiler. Runs of each: {len(few.runs)}. A run's tokens a second "
+            "are those of its median decode step, without the prefill.",
+            "Both engines copy the whole cache in each step: transformers once, to put the new token behind it; "
+            f"`{m.stage}` twice, to gather it and again to put the new token behind.",
+            f"From batch {some.size} to {many.size} the post's `model_forward` takes no longer, from which it "
+            f"concludes that the GPU is saturated at {some.size}. Whatever the batch, a step reads every weight that "
+            "it needs once. On the post's card this reading is most of `model_forward`, and arithmetic is little of "
+            "it. The step is flat because the card waits for memory, and because it is flat, tokens a second grow with "
+            "the batch. More sequences are nearly free: the opposite of saturated.",
+            f"Here a step of batch {many.size} takes {many.step_ms / few.step_ms:.2f} times as long as one of batch "
+            f"{few.size}. Where that is far from 1, it is not the reading of weights that grows. On a CPU, products "
+            "with a few rows run far below the machine's rate for large matrices.",
+        ],
+        times=[*map(_speed, m.batches), *_beside_hf(m), *_reading(m, theirs)],
+        grids=[_runs(m), _on_the_posts_card(m, theirs)],
+        samples={"runs": [run for b in m.batches for run in b.runs] + m.hf_runs, "machine": m.machine.samples},
+    )
+
+
+def _speed(batch: Batch) -> Time:
+    post = by_batch("throughput").loc[batch.size, "tokens_per_second"]
+    here = median(tokens_per_second(batch.runs))
+    return Time(f"batch {batch.size}", "tok/s", post, here, batch.size / batch.floor.seconds)
+
+
+def _beside_hf(m: Measurements) -> list[Time]:
+    largest = m.batches[-1]
+    post = by_batch("throughput").loc[largest.size]
+    ours, hf = post["tokens_per_second"], post["hf_tokens_per_second"]
+    here = median(tokens_per_second(m.hf_runs)) if m.hf_runs else None
+    share = 100 * median(tokens_per_second(largest.runs)) / here if here else None
+    return [
+        Time(f"{HF_NAME}, batch {largest.size}", "tok/s", hf, here, largest.size / largest.floor.seconds),
+        Time(f"batch {largest.size} as a share of {HF_NAME}", "%", round(100 * ours / hf, 1), share),
+    ]
+
+
+def _reading(m: Measurements, theirs: EngineSizes) -> list[Time]:
+    """The time to read the weights, and how many times as long the forward takes."""
+    rate, rate_here = data_sheet(_card())["read_bytes_per_s"], m.machine.read_bytes_per_s
+    all_weights, all_here = 1e3 * theirs.weight_bytes / rate, 1e3 * m.sizes.weight_bytes / rate_here
+    needed = 1e3 * decode_floor(theirs.shape, [1], torch.float16).weight_bytes / rate
+    needed_here = 1e3 * m.batches[0].floor.weight_bytes / rate_here
+    times = [
+        Time("reading all weights once", "ms", round(all_weights, 2), all_here),
+        # Of a token embedding that is not the lm_head as well, a step reads a few rows.
+        Time("reading those that a step needs", "ms", round(needed, 2), needed_here),
+    ]
+    for batch in m.batches:
+        post = by_batch("phases").loc[batch.size, "forward_ms"] / needed
+        here = median(batch.labelled["forward"]) / needed_here
+        times.append(Time(f"model_forward over that reading, batch {batch.size}", "times", round(post, 2), here))
+    return times
+
+
+def _runs(m: Measurements) -> Grid:
+    rows = []
+    for name, runs in [*((f"{m.stage}, batch {b.size}", b.runs) for b in m.batches), (HF_NAME, m.hf_runs)]:
+        if runs:
+            speeds = tokens_per_second(runs)
+            rows.append([name, len(runs), *(round(of(speeds), 1) for of in (median, min, max))])
+    return Grid("The runs here, tok/s", ["engine", "runs", "median", "min", "max"], rows)
+
+
+def _on_the_posts_card(m: Measurements, theirs: EngineSizes) -> Grid:
+    sheet = data_sheet(_card())
+    card = Machine(_card(), "cuda", torch.float16, sheet["read_bytes_per_s"], sheet["fp16_flops_per_s"], samples={})
+    rows = []
+    for batch in m.batches:
+        floor = decode_floor(theirs.shape, [m.prompt_len] * batch.size, card.dtype)
+        reading = 1e3 * (floor.weight_bytes + floor.kv_bytes) / card.read_bytes_per_s
+        arithmetic = 1e3 * floor.flops / card.flops_per_s
+        forward = float(by_batch("phases").loc[batch.size, "forward_ms"])
+        rows.append([batch.size, round(reading, 2), round(arithmetic, 2), forward])
+    title = f"The least that a step of {theirs.config.model} must take on an {_card()}, by its data sheet, ms"
+    return Grid(title, ["batch", "reading", "arithmetic", "the post's model_forward"], rows)
+
+
+def _card() -> str:
+    return post_facts("001")["hardware"].split(",")[0]

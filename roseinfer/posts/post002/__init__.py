@@ -1,0 +1,151 @@
+"""Post 002, a contest entry on an NPU server: what of its claims can be counted is counted here, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.bench.ladder import random_prompts
+from roseinfer.engine.config import EngineConfig
+from roseinfer.models import Model, load_model
+from roseinfer.profiling import span, trace_once
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import PromptAttention
+
+from ..data import post_facts
+from ..report.content import Grid, NotRun, Report, Section, judge
+from ..report.setting import Plan
+from .arrays import dtype_section, greedy_section, prefill_section
+from .scheduling import SEED, abort_section, order_section
+
+STAGE = "s04"
+STEPS = 4
+QKV_MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
+
+
+def engines(plan: Plan) -> list[EngineConfig]:
+    """One, for the logits that are looked at."""
+    return [EngineConfig(model=plan.model or "tiny", num_blocks=8, max_num_seqs=8, device=str(plan.device))]
+
+
+def reproduce(plan: Plan) -> Report:
+    about = post_facts("002")
+    (config,) = engines(plan)
+    plan.say(f"logits of {STEPS} steps of {config.model}")
+    logits = real_logits(plan, config)
+    plan.say(f"{about['num_requests']:,} requests in three orders")
+    sections = [
+        load_section(about),
+        order_section(about),
+        abort_section(about),
+        dtype_section(about),
+        greedy_section(about, logits),
+        prefill_section(about),
+        qkv_section(about, plan),
+    ]
+    return plan.report("002", {"model": config.model, "seed": SEED}, sections, not_run(about))
+
+
+def load_section(about: Mapping[str, Any]) -> Section:
+    slots, tokens = about["decode_batch_size"], about["num_blocks"] * about["block_size"]
+    requests, columns = about["num_requests"], about["block_table_columns"]
+    return Section(
+        "The load test and the pool",
+        [
+            f"The post sends {about['requests_per_second']} requests a second for {about['seconds']} seconds, to a "
+            f"server that decodes at most {slots} at a time.",
+            f"Its pool of {about['num_blocks']:,} blocks of {about['block_size']} tokens is small for that. With all "
+            "slots taken each request has few tokens, its prompt included, so the slots can all be filled by short "
+            "requests only. The post does not say how long its requests are.",
+        ],
+        facts=[
+            judge(
+                "requests in all",
+                requests, about["requests_per_second"] * about["seconds"], rule=requests, why="rate x seconds",
+            ),
+            judge(
+                "columns of a block table in the warm-up",
+                columns, about["seq_length"] // about["block_size"], rule=columns, why="seq_length / block_size",
+            ),
+        ],
+        grids=[
+            Grid(
+                "The pool",
+                ["what", "number"],
+                [
+                    ["tokens", tokens],
+                    [f"tokens a request, {slots} running", tokens // slots],
+                    [f"requests of {about['seq_length']:,} tokens", tokens // about["seq_length"]],
+                ],
+            )
+        ],
+    )  # fmt: skip
+
+
+def real_logits(plan: Plan, config: EngineConfig) -> Tensor:
+    """Logits [N, V] of prefills and a few greedy decode steps."""
+    model = load_model(config.model, device=plan.device)
+    stage = plan.stages[STAGE](
+        model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs
+    )
+    prompts = random_prompts(model, config.max_num_seqs, prompt_len=8, seed=SEED)
+    seqs = [Sequence(prompt, SamplingParams(max_tokens=STEPS)) for prompt in prompts]
+    logits = [torch.stack([stage.prefill(seq) for seq in seqs])]
+    for _ in range(STEPS - 1):
+        for seq, token in zip(seqs, logits[-1].argmax(dim=-1).tolist(), strict=True):
+            seq.append(token)
+        logits.append(stage.decode(seqs))
+    return torch.cat(logits)
+
+
+def qkv_section(about: Mapping[str, Any], plan: Plan) -> Section:
+    claims = about["claims"]
+    counts = {spec: matrix_products(load_model(spec, device=plan.device)) for spec in QKV_MODELS}
+    fused = claims["qkv_products_after"]
+    return Section(
+        "q, k and v from one matrix product",
+        [
+            "The post joins the weights of q, k and v, so that a layer starts one matrix product for them instead of "
+            f"{claims['qkv_products_before']}. The models here have them joined from the start, and the Llama family's "
+            "gate and up as well, so there is no stage before it to race against.",
+        ],
+        facts=[
+            judge(f"products for q, k and v in a layer, {spec}", fused, qkv, rule=fused, why="joined weights")
+            for spec, (qkv, _) in counts.items()
+        ],
+        grids=[
+            Grid(
+                "aten::linear in one forward",
+                ["model", "for q, k, v in a layer", "in a layer"],
+                [[spec, qkv, layer] for spec, (qkv, layer) in counts.items()],
+            )
+        ],
+    )
+
+
+@torch.inference_mode()
+def matrix_products(model: Model) -> tuple[int, int]:
+    """aten::linear before the first attention, and in a layer, in one forward (counted by the profiler)."""
+    attention = PromptAttention()
+
+    def attend(*arguments: Any) -> Tensor:
+        with span("attend"):
+            return attention(*arguments)
+
+    token_ids = torch.zeros(1, dtype=torch.int64, device=model.device)
+    trace = trace_once(lambda: model(token_ids, torch.zeros_like(token_ids), attend))
+    names = [event.name for event in trace.slices if event.name in ("aten::linear", "attend")]
+    return names.index("attend"), names.count("aten::linear") // model.config.num_layers
+
+
+def not_run(about: Mapping[str, Any]) -> list[NotRun]:
+    return [
+        NotRun(f"prefills of {about['prefill_batch_size']} prompts at a time", "a stage that prefills several prompts"),
+        NotRun("separate against joined q, k and v, timed", "a model with the weights apart"),
+        NotRun("sentence lengths chosen by the batch", "a stage that compiles for fixed lengths"),
+        NotRun("warm-up before the first request", "a server"),
+        NotRun("the load test and its seconds", f"a server, and the post's machine: {about['hardware']}"),
+    ]

@@ -1,0 +1,159 @@
+"""Post 002: what the host does with token ids and results: their types, what is sent, and where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import post_table
+from ..report.content import Exact, Fact, Grid, Section, Time, judge
+from .token_arrays import ids_of, write_each, write_overlapping
+
+REPEATS = 20
+
+
+def dtype_section(about: Mapping[str, Any]) -> Section:
+    shape = (about["decode_batch_size"], about["seq_length"])
+    step_ms = post_table("003", "steps").set_index("model").loc["7B", "step_ms"]
+    facts: list[Fact] = []
+    times: list[Time] = []
+    rows: list[list[Exact]] = []
+    for row in post_table("002", "dtypes").itertuples():
+        for when, dtype, printed in (("before", None, row.dtype_before), ("corrected", np.int32, row.dtype_after)):
+            make = ids_of(row.made_by, *shape, dtype)
+            array = make()
+            what = f"{row.array}, {when}"
+            facts.append(judge(f"type of {what}", printed, str(array.dtype), rule=printed, why="NumPy's rules"))
+            rows.append([what, str(array.dtype), array.nbytes])
+            times.append(Time(f"making {what}", "ms", None, 1e3 * _seconds(make)))
+    return Section(
+        "Types of token ids",
+        [
+            "Token ids are int32. np.zeros makes float64 unless told otherwise, and np.concatenate gives the type that "
+            "holds both, so padding ids with it makes float64 of them. np.full of a Python int makes int64. The post "
+            "gives both arrays dtype=np.int32.",
+            f"For a batch of {shape[0]} sequences of {shape[1]:,} ids that halves what is written. The post gives no "
+            f"time for it. Below is what making an array takes here; a step of a 7B model takes {step_ms} ms in post "
+            "003, on another machine.",
+        ],
+        facts=facts,
+        times=times,
+        grids=[Grid(f"Arrays of {shape[0]} x {shape[1]:,} ids", ["array", "type", "bytes"], rows)],
+    )
+
+
+def _seconds(make: Callable[[], np.ndarray]) -> float:
+    samples = []
+    for _ in range(REPEATS):
+        start = perf_counter()
+        make()
+        samples.append(perf_counter() - start)
+    return median(samples)
+
+
+def greedy_section(about: Mapping[str, Any], logits: Tensor) -> Section:
+    """logits [N, V]: of real steps."""
+    buffer, tokens = logits.float().max(dim=-1)
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    batch, vocab = about["decode_batch_size"], about["vocab_size"]
+    return Section(
+        "Greedy choice on the device, and what the logprob buffer holds",
+        [
+            "The post takes the argmax of the logits in the model and hands out each row's index and value, instead "
+            "of all logits. That gives the same tokens and moves far less.",
+            "The value goes to a buffer named for log-probabilities, but it is the largest logit. A log-probability "
+            "is never above 0. A logit may be anything, and says little without the others of its row: subtracting "
+            "the row's logsumexp on the device would make it a log-probability.",
+            f"Below are the logits of {len(logits)} tokens of a real run.",
+        ],
+        facts=[
+            judge(
+                "what output_logprob_shm holds",
+                about["claims"]["logprob_buffer"],
+                what_it_holds(buffer, logits),
+                rule="largest logit",
+                why="max of the logits, without the logsumexp subtracted",
+            )
+        ],
+        grids=[
+            Grid(
+                "Greedy choice",
+                ["of the rows", "number"],
+                [
+                    ["in all", len(logits)],
+                    ["largest logit above 0", int((buffer > 0).sum())],
+                    ["log-probability of the chosen token above 0", int((logprobs.amax(dim=-1) > 0).sum())],
+                    ["same token by logits and by log-probabilities", int((tokens == logprobs.argmax(dim=-1)).sum())],
+                ],
+            ),
+            Grid(
+                f"Bytes handed out a step, {batch} rows of {vocab:,} logits",
+                ["what", "bytes"],
+                [["all logits, fp32", batch * vocab * 4], ["index (int32) and value (fp32)", batch * (4 + 4)]],
+            ),
+        ],
+    )
+
+
+def what_it_holds(buffer: Tensor, logits: Tensor) -> str:
+    """buffer [N] of the rows' chosen tokens, logits [N, V]."""
+    if torch.allclose(buffer, torch.log_softmax(logits.float(), dim=-1).amax(dim=-1), atol=1e-5):
+        return "log-probability"
+    return "largest logit" if torch.equal(buffer, logits.float().amax(dim=-1)) else "neither"
+
+
+def prefill_section(about: Mapping[str, Any]) -> Section:
+    batch, places = about["prefill_batch_size"], about["decode_batch_size"]
+    neighbours, scattered = list(range(batch)), list(range(0, places, places // batch))
+    cases = {
+        f"overlapping, {batch} neighbouring slots": (write_overlapping, neighbours),
+        f"overlapping, {batch} scattered slots": (write_overlapping, scattered),
+        "overlapping, a batch of 1": (write_overlapping, neighbours[:1]),
+        f"each to its own, {batch} neighbouring slots": (write_each, neighbours),
+    }
+    counts = {name: prefill_counts(write, slots, places) for name, (write, slots) in cases.items()}
+    right = next(iter(counts.values()))["right"]
+    return Section(
+        "Results of a prefill, written over one another",
+        [
+            "For each slot of the prefill batch, the post writes the tokens of the whole batch from that slot on. With "
+            f"one request that is right. With {batch}, each turn overwrites the one before except for its first "
+            "place, and the last turn writes behind the batch, where other requests have theirs. Nearly all requests "
+            "start with the first one's token.",
+            f"Here every slot of {places} holds a running request's token before the write. The loop is taken as "
+            "printed, with a slot for each request of the batch. One indexed write, buffer[slots] = tokens, does what "
+            "is meant.",
+        ],
+        facts=[
+            judge(
+                f"requests of a prefill batch of {batch} that find their token in their slot",
+                batch, right, rule=1, why="only the first place of the first turn is not written over",
+            )
+        ],
+        grids=[
+            Grid(
+                "Places of the buffer after the write",
+                ["write", "right", "wrong", "others' tokens lost", "written more than once"],
+                [[name, *count.values()] for name, count in counts.items()],
+            )
+        ],
+    )  # fmt: skip
+
+
+def prefill_counts(write: Callable[..., np.ndarray], slots: list[int], places: int) -> dict[str, int]:
+    """Write one token for each slot into a buffer of running requests' tokens, and look what it holds."""
+    others = np.arange(places, dtype=np.int32) + places
+    token_ids = np.arange(len(slots), dtype=np.int32)  # no other request has one of these
+    room = places + len(slots)  # the last turn of the overlapping write may reach behind the last place
+    buffer = np.concatenate((others, np.full(room - places, -1, dtype=np.int32)))
+    writes = write(token_ids, slots, buffer)
+    right = int((buffer[slots] == token_ids).sum())
+    untouched = np.setdiff1d(np.arange(places), slots)
+    lost = int((buffer[untouched] != others[untouched]).sum())
+    return {"right": right, "wrong": len(slots) - right, "lost": lost, "repeated": int((writes > 1).sum())}

@@ -1,0 +1,200 @@
+"""Exercises: registered by lessons, shown as cards, checked at once, with hints that come one by one.
+
+    @exercise("01.1", title="Bytes of the cache", minutes=5, difficulty=1, importance=4, task="...", hints=(...))
+    def bytes_of_cache(answer):
+        ...  # raise Wrong("what is mistaken"), or return for PASS
+
+An answer is a value, a function or a class. A stub never reaches the checker.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from roseinfer.display.view import View, card, inline, prose
+
+from ..journal import entries as journal
+from . import EXERCISE_ID, lessons, load_lesson
+from .attempt import describe_error, is_stub
+
+Checker = Callable[..., None]
+
+SCALE = 5  # difficulty and importance go from 1 to this
+FEWEST_HINTS = 3
+
+
+class Wrong(Exception):
+    """Raised by a checker: the message names the mistake, in the learner's words."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """task and hints: text for view.prose. checker: see the module's docstring.
+
+    difficulty and importance: 1 to 5. Important is what later lessons and real engines rest on.
+    """
+
+    id: str
+    title: str
+    minutes: int
+    difficulty: int
+    importance: int
+    task: str
+    hints: tuple[str, ...]
+    checker: Checker
+
+    def __post_init__(self) -> None:
+        if not EXERCISE_ID.fullmatch(self.id):
+            raise ValueError(f'id must look like "01.2", got {self.id!r}')
+        if self.minutes < 1:
+            raise ValueError(f"minutes must be at least 1, got {self.minutes!r} for {self.id}")
+        for name in ("difficulty", "importance"):
+            if (value := getattr(self, name)) not in range(1, SCALE + 1):
+                raise ValueError(f"{name} must be 1 to {SCALE}, got {value!r} for {self.id}")
+        if isinstance(self.hints, str) or len(self.hints) < FEWEST_HINTS:
+            raise ValueError(f"hints must be a tuple of at least {FEWEST_HINTS}, got {self.hints!r} for {self.id}")
+
+
+_registered: dict[str, Exercise] = {}
+_hints_shown: dict[str, int] = {}
+
+
+def exercise(
+    id: str, *, title: str, minutes: int, difficulty: int, importance: int, task: str, hints: tuple[str, ...]
+) -> Callable[[Checker], Checker]:
+    """Register the decorated checker. A second one of the same id takes the place of the first."""
+
+    def register(checker: Checker) -> Checker:
+        _registered[id] = Exercise(id, title, minutes, difficulty, importance, task, hints, checker)
+        return checker
+
+    return register
+
+
+def find(exercise_id: str) -> Exercise:
+    """Raises ValueError for an id that no lesson registers, naming those of its lesson."""
+    if exercise_id not in _registered:
+        load_lesson(exercise_id)
+    if exercise_id not in _registered:
+        siblings = sorted(known for known in _registered if known.startswith(exercise_id[:3]))
+        raise ValueError(f"exercise_id={exercise_id!r} is unknown; its lesson has {', '.join(siblings) or 'none'}")
+    return _registered[exercise_id]
+
+
+def find_all() -> list[Exercise]:
+    """Every exercise of every lesson, in their order."""
+    for lesson in lessons():
+        load_lesson(f"{lesson}.1")
+    return [_registered[id] for id in sorted(_registered)]
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict(View):
+    """What check found; true when passed."""
+
+    exercise: Exercise
+    outcome: Literal["PASS", "not attempted", "not yet"]
+    mistake: str = ""
+
+    def __bool__(self) -> bool:
+        return self.outcome == "PASS"
+
+    def __repr__(self) -> str:
+        return f"{self.exercise.id} {self.outcome}" + (f": {self.mistake}" if self.mistake else "")
+
+    def to_html(self) -> str:
+        e = self.exercise
+        title = f"<b>{e.id} {inline(e.title)}</b>"
+        if self.outcome == "PASS":
+            return card(f"<p>✓ {title}: PASS</p>", "good")
+        if self.outcome == "not attempted":
+            return card(f"<p>{title}: not attempted. Fill in the cell above, run it, then run this one.</p>")
+        hint = f'<p class="rose-muted">Stuck? <code>teach.hint("{e.id}")</code></p>'
+        return card(f"<p>{title}: not yet</p><p>{inline(self.mistake)}</p>{hint}", "not yet")
+
+
+def check(exercise_id: str, answer: Any, **context: Any) -> Verdict:
+    """Judge an answer: PASS, not attempted, or not yet with the mistake named. An error of the learner's becomes one.
+
+    context: what the checker needs from the notebook besides, such as the model or a stage. An attempt is noted for
+    teach.progress. Raises ValueError for an unknown exercise_id.
+    """
+    # The learner's code is the code that shares its globals with the cell that called check.
+    verdict = _judge(find(exercise_id), answer, context, sys._getframe(1).f_globals)
+    if verdict.outcome != "not attempted":
+        journal.note_attempt(exercise_id, bool(verdict))
+    return verdict
+
+
+def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict[str, Any]) -> Verdict:
+    if is_stub(answer):
+        return Verdict(task, "not attempted")
+    try:
+        task.checker(answer, **context)
+    except Wrong as wrong:
+        return Verdict(task, "not yet", str(wrong))
+    except NotImplementedError:
+        return Verdict(task, "not attempted")
+    except Exception as error:
+        return Verdict(task, "not yet", describe_error(error, namespace))
+    return Verdict(task, "PASS")
+
+
+@dataclass(frozen=True, repr=False)
+class Hint(View):
+    exercise_id: str
+    number: int
+    of: int
+    text: str
+
+    def __repr__(self) -> str:
+        return f"{self.exercise_id} hint {self.number} of {self.of}: {self.text}"
+
+    def to_html(self) -> str:
+        last = "" if self.number < self.of else '<span class="rose-muted"> (the last one)</span>'
+        return card(f"<p><b>{self.exercise_id} hint {self.number} of {self.of}</b>{last}</p>{prose(self.text)}")
+
+
+def hint(exercise_id: str, number: int | None = None) -> Hint:
+    """The next hint, or the one of that number (from 1). After the last one, the last one again.
+
+    Raises ValueError for an unknown exercise_id, or a number that is not there.
+    """
+    hints = find(exercise_id).hints
+    if number is None:
+        number = min(_hints_shown.get(exercise_id, 0) + 1, len(hints))
+        _hints_shown[exercise_id] = number
+    elif number not in range(1, len(hints) + 1):
+        raise ValueError(f"number must be 1 to {len(hints)} for {exercise_id}, got {number!r}")
+    return Hint(exercise_id, number, len(hints), hints[number - 1])
+
+
+@dataclass(frozen=True, repr=False)
+class ExerciseCard(View):
+    exercise: Exercise
+
+    def __repr__(self) -> str:
+        e = self.exercise
+        return f"exercise {e.id}: {e.title}\n{_facts(e)}"
+
+    def to_html(self) -> str:
+        e = self.exercise
+        hints = "".join(
+            f"<details><summary>Hint {i}</summary>{prose(text)}</details>" for i, text in enumerate(e.hints, 1)
+        )
+        return card(
+            f"<p><b>Exercise {e.id}: {inline(e.title)}</b> <span class='rose-muted'>{_facts(e)}</span></p>"
+            f"{prose(e.task)}{hints}"
+        )
+
+
+def _facts(e: Exercise) -> str:
+    return f"{e.minutes} minutes, difficulty {e.difficulty} of {SCALE}, importance {e.importance} of {SCALE}"
+
+
+def show_exercise(exercise_id: str) -> ExerciseCard:
+    """The task, with its hints folded. `teach.exercise` in a notebook. Raises ValueError for an unknown id."""
+    return ExerciseCard(find(exercise_id))

@@ -1,0 +1,1 @@
+"""The learner's own record: guesses before a measurement, exercises passed, what comes next."""

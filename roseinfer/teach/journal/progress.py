@@ -1,0 +1,88 @@
+"""progress: which exercises of the course are passed, and what to do next."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+
+from roseinfer.display.view import View, card, inline
+
+from ..exercises.exercise import Exercise, find_all
+from . import entries as journal
+
+
+@dataclass(frozen=True, repr=False)
+class Progress(View):
+    """exercises: of the whole course. attempts: up to the first that passed. note: where the record is, in html."""
+
+    exercises: list[Exercise]
+    passed: frozenset[str]
+    attempts: Counter[str]
+    note: str
+
+    def __repr__(self) -> str:
+        lessons = {lesson_of(e) for e in self.exercises}
+        return f"progress of the course: {len(self.exercises)} exercises in {len(lessons)} lessons"
+
+    @property
+    def open(self) -> list[Exercise]:
+        return [e for e in self.exercises if e.id not in self.passed]
+
+    def to_html(self) -> str:
+        done = len(self.exercises) - len(self.open)
+        summary = f"<p><b>{done} of {len(self.exercises)} exercises passed</b>{self._what_is_left()}</p>"
+        lessons = "".join(self._lesson(name, list(group)) for name, group in groupby(self.exercises, lesson_of))
+        return card(f"{summary}{lessons}<p class='rose-muted'>{self.note}</p>", "plain" if self.open else "good")
+
+    def _what_is_left(self) -> str:
+        if not self.open:
+            return ": the whole course."
+        next_one = max(self.open, key=lambda e: e.importance)  # of equally important ones, the first
+        left = sum(e.minutes for e in self.open)
+        return f", {left} minutes of them left. Most important: {next_one.id}, {inline(next_one.title)}."
+
+    def _lesson(self, name: str, exercises: list[Exercise]) -> str:
+        done = sum(e.id in self.passed for e in exercises)
+        rows = "".join(f"<li>{e.id} {inline(e.title)}: {self._state(e)}</li>" for e in exercises)
+        begun = " open" if 0 < done < len(exercises) else ""
+        summary = f"<summary>Lesson {name}: {done} of {len(exercises)} passed</summary>"
+        return f"<details{begun}>{summary}<ul>{rows}</ul></details>"
+
+    def _state(self, e: Exercise) -> str:
+        n = self.attempts[e.id]
+        times = "1 attempt" if n == 1 else f"{n} attempts"
+        if e.id in self.passed:
+            return f"✓ <b>passed</b>, {times}"
+        return f"not yet, {times}" if n else f"not tried, {e.minutes} minutes"
+
+
+def lesson_of(e: Exercise) -> str:
+    return e.id.partition(".")[0]
+
+
+def progress(*, reset: bool = False) -> Progress:
+    """What teach.check has passed so far, in all notebooks; reset=True begins anew and keeps the old file beside.
+
+    The record is a small file in the user's data folder, or the one that ROSEINFER_PROGRESS names; its value "off"
+    keeps none. Raises OSError when the file cannot be reset.
+    """
+    aside = journal.clear() if reset else None
+    passed: set[str] = set()
+    attempts: Counter[str] = Counter()
+    for entry in journal.entries():
+        id = entry.get("exercise")
+        if id is not None and id not in passed:
+            attempts[id] += 1
+            if entry["passed"]:
+                passed.add(id)
+    return Progress(find_all(), frozenset(passed), attempts, _note(aside and aside.name))
+
+
+def _note(aside: str | None) -> str:
+    path = journal.place()
+    if path is None:
+        return f"Nothing is kept: <code>{journal.PLACE}={journal.OFF}</code>."
+    begun = f" Begun anew; what was there is in <code>{html.escape(aside)}</code> beside it." if aside else ""
+    return f"Kept in <code>{html.escape(str(path))}</code>.{begun}"

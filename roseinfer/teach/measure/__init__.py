@@ -1,0 +1,1 @@
+"""Measurements as a lesson shows them: proofs, races, where a change pays, what was recorded on a GPU."""

@@ -1,0 +1,150 @@
+"""count_loads: how often a kernel's programs load each element of a tensor; and a guard for kernels under test.
+
+Triton's interpreter makes every load through one function, with the addresses and the mask in hand. Both are read
+there. A compiled kernel tells nothing of the kind, so where kernels are compiled a child process interprets.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roseinfer.kernels import triton_mode
+
+if TYPE_CHECKING:
+    from roseinfer.kernels.cases import PagedCase
+
+Access = Callable[[str, np.ndarray], None]  # "load" or "store", and the addresses that its mask lets through
+
+
+def count_loads(attention: Callable[..., Tensor], case: PagedCase) -> tuple[Tensor, Tensor]:
+    """How often the programs of attention(*case) load each value of k_cache and of v_cache; two tensors of that shape.
+
+    Where kernels are compiled, attention must be importable: a function of a notebook raises ValueError there.
+    """
+    triton_mode.require_triton()
+    arguments = tuple(tensor.cpu() for tensor in case)
+    if triton_mode.MODE == "interpret":
+        return _count(attention, arguments)
+    if attention.__module__ == "__main__":
+        raise ValueError(f"attention must come from a module to be counted beside a GPU, got {attention.__qualname__}")
+    request = pickle.dumps((attention.__module__, attention.__qualname__, arguments))
+    environment = os.environ | {triton_mode.VARIABLE: "interpret"}
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], input=request, stdout=subprocess.PIPE, env=environment, check=True
+    )
+    return pickle.loads(done.stdout)
+
+
+def _count(attention: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    caches = tuple(cache.contiguous() for cache in arguments[3:5])
+    counts = tuple(torch.zeros(cache.shape, dtype=torch.int64) for cache in caches)
+
+    def note(kind: str, addresses: np.ndarray) -> None:
+        for cache, count in zip(caches, counts, strict=True):
+            element = (addresses.astype(np.int64) - cache.data_ptr()) // cache.element_size()
+            inside = element[(element >= 0) & (element < cache.numel())]
+            count.view(-1).add_(torch.from_numpy(np.bincount(inside, minlength=cache.numel())))
+
+    with watched(note):
+        attention(*arguments[:3], *caches, *arguments[5:])
+    return counts
+
+
+@contextmanager
+def watched(access: Access) -> Iterator[None]:
+    """Call `access` before every load and store that Triton's interpreter makes, with the addresses it will touch."""
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def watched_load(ptrs: Any, mask: Any, *rest: Any) -> Any:
+        access("load", ptrs.data[mask.data])
+        return load(ptrs, mask, *rest)
+
+    def watched_store(ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        access("store", ptrs.data[mask.data])
+        return store(ptrs, value, mask, *rest)
+
+    builder.create_masked_load, builder.create_masked_store = watched_load, watched_store
+    try:
+        yield
+    finally:
+        del builder.create_masked_load, builder.create_masked_store  # the class's own are found again
+
+
+class OutOfBounds(Exception):
+    """A program touched memory that belongs to none of its tensors; the message says which and how far off."""
+
+
+class GuardedKernel:
+    """A kernel whose interpreted programs may touch only the tensors that they were given: else OutOfBounds is raised,
+    before the interpreter would read or overwrite this process's own memory. A compiled kernel runs as it is."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            tensors = {i: arg for i, arg in enumerate(args) if isinstance(arg, Tensor)}
+            if triton_mode.MODE != "interpret" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
+                return self.kernel[grid](*args, **kwargs)
+            names = list(plain_function(self.kernel).__code__.co_varnames)
+            with watched(_guard({names[i]: tensor for i, tensor in tensors.items()})):
+                self.kernel[grid](*args, **kwargs)
+
+        return launch
+
+
+def _guard(tensors: dict[str, Tensor]) -> Access:
+    storages = [(name, tensor, tensor.untyped_storage()) for name, tensor in tensors.items()]
+    ranges = [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for _, _, storage in storages]
+
+    def check(kind: str, addresses: np.ndarray) -> None:
+        at = addresses.astype(np.int64).reshape(-1)
+        allowed = np.zeros(at.shape, dtype=bool)
+        for first, end in ranges:
+            allowed |= (at >= first) & (at < end)
+        if not allowed.all():
+            raise OutOfBounds(_describe(kind, int(at[~allowed][0]), tensors))
+
+    return check
+
+
+def _describe(kind: str, address: int, tensors: dict[str, Tensor]) -> str:
+    def distance(tensor: Tensor) -> int:
+        first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size()
+        return first - address if address < first else address - end
+
+    name = min(tensors, key=lambda name: distance(tensors[name]))
+    tensor = tensors[name]
+    element = (address - tensor.data_ptr()) // tensor.element_size()
+    return f"a {kind} goes outside of every tensor; nearest is {name}, {tensor.numel()} elements, at element {element}"
+
+
+def plain_function(kernel: Any) -> Any:
+    """The Python function inside a kernel, interpreted or compiled; any other function is returned as it is."""
+    while isinstance(kernel, (triton_mode.InterpretedKernel, GuardedKernel)):
+        kernel = kernel.kernel
+    return getattr(kernel, "fn", kernel)
+
+
+def main() -> None:
+    """The child's side of count_loads: a pickled request on stdin, the pickled counts on stdout."""
+    module, name, arguments = pickle.load(sys.stdin.buffer)
+    counts = _count(getattr(importlib.import_module(module), name), arguments)
+    sys.stdout.buffer.write(pickle.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""recorded: what `make gpu-report` measured on some GPU and left in data/runs and data/traces."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.display.view import View, card
+from roseinfer.paths import DATA
+
+if TYPE_CHECKING:
+    from roseinfer.display import Table
+    from roseinfer.profiling import Trace
+    from roseinfer.stage import Stage
+
+NOTHING = "no GPU report in data/runs shows this yet"
+
+
+@dataclass(frozen=True, repr=False)
+class Recorded(View):
+    """text/plain says what is asked for, and no more: a reader's own report changes no notebook's recorded outputs."""
+
+    what: str
+    cards: list[str]
+
+    def __repr__(self) -> str:
+        return f"from the GPU reports in data/runs, where there are any: {self.what}"
+
+    def to_html(self) -> str:
+        nothing = f"<p class='rose-muted'>{NOTHING} (<code>make gpu-report</code> makes one): {self.what}</p>"
+        return "".join(card(content) for content in self.cards or [nothing])
+
+
+def recorded(model: str = "random:gpt2", batch_size: int | None = None, folder: Path = DATA) -> Recorded:
+    """The recorded ladders of that model, and of that batch size if one is given, each under its label.
+
+    Raises ValueError for a file in runs/ that is no report.
+    """
+    from roseinfer.bench import LadderResult
+
+    reports = gpu_reports(folder)
+    cards = [
+        label(report) + LadderResult(**ladder)._repr_mimebundle_()["text/html"]
+        for report in reports
+        for ladder in report["ladders"]
+        if ladder["arguments"]["model"] == model and batch_size in (None, ladder["arguments"]["batch_size"])
+    ]
+    return Recorded(f"ladders of {model}" + (f", {batch_size} sequences" if batch_size else ""), cards)
+
+
+def recorded_kernels(folder: Path = DATA) -> Recorded:
+    """Times of the paged attention kernel in the recorded reports, a table each. Raises as `recorded`."""
+    reports = gpu_reports(folder)
+    cards = [label(report) + kernel_table(report).to_html() for report in reports if report["kernel_times"]]
+    return Recorded("times of the paged attention kernel", cards)
+
+
+def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | None:
+    """The newest recorded trace of a stage (its class or name), None if there is none."""
+    from roseinfer.profiling import Trace
+
+    name = stage if isinstance(stage, str) else stage.name
+    found = [Trace.load(path) for path in folder.glob(f"traces/*/{name}.json.gz")]
+    return max(found, key=lambda trace: trace.metadata["recorded_at"], default=None)
+
+
+def gpu_reports(folder: Path = DATA) -> list[dict[str, Any]]:
+    """All reports in `folder`/runs, by GPU, the oldest first. Raises ValueError for a file that is none."""
+    return [_read(path) for path in sorted(folder.glob("runs/*/*.json"))]
+
+
+def label(report: dict[str, Any]) -> str:
+    from roseinfer.bench.provenance import short_commit
+
+    commit = short_commit(report["commit"])
+    return (
+        f"<p><b>Recorded on {html.escape(report['device'])}, {report['date'][:10]}, commit "
+        f"{html.escape(commit)}</b>, not measured here</p>"
+    )
+
+
+def kernel_table(report: dict[str, Any]) -> Table:
+    """kernel_times of one report; bandwidth is that of the cached keys and values alone."""
+    import pandas as pd
+
+    from roseinfer.display import Table
+
+    shapes = {
+        "dtype": "dtype", "batch_size": "batch", "context_len": "cached tokens", "num_kv_heads": "KV heads",
+        "group": "query heads on each", "head_dim": "head size", "kv_bytes": "KV bytes",
+    }  # fmt: skip
+    df = pd.DataFrame(report["kernel_times"])
+    df["us"], df["KV GB/s"] = 1e6 * df["seconds"], df["bytes_per_s"] / 1e9
+    df = df.rename(columns=shapes | {"bandwidth_share": "of read bandwidth"})
+    times = {"us": "{:,.1f}", "KV GB/s": "{:,.1f}", "of read bandwidth": "{:.1%}"}
+    return Table(
+        df[[*shapes.values(), *times]],
+        exact=list(shapes.values()),
+        live=list(times),
+        title="Paged attention, one launch",
+        formats=times | {"cached tokens": "{:,}", "KV bytes": "{:,}"},
+        bars=["of read bandwidth"],
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from roseinfer.bench.gpu_report import FORMAT, KIND
+
+    where = f"data/{path.relative_to(path.parents[2]).as_posix()}"
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from error
+    if not isinstance(report, dict) or (report.get("kind"), report.get("format")) != (KIND, FORMAT):
+        raise ValueError(f"{where} is no report as `make gpu-report` writes it (kind {KIND!r}, format {FORMAT})")
+    return report

@@ -1,0 +1,53 @@
+"""setup: the one call at the top of a notebook."""
+
+from __future__ import annotations
+
+import html
+import platform
+import random
+from dataclasses import dataclass
+
+from roseinfer import display, doctor
+from roseinfer.display import figure
+from roseinfer.display.view import View, card
+
+
+@dataclass(frozen=True, repr=False)
+class Setup(View):
+    """What a notebook starts from. facts: label -> what this machine has; shown, never compared."""
+
+    seed: int
+    facts: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"roseinfer course ready\nseed {self.seed} for random, numpy and torch"
+
+    def to_html(self) -> str:
+        facts = " · ".join(f"<b>{html.escape(k)}</b> {html.escape(v)}" for k, v in self.facts.items())
+        return card(f"<p><b>roseinfer course ready</b>, seed {self.seed}</p><p class='rose-muted'>{facts}</p>", "good")
+
+
+def setup(seed: int = 0) -> Setup:
+    """Seed random, numpy and torch, set the plot style, and say what this machine is. Threads stay as they are."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    figure.apply_style()
+    display.install()
+    facts = {
+        "device": doctor.probe_device().found,
+        "torch": str(torch.__version__),
+        "Triton": doctor.probe_triton().found,
+        "transformers": doctor.installed_version("transformers") or "missing",
+        "bf16": doctor.probe_bf16().found,
+        "Python": platform.python_version(),
+    }
+    return Setup(seed, facts)
+
+
+def device() -> str:
+    """ "cuda" where torch sees a GPU, else "cpu"."""
+    return "cuda" if doctor.cuda_available() else "cpu"

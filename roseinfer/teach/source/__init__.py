@@ -1,0 +1,1 @@
+"""Source code on the page: a stage, the change between two, two functions side by side."""

@@ -1,0 +1,123 @@
+"""step_debugger: a slider over the phases of one decode step, with the tensors and the copied bytes of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from roseinfer.display.table import MUTED, Table
+from roseinfer.display.text_table import text_table
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+from .fact_slider import ContractStepper
+from .step_record import APPEND, BEFORE, BUILD, REST, Phase, StepRecord, record_step
+
+# What moves bytes or only cuts views, counted alike by all versions; the other ops are in the live view.
+COUNTED = ("copy_", "cat", "select", "index", "index_put_")
+TENSOR_COLUMNS = ["tensor", "shape", "strides", "dtype", "memory"]
+WORDS = {
+    BEFORE: "The cache as the last step left it, and what goes into the model: one token a sequence, each at its own "
+    "position.",
+    BUILD: "The cached K and V of all sequences in the form that this stage's attention reads.",
+    REST: "Embedding, linear layers and norms of all layers, then the logits. The same in every stage.",
+    APPEND: "The new token's K and V of every layer go into the cache.",
+}
+ATTENTION = "The model hands over q, k and v of the new tokens; attention joins them with the past."
+
+
+def step_debugger(stage: Stage, seqs: list[Sequence]) -> ContractStepper:
+    """Run one decode step of `seqs` on `stage` for real, and walk through it phase by phase.
+
+    stage: holds every sequence, each with one token that is not cached yet, as generate.begin leaves them. They have
+    one more afterwards, as after generate.decode_step. text/plain: each phase's tensors with shapes and strides, the
+    bytes it copied and filled, and how often it started the ops that copy. Raises ValueError for anything but a Stage,
+    and as stage.decode does.
+    """
+    if not isinstance(stage, Stage):
+        raise ValueError(f"stage must be a Stage object that holds the sequences, got {stage!r}")
+    record = record_step(stage, seqs)
+    frames = [_frame(record, number) for number in range(len(record.phases))]
+    return ContractStepper(frames, "phase", describe(record))
+
+
+def describe(record: StepRecord) -> str:
+    places = ", ".join(f"{p.position} into block {p.block} slot {p.slot}" for p in record.places)
+    phases = _without_repeats(record)
+    tensors = [(name, *row) for name, phase in phases for row in _tensor_rows(phase)]
+    return "\n\n".join(
+        [
+            f"{record.stage}: one decode step of {len(record.places)} sequences\nnew tokens at positions {places}",
+            text_table(["phase", *TENSOR_COLUMNS], tensors),
+            text_table(["phase", "copied bytes", "filled bytes", *COUNTED], _cost_rows(record, phases)),
+        ]
+    )
+
+
+def _without_repeats(record: StepRecord) -> list[tuple[str, Phase]]:
+    """The phases under their names; the layers' attention once, where all of them are alike."""
+    first, *others = [phase for phase in record.phases if phase.name.startswith("attention")]
+    if not others or any(replace(phase, name=first.name) != first for phase in others):
+        return [(phase.name, phase) for phase in record.phases]
+    together = {first.name: "attention, each layer"}
+    return [(together.get(phase.name, phase.name), phase) for phase in record.phases if phase not in others]
+
+
+def _tensor_rows(phase: Phase) -> list[tuple[str, ...]]:
+    return [
+        (t.name, str(list(t.shape)), str(t.strides), t.dtype, t.memory + ("" if t.contiguous else ", strided"))
+        for t in phase.tensors
+    ]
+
+
+def _cost_rows(record: StepRecord, phases: list[tuple[str, Phase]]) -> list[list[Any]]:
+    rows = [_cost_row(name, [phase]) for name, phase in phases if phase.name != BEFORE]
+    return [*rows, _cost_row("the whole step", record.phases)]
+
+
+def _cost_row(name: str, phases: list[Phase]) -> list[Any]:
+    counts = [sum(phase.ops[f"aten::{op}"] for phase in phases) for op in COUNTED]
+    return [name, sum(phase.copied for phase in phases), sum(phase.filled for phase in phases), *counts]
+
+
+def _frame(record: StepRecord, number: int) -> str:
+    import pandas as pd
+
+    phase = record.phases[number]
+    tensors = pd.DataFrame(_tensor_rows(phase), columns=TENSOR_COLUMNS)
+    about = "Tensors (strides in elements; strided: not contiguous)"
+    ops = ", ".join(f"{n} {op.removeprefix('aten::')}" for op, n in phase.ops.most_common()) or "none"
+    columns = "display: flex; flex-wrap: wrap; gap: 1em 2.5em; align-items: flex-start"
+    tables = [_costs(record, number), Table(tensors, exact=TENSOR_COLUMNS, title=about).to_html()]
+    if phase.name in (BEFORE, APPEND):
+        tables.append(_tokens(record))
+    return (
+        f'<div class="jp-RenderedHTMLCommon"><p><b>{number}: {phase.name}</b> · {WORDS.get(phase.name, ATTENTION)}</p>'
+        f'<div style="{columns}">{"".join(f"<div>{table}</div>" for table in tables)}</div>'
+        f'<div style="max-width: 60em; {MUTED}">ops started: {ops}</div></div>'
+    )
+
+
+def _tokens(record: StepRecord) -> str:
+    import pandas as pd
+
+    rows = [(i, p.token_id, p.position, p.block, p.slot) for i, p in enumerate(record.places)]
+    columns = ["sequence", "token id", "position", "block", "slot"]
+    return Table(pd.DataFrame(rows, columns=columns), exact=columns, title="The new tokens").to_html()
+
+
+def _costs(record: StepRecord, number: int) -> str:
+    """Every phase's copied bytes, the one shown marked with an arrow."""
+    import pandas as pd
+
+    whole = sum(phase.copied for phase in record.phases)
+    rows = [
+        ("▶" if i == number else "", p.name, p.copied, p.filled, p.copied / whole if whole else 0.0)
+        for i, p in enumerate(record.phases)
+        if p.name != BEFORE
+    ]
+    columns = ["", "phase", "copied bytes", "filled bytes", "of all copied"]
+    formats = {"copied bytes": "{:,}", "filled bytes": "{:,}", "of all copied": "{:.0%}"}
+    frame = pd.DataFrame(rows, columns=columns)
+    title = f"Bytes copied in the step: {whole:,}"
+    return Table(frame, exact=columns, title=title, formats=formats, bars=["of all copied"]).to_html()

@@ -1,0 +1,410 @@
+"""The ladder: interleaving, exact facts, wrong tokens named, and the command. Times come from a fake clock."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from oracles import prompts_of, small_model
+
+from roseinfer.bench import ContenderFailed, LadderResult, Run, TokensDiffer, ladder, measure
+from roseinfer.bench.contenders import hf_contender
+from roseinfer.bench.token_check import Referee
+from roseinfer.cli.ladder import chosen_stages, main, untimed
+from roseinfer.models import GPT2
+from roseinfer.reference import reference_generate
+from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
+
+DENSE = (NaiveCat, PreallocGather, SelectAppend)
+SIZES = {"batch_size": 3, "prompt_len": 5, "max_new_tokens": 6, "repeats": 2}
+
+
+class Ticks:
+    """A clock that is one second later whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def result(small: GPT2) -> LadderResult:
+    return ladder(DENSE, small, **SIZES, clock=Ticks())
+
+
+# measure
+
+
+def recorded_runs(names: str, **arguments: object) -> tuple[list[str], list[dict]]:
+    order: list[str] = []
+
+    def contender(name: str):
+        def run(on_step) -> Run:
+            order.append(name)
+            on_step(2, 0.5)
+            return Run(1.0, (0.5, 0.25), [[1, 2, 3], [4, 5, 6]])
+
+        return name, run
+
+    return order, measure([contender(name) for name in names], **arguments)
+
+
+def test_each_round_runs_every_contender_once_and_another_first():
+    order, samples = recorded_runs("ABC", repeats=3, warmup=1)
+    rounds = ["".join(order[i : i + 3]) for i in range(0, 12, 3)]
+    assert rounds == ["CAB", "ABC", "BCA", "CAB"]  # the first is the warm-up
+    assert [(s["name"], s["repeat"], s["position"]) for s in samples[3:6]] == [("B", 1, 0), ("C", 1, 1), ("A", 1, 2)]
+
+
+def test_samples_are_raw():
+    _, samples = recorded_runs("A", repeats=2, warmup=3)
+    assert samples == [
+        {
+            "name": "A", "repeat": repeat, "position": 0, "tokens": 6, "decode_tokens": 4, "seconds": 1.75,
+            "prefill_seconds": 1.0, "decode_seconds": 0.75, "step_seconds": [0.5, 0.25],
+        }
+        for repeat in range(2)
+    ]  # fmt: skip
+
+
+def test_progress_tells_warm_up_from_timed_runs():
+    seen = []
+    recorded_runs("AB", repeats=1, warmup=1, on_progress=seen.append)
+    assert [(p.phase, p.repeat, p.name, p.tokens, p.seconds, p.finished, p.runs_done) for p in seen] == [
+        ("warm-up", -1, "B", 2, 0.5, False, 0), ("warm-up", -1, "B", 4, 0.75, True, 1),
+        ("warm-up", -1, "A", 2, 0.5, False, 1), ("warm-up", -1, "A", 4, 0.75, True, 2),
+        ("repeat 1 of 1", 0, "A", 2, 0.5, False, 2), ("repeat 1 of 1", 0, "A", 4, 0.75, True, 3),
+        ("repeat 1 of 1", 0, "B", 2, 0.5, False, 3), ("repeat 1 of 1", 0, "B", 4, 0.75, True, 4),
+    ]  # fmt: skip
+    assert {p.runs_total for p in seen} == {4}
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "message"),
+    [
+        ("", {"repeats": 1}, "contenders must be at least one"),
+        ("AA", {"repeats": 1}, "each name once"),
+        ("A", {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ("A", {"repeats": 1, "warmup": -1}, "warmup must be an integer of at least 0, got -1"),
+    ],
+)
+def test_measure_refuses(names: str, arguments: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        recorded_runs(names, **arguments)
+
+
+# The exact facts of a ladder
+
+
+def test_counts_follow_the_formulas_of_the_stages(result: LadderResult):
+    layers, batch, heads, head_dim, fp32 = 2, 3, 4, 8, 4
+    cached = 5 + 2  # decode steps 0 to 4: the middle one is step 2
+    token = heads * head_dim * fp32
+    appended = layers * batch * 2 * token
+    gathered = appended * cached
+    with_new_token = gathered + appended  # every stage's attention cats the new token behind the past
+    one, two, three, hf = result.rows
+    assert [row["stage"] for row in result.rows] == [
+        "s01_naive_cat", "s02_prealloc_gather", "s03_select_append", "HF generate",
+    ]  # fmt: skip
+    assert [row["copies"] for row in (one, two, three)] == [4 * layers * batch] * 3  # K, V; gather, append
+    assert [row["cats"] for row in (one, two, three)] == [4 * layers, 2 * layers, 2 * layers]
+    gathered_selects = 2 * layers * batch
+    assert one["selects"] == two["selects"] == gathered_selects + 6 * layers * batch
+    assert three["selects"] == gathered_selects + 2 * layers + 4 * layers * batch
+    assert one["bytes_copied"] - two["bytes_copied"] == gathered
+    assert two["bytes_copied"] == three["bytes_copied"] == gathered + with_new_token + appended
+    assert one["aten_ops"] > two["aten_ops"] > three["aten_ops"]
+    assert "copies" not in hf
+    assert {row["tokens"] for row in result.rows} == {"equal"}
+
+
+def test_only_decoding_is_timed_and_hf_like_the_stages(result: LadderResult):
+    """With a clock of one second a reading, each prefill and each step takes a second."""
+    for row in result.rows:
+        assert row["step_ms"] == 1000
+        assert row["tokens_per_second"] == row["tokens_per_second_min"] == row["tokens_per_second_max"] == 3
+        assert row["total_tokens_per_second"] == 3
+    assert [row["vs_first"] for row in result.rows] == [None, 1, 1, 1]
+    assert [row["vs_previous"] for row in result.rows] == [None, 1, 1, None]
+    assert len(result.samples) == 4 * SIZES["repeats"]
+    assert {len(sample["step_seconds"]) for sample in result.samples} == {SIZES["max_new_tokens"] - 1}
+
+
+def test_plain_text_has_no_times(small: GPT2, result: LadderResult):
+    plain = result._repr_mimebundle_()["text/plain"]
+    lines = plain.splitlines()
+    assert lines[0] == "3 sequences, prompt of 5 tokens, 6 new tokens each, float32"
+    assert lines[1].split() == ["stage", "copies", "cats", "selects", "bytes", "copied", "tokens"]
+    assert lines[3].split()[0] == "s01_naive_cat"
+    assert plain == repr(ladder(DENSE, small, **SIZES))  # this one by the real clock
+
+
+def test_html_has_the_times_the_floor_and_the_machine(result: LadderResult):
+    live = result._repr_mimebundle_()["text/html"]
+    for text in (
+        "tok/s",
+        "of floor",
+        "Floor of a step at context 8",
+        "linear-gradient",
+        "HF generate",
+        torch.__version__,
+    ):
+        assert text in live
+
+
+def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResult):
+    line = result.to_json()
+    assert "\n" not in line
+    data = json.loads(line)
+    assert data["arguments"] == {
+        **SIZES, "stages": [stage.name for stage in DENSE], "seed": 0, "with_hf": True,
+        "hf_caches": ["dynamic"],
+    }  # fmt: skip
+    assert data["versions"].keys() == {"python", "torch", "triton", "transformers"}
+    assert data["host"].keys() == {"cpu", "cores", "torch_threads", "system"}
+    assert data["device"] and data["machine"]["read_bytes_per_s"] > 0
+    assert "commit" in data
+    assert data["rows"] == result.rows
+    assert data["samples"] == result.samples
+    assert data["floor"]["context_len"] == 8
+
+
+def test_a_ladder_without_hf(small: GPT2):
+    result = ladder([NaiveCat], small, **{**SIZES, "repeats": 1}, with_hf=False)
+    assert [row["stage"] for row in result.rows] == ["s01_naive_cat"]
+    assert "HF" not in result._repr_mimebundle_()["text/html"]
+
+
+def test_half_precision_is_reported_not_asserted():
+    model = small_model().to(torch.bfloat16)
+    result = ladder(DENSE, model, batch_size=2, prompt_len=4, max_new_tokens=4, repeats=1)
+    assert all(row["tokens"] == "equal" or row["tokens"].startswith("differ") for row in result.rows)
+    assert "tokens" not in repr(result).splitlines()[1].split()
+
+
+def test_hf_has_a_row_for_each_kind_of_cache(small: GPT2):
+    sizes = {**SIZES, "repeats": 1}
+    result = ladder([NaiveCat], small, **sizes, hf_caches=("dynamic", "static"))
+    assert [(row["stage"], row["tokens"]) for row in result.rows] == [
+        ("s01_naive_cat", "equal"), ("HF generate", "equal"), ("HF generate, static cache", "equal"),
+    ]  # fmt: skip
+    assert [row["vs_previous"] for row in result.rows] == [None, None, None]
+    assert result.arguments["hf_caches"] == ["dynamic", "static"]
+    assert "Static cache: allocated once" in result.note
+
+
+def test_a_static_cache_is_one_for_transformers(small: GPT2, monkeypatch: pytest.MonkeyPatch):
+    from transformers import StaticCache
+
+    made, make = [], StaticCache.__init__
+    monkeypatch.setattr(StaticCache, "__init__", lambda self, *a, **k: made.append(kind) or make(self, *a, **k))
+    for kind in ("dynamic", "static"):
+        hf_contender(small, prompts_of([4, 4], 97), 3, cache=kind)[1](lambda tokens, seconds: None)
+    assert made == ["static"]
+
+
+# Wrong contenders
+
+
+class SwapsSequences(PreallocGather):
+    """Every sequence but the last appends another one's key and value."""
+
+    def append(self, seqs, step):
+        super().append(seqs[::-1], step)
+
+
+class Raises(NaiveCat):
+    def append(self, seqs, step):
+        if seqs[0].num_cached_tokens == 6:
+            raise IndexError("list index out of range")
+        super().append(seqs, step)
+
+
+class LosesBlocks(NaiveCat):
+    def free(self, seq):
+        self.tables._held.pop(seq.seq_id)
+
+
+@pytest.mark.parametrize("stages", [[NaiveCat, SwapsSequences], [SwapsSequences, NaiveCat], [SwapsSequences]])
+def test_wrong_tokens_are_blamed_on_who_is_wrong(small: GPT2, stages: list):
+    with pytest.raises(TokensDiffer, match=r"^SwapsSequences: tokens differ from the reference at index \d+ of "):
+        ladder(stages, small, batch_size=3, prompt_len=5, max_new_tokens=12, repeats=1, with_hf=False)
+
+
+def test_the_first_wrong_token_is_named(small: GPT2):
+    prompts = prompts_of([5, 5], small.config.vocab_size)
+    right = reference_generate(small, prompts, 6)
+    wrong = [list(tokens) for tokens in right]
+    wrong[1][3] = (right[1][3] + 1) % small.config.vocab_size
+    message = rf"^X: .* index 3 of sequence 1: got {wrong[1][3]}, expected {right[1][3]}$"
+    for first_seen in ([], [right]):
+        referee = Referee(small, prompts)
+        for outputs in first_seen:
+            referee.check("right", outputs)
+        with pytest.raises(TokensDiffer, match=message):
+            referee.check("X", wrong)
+
+
+def test_an_error_inside_a_stage_names_stage_and_step(small: GPT2):
+    message = "^Raises failed in decode step 1: IndexError: list index out of range$"
+    with pytest.raises(ContenderFailed, match=message) as caught:
+        ladder([NaiveCat, Raises], small, **SIZES, with_hf=False)
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_keep_going_names_who_failed_and_races_the_others(small: GPT2, monkeypatch: pytest.MonkeyPatch):
+    def broken(*args):
+        name, _ = hf_contender(*args)
+        return name, lambda on_step: (_ for _ in ()).throw(ContenderFailed(f"{name} failed in generate: no compiler"))
+
+    monkeypatch.setattr(importlib.import_module("roseinfer.bench.ladder"), "hf_contender", broken)
+    # SwapsSequences first: the others are not held to what its wrong tokens lead to.
+    sizes = {**SIZES, "max_new_tokens": 12}
+    result = ladder([SwapsSequences, NaiveCat, Raises], small, **sizes, keep_going=True)
+    assert [(row["stage"], row["tokens"], row["vs_first"]) for row in result.rows] == [("s01_naive_cat", "equal", None)]
+    assert [sample["name"] for sample in result.samples] == ["s01_naive_cat"] * 2
+    assert {name: reason.split(":")[0] for name, reason in result.not_run.items()} == {
+        "SwapsSequences": "SwapsSequences",
+        "Raises": "Raises failed in decode step 1",
+        "HF generate": "HF generate failed in generate",
+    }
+    assert "HF generate left out: HF generate failed in generate: no compiler." in result.note
+
+
+def test_keep_going_needs_a_stage(small: GPT2):
+    with pytest.raises(ContenderFailed, match="^no stage finished a run: Raises failed in decode step 1"):
+        ladder([Raises], small, **SIZES, keep_going=True)
+
+
+def test_lost_blocks_are_noticed(small: GPT2):
+    with pytest.raises(ContenderFailed, match="^LosesBlocks lost blocks: 0 of 3 are free"):
+        ladder([LosesBlocks], small, **SIZES, with_hf=False)
+
+
+@pytest.mark.parametrize(
+    ("stages", "changed", "message"),
+    [
+        ([], {}, "stages must be a list of Stage classes"),
+        (NaiveCat, {}, "stages must be a list of Stage classes"),
+        (["s01"], {}, "stages must hold Stage classes"),
+        ([NaiveCat, NaiveCat], {}, "stages must have names of their own"),
+        ([NaiveCat], {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
+        ([NaiveCat], {"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
+        ([NaiveCat], {"max_new_tokens": 1}, "max_new_tokens must be an integer of at least 2, got 1"),
+        ([NaiveCat], {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ([NaiveCat], {"hf_caches": ["sliding"]}, "hf_caches must be a list of 'dynamic', 'static', each once"),
+        ([NaiveCat], {"hf_caches": "static"}, "hf_caches must be a list"),
+        ([NaiveCat], {"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ([NaiveCat], {"prompt_len": 190}, "prompt_len=190 .* 196 tokens, allowed: max_model_len=192"),
+    ],
+)
+def test_bad_arguments_are_refused(small: GPT2, stages: list, changed: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        ladder(stages, small, **{**SIZES, **changed})
+
+
+def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
+    with pytest.raises(ValueError, match="with_hf=False"):
+        ladder([NaiveCat], grouped, **SIZES)
+    assert ladder([NaiveCat], grouped, **SIZES, with_hf=False).rows[0]["tokens"] == "equal"
+
+
+# The command
+
+
+def test_stages_are_chosen_by_first_part_or_whole_name():
+    assert chosen_stages(None) == list(LADDER)
+    assert chosen_stages("s03, s01_naive_cat") == [SelectAppend, NaiveCat]
+
+
+class Untimed(PreallocGather):
+    @classmethod
+    def why_untimed(cls, device):
+        return f"its times on {device} say nothing"
+
+
+def test_a_stage_without_times_is_left_out_unless_it_is_named(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stages.LADDER", (NaiveCat, Untimed))
+    sizes = "--no-hf --batch-size 2 --max-new-tokens 3 --repeats 1 --device cpu".split()
+    assert untimed([NaiveCat, Untimed], torch.device("cpu")) == {"Untimed": "its times on cpu say nothing"}
+
+    assert main(sizes) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out.splitlines()[-1])
+    assert err == "Untimed left out: its times on cpu say nothing\n"
+    assert data["arguments"]["stages"] == ["s01_naive_cat"]
+    assert data["not_run"] == {"Untimed": "its times on cpu say nothing"}
+    assert "left out: its times" in " ".join(out.split())  # the table's note, wrapped
+
+    assert main(["--stages", "Untimed", *sizes]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and json.loads(out.splitlines()[-1])["arguments"]["stages"] == ["Untimed"]
+
+
+def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("roseinfer.kernels.triton_mode.unavailable", lambda *device: "Triton is not installed")
+    assert main("--stages s07 --no-hf --device cpu".split()) == 1
+    assert capsys.readouterr().err == (
+        "error: s07_triton_paged failed in its constructor: TritonUnavailable: Triton is not installed\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--stages s01,s2_prealloc_gather", "unknown stage 's2_prealloc_gather' (nearest: s02_prealloc_gather)"),
+        ("--stages s99", "allowed: s01_naive_cat, s02_prealloc_gather, s03_select_append"),
+        ("--batch-size 0", "batch_size must be an integer of at least 1, got 0"),
+        ("--max-new-tokens 100000", "allowed: max_model_len="),
+        ("--model random:nothing", "unknown shape 'random:nothing'"),
+        ("--json no/such/folder/ladder.json", "must be a file in a folder that exists"),
+    ],
+)
+def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert message in err
+
+
+def test_wrong_tokens_are_one_line_and_exit_1(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stages.LADDER", (NaiveCat, SwapsSequences))
+    assert main("--no-hf --batch-size 3 --max-new-tokens 12 --repeats 1".split()) == 1
+    assert re.fullmatch(r"error: SwapsSequences: tokens differ .*\n", capsys.readouterr().err)
+
+
+def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("roseinfer.bench.ladder", interrupted)
+    assert main(["--stages", "s01"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_the_command_prints_a_table_and_json_as_its_last_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "roseinfer.cli.ladder", "--stages", "s01,s02", "--max-new-tokens", "4", "--repeats", "1",
+         "--batch-size", "2", "--device", "cpu", "--json", str(tmp_path / "ladder.json")],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    *table, last = done.stdout.splitlines()
+    data = json.loads(last)
+    assert data["arguments"]["model"] == "tiny"
+    assert Counter(sample["name"] for sample in data["samples"]) == {
+        "s01_naive_cat": 1, "s02_prealloc_gather": 1, "HF generate": 1,
+    }  # fmt: skip
+    assert json.loads((tmp_path / "ladder.json").read_text()) == data
+    assert any("s02_prealloc_gather" in line for line in table)

@@ -1,0 +1,184 @@
+"""python -m roseinfer.benchmark_scheduler: the posts' command lines and output lines, to the letter."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from roseinfer.benchmark_scheduler import main
+from roseinfer.posts.data import post_facts
+from roseinfer.profiling import Trace
+
+POST_000_PRINTS = """\
+=== online ===
+Requests: 16
+Elapsed (prefill/add): 0.183590 seconds
+Elapsed (decode/run): 0.443207 seconds
+Elapsed (total): 0.626796 seconds
+Prompt tokens: 16
+Completion tokens: 256
+Total tokens: 272
+Throughput (completion): 408.43 tokens/s
+Throughput (total): 433.95 tokens/s
+
+[profile] wrote: profiles/online_decode.json
+"""
+POST_004_PRINTS = """\
+=== online summary ===
+Warmup runs: 1
+Measured runs: 3
+Decode time p50/mean: 7.815151/7.817639 s
+Total time p50/mean: 7.984901/7.988579 s
+Throughput(completion,decode) p50/mean: 4192.88/4191.55 tokens/s
+Throughput(completion,total) p50/mean: 4103.75/4101.86 tokens/s
+TTFT p50/mean: 2.64/2.64 ms
+TPOT p50/mean: 15.32/15.33 ms/token
+Latency p50/mean: 7831.53/7834.13 ms
+"""
+# What Nsight runs in post 004.
+POST_004_UNDER_NSIGHT = """python -m rosellm.roseinfer.benchmark_scheduler --hf-model-id gpt2 --device cuda
+--prompt "Hello" --num-requests 64 --max-new-tokens 512 --mode online --max-batch-size 64
+--no-stop-on-eos --no-prefix-cache --pretok --warmup-runs 0 --repeat-runs 1 --paged-attn"""
+
+
+def here(command: str, **changed: object) -> list[str]:
+    """The post's arguments with small counts, on this machine's CPU."""
+    words = shlex.split(command.replace("rosellm.roseinfer", "roseinfer"))
+    assert words[:3] == ["python", "-m", "roseinfer.benchmark_scheduler"]
+    argv = words[3:]
+    for flag, value in {"--device": "cpu", **changed}.items():
+        argv[argv.index(flag) + 1] = str(value)
+    return argv
+
+
+def shape_of(printed: str) -> re.Pattern[str]:
+    """The same lines with any times: as many decimals; counts as they are."""
+    return re.compile(re.sub(r"\d+\\\.(\d+)", lambda m: rf"\d+\.\d{{{len(m[1])}}}", re.escape(printed)))
+
+
+def test_the_command_of_post_000(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # nor does a test download a tokenizer
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert main(here(post_facts("000")["command"])) == 0
+    printed = capsys.readouterr()
+    assert shape_of(POST_000_PRINTS).fullmatch(printed.out), printed.out
+    assert "random:gpt2 stands for it, the same shape" in printed.err
+    assert "each word of a prompt is one token" in printed.err
+    trace = Trace.load("profiles/online_decode.json")
+    assert trace.count("roseinfer.decode_step_sessions.total") == 3
+
+
+@pytest.mark.parametrize("command", [post_facts("004")["command"], POST_004_UNDER_NSIGHT], ids=["bench", "nsight"])
+def test_the_commands_of_post_004(capsys, command):
+    argv = here(command, **{"--hf-model-id": "tiny", "--num-requests": 5, "--max-new-tokens": 4})
+    assert main(argv) == 0
+    expected = POST_004_PRINTS
+    if "--repeat-runs 1" in command:
+        expected = expected.replace("Warmup runs: 1", "Warmup runs: 0").replace("Measured runs: 3", "Measured runs: 1")
+    printed = capsys.readouterr()
+    assert shape_of(expected + "\n").fullmatch(printed.out), printed.out
+    assert "s07_triton_paged left out" in printed.err
+
+
+def test_it_runs(tmp_path):
+    argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "2", "--max-new-tokens", "3"]
+    argv += ["--repeat-runs", "1", "--json", str(tmp_path / "run.json")]
+    done = subprocess.run(
+        [sys.executable, "-m", "roseinfer.benchmark_scheduler", *argv], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout.startswith("=== online summary ===\nWarmup runs: 1\n"), done.stderr
+    assert done.stderr == ""
+    data = json.loads((tmp_path / "run.json").read_text())
+    assert data["stage"] == "s04_vectorized_gather"
+    (run,) = data["modes"]["online"]["runs"]
+    assert [len(request["output_ids"]) for request in run["requests"]] == [3, 3] and len(run["steps"]) == 2
+    assert set(data["modes"]["online"]["summary"][0]) == {"metric", "unit", "values", "p50", "mean"}
+    assert data["device"] and data["versions"]["torch"] == str(torch.__version__)
+
+
+def test_all_modes_print_each_run_and_then_the_summaries(capsys):
+    argv = ["--hf-model-id", "tiny", "--prompts", "Return a", "None", "--max-new-tokens", "2", "--mode", "all"]
+    assert main([*argv, "--repeat-runs", "2", "--warmup-runs", "0", "--print-per-run"]) == 0
+    headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("===")]
+    assert headings == [
+        "=== naive ===", "=== offline ===", "=== online ===", "=== naive ===", "=== offline ===", "=== online ===",
+        "=== naive summary ===", "=== offline summary ===", "=== online summary ===",
+    ]  # fmt: skip
+
+
+def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):
+    argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "3", "--max-new-tokens", "6"]
+    argv += ["--do-sample", "--top-k", "40", "--top-p", "0.9", "--json", str(tmp_path / "run.json")]
+    assert main([*argv, "--no-stop-on-eos"]) == 0
+    runs = json.loads((tmp_path / "run.json").read_text())["modes"]["online"]["runs"]
+    tokens = [[request["output_ids"] for request in run["requests"]] for run in runs]
+    assert tokens[0] == tokens[1] == tokens[2]
+    assert len({tuple(ids) for ids in tokens[0]}) > 1  # drawn, and not all alike
+
+
+@pytest.mark.parametrize(("flags", "stage"), [([], "s04"), (["--paged-attn"], "s06"), (["--stage", "s02"], "s02")])
+def test_which_stage_runs(flags, stage, tmp_path):
+    argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "1", "--max-new-tokens", "2"]
+    assert main([*argv, *flags, "--repeat-runs", "1", "--json", str(tmp_path / "run.json")]) == 0
+    assert json.loads((tmp_path / "run.json").read_text())["stage"].startswith(stage)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--stage", "s99"], "--stage: unknown stage 's99'.*allowed: s01_naive_cat"),
+        (["--stage", "s03", "--paged-attn"], "--stage s03: has no paged attention"),
+        (["--stage", "s01,s02"], "--stage s01,s02: must be one stage"),
+        (["--max-batch-size", "0"], "--max-batch-size must be an integer of at least 1, got 0"),
+        (["--repeat-runs", "0"], "--repeat-runs must be"),
+        (["--num-requests", "0"], "--num-requests must be"),
+        (["--max-new-tokens", "600"], r"prompt of 2 \+ max_tokens=600 is 602 tokens, allowed: max_model_len=512"),
+        (["--do-sample", "--top-p", "0"], "top_p must be"),
+        (["--device", "nope"], "device='nope' is not a device"),
+        (["--json", "nowhere/run.json"], "--json nowhere/run.json: must be a file in a folder that exists"),
+        (["--profile", "--max-new-tokens", "3", "--num-requests", "1"], "a profile takes six decode steps"),
+        (["--tokenizer-name", "./nowhere"], "no such folder: './nowhere'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_bad_argument_is_one_line(flags, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--hf-model-id", "tiny", "--prompt", "Hello", *flags]) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(f"error: {message}.*\n", printed.err) and printed.out == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_without_a_gpu_is_one_line(capsys):
+    assert main(["--hf-model-id", "tiny", "--prompt", "Hello", "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "error: device='cuda': no CUDA device here, use device='cpu'\n"
+
+
+@pytest.mark.parametrize("flags", [["--prompts", "a", "--prompt", "b"], [], ["--prompt", "a", "--bf16", "--no-amp"]])
+def test_flags_that_exclude_each_other(flags, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--hf-model-id", "tiny", *flags])
+    assert stopped.value.code == 2 and "error: " in capsys.readouterr().err
+
+
+def test_prompts_say_how_many(capsys):
+    assert main(["--hf-model-id", "tiny", "--prompts", "a", "b", "--num-requests", "3"]) == 2
+    assert "--num-requests=3: --prompts already says how many" in capsys.readouterr().err
+
+
+def test_help_defines_every_metric_that_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    lines = (POST_000_PRINTS + POST_004_PRINTS).splitlines()
+    metrics = {re.split(r"[:=\[]| p50/mean", line)[0] for line in lines} - {"", "Warmup runs", "Measured runs"}
+    renamed = {"Decode time", "Total time", "Requests"}  # defined under the post's other name, or plain
+    assert {name for name in metrics if f"\n  {name}: " not in text} == renamed
+    assert "also printed as `Decode time`" in " ".join(text.split())

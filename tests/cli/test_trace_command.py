@@ -1,0 +1,349 @@
+"""python -m roseinfer.cli.trace: what it prints, what it refuses, and how."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from trace_cases import BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
+
+from roseinfer.cli.trace import main
+from roseinfer.display.text_table import text_table
+from roseinfer.posts.data import POSTS
+from roseinfer.profiling import Trace, capture
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    path = tmp_path_factory.mktemp("live") / "live.json.gz"
+    capture(toy_step(), steps=3, warmup=1).save(path)
+    return path
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps(two_gpu_steps()))
+    return path
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(data or bytes) -> the path of a file that holds it."""
+
+    def write(content, name="t.json"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(capsys):
+    """run(*arguments) -> exit status, lines of stdout, stderr."""
+
+    def run(*arguments):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse's own errors
+            status = stop.code
+        out, err = capsys.readouterr()
+        return status, out.splitlines(), err
+
+    return run
+
+
+# --- overview ---
+
+
+def test_a_file_alone_gives_an_overview(run, gpu):
+    status, out, err = run(gpu)
+    assert (status, err) == (0, "")
+    size = f"{gpu.stat().st_size:,}"
+    assert out == [
+        f"{gpu}: {size} bytes, a recorded trace without roseinfer's metadata",
+        "19 events with a duration in 0.001300 s: the table slice",
+        "other events, by phase (M: name of a thread, s and f: ends of an arrow, i: instant): 1 M",
+        "",
+        "cat                  events  names",
+        "-------------------  ------  -----",
+        "user_annotation           8      4",
+        "cpu_op                    4      2",
+        "gpu_memcpy                2      1",
+        "gpu_user_annotation       2      1",
+        "kernel                    2      1",
+        "Trace                     1      1",
+        "",
+        "Spans",
+        "cat                  span                                               n  total_ms  avg_ms",
+        "-------------------  -------------------------------------------------  -  --------  ------",
+        "user_annotation      roseinfer.decode_step_sessions.total               2     0.200   0.100",
+        "user_annotation      roseinfer.decode_step_sessions.build_batched_past  2     0.060   0.030",
+        "user_annotation      roseinfer.model.forward                            2     0.100   0.050",
+        "user_annotation      roseinfer.model.attention                          2     0.040   0.020",
+        "gpu_user_annotation  roseinfer.model.forward                            2     0.080   0.040",
+    ]
+
+
+def test_overview_of_our_own_file_says_where_it_comes_from(run, live):
+    status, out, _ = run(live)
+    assert status == 0
+    assert ", 3 steps" in out[0] and "recorded 2" in out[0]
+    assert any(line.split()[:3] == ["user_annotation", "ProfilerStep#*", "3"] for line in out)
+
+
+def test_overview_of_a_bare_list_without_cats_or_numbered_threads(run, write):
+    path = write([{"ph": "X", "name": "f", "ts": 1, "dur": 2, "pid": "host", "tid": "main"}, {"ph": "i"}, 3])
+    status, out, err = run(path)
+    assert (status, err) == (0, "")
+    assert out[2].endswith(": 1 i, 1 no event")
+    assert out[-2:] == ["---  ----  -  --------  ------", "(no rows)"]
+
+
+# --- queries ---
+
+
+@pytest.mark.parametrize("question", POST_QUERIES)
+def test_the_posts_queries_run_verbatim_with_all_digits(run, live, question):
+    query = POST_QUERIES[question]
+    status, out, err = run(live, "--sql", query)
+    columns, rows = Trace.load(live).rows(query)
+    assert (status, err) == (0, "")
+    assert out[0].split() == columns
+    assert [tuple(line.split()) for line in out[2:]] == [tuple(map(str, row)) for row in rows]
+    assert len(rows) > 2
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (POSTS / "000").glob("*.sql")))
+def test_our_queries_run_from_their_files(run, live, name):
+    path = POSTS / "000" / f"{name}.sql"
+    status, out, err = run(live, "--sql-file", path)
+    assert (status, err) == (0, "")
+    assert out == text_table(*Trace.load(live).rows(path.read_text(encoding="utf-8"))).splitlines()
+
+
+@pytest.mark.parametrize("flag", ["--sql", "--sql-file"])
+def test_a_query_from_stdin(run, gpu, monkeypatch, flag):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT COUNT(*) AS n\nFROM slice;\n"))
+    assert run(gpu, flag, "-") == (0, [" n", "--", "19"], "")
+
+
+def test_parts_are_printed_in_a_fixed_order(run, gpu):
+    status, out, _ = run(gpu, "--sql", "SELECT 1 AS one", "--ops", BUILD, "--spans")
+    assert status == 0
+    assert out == [
+        "Spans: a recorded trace without roseinfer's metadata",
+        "side    name                                                  n  total_ms  ms_per_step  share",
+        "------  -------------------------------------------------  ----  --------  -----------  -----",
+        "host    roseinfer.decode_step_sessions.total                  2     0.200        0.100  1.000",
+        "host    roseinfer.decode_step_sessions.build_batched_past     2     0.060        0.030  0.300",
+        "host    roseinfer.model.forward                               2     0.100        0.050  0.500",
+        "host    roseinfer.model.attention                             2     0.040        0.020  0.200",
+        "device  roseinfer.model.forward                               2     0.080        0.040  0.400",
+        "host    (unlabelled)                                       NULL     0.040        0.020  0.200",
+        "",
+        f"aten ops in the first {BUILD}: a recorded trace without roseinfer's metadata; times are inclusive",
+        "name         n  total_ms  avg_us",
+        "-----------  -  --------  ------",
+        "aten::copy_  1     0.004   4.000",
+        "",
+        "one",
+        "---",
+        "  1",
+    ]
+
+
+def test_spans_of_anyones_trace(run, write):
+    path = write([event("ProfilerStep#4", 0, 100), event("forward", 10, 50), event("ProfilerStep#5", 100, 60)])
+    status, out, err = run(path, "--spans")
+    assert (status, err) == (0, "")
+    assert [line.split()[:3] for line in out[3:]] == [
+        ["host", "ProfilerStep#4", "1"],
+        ["host", "forward", "1"],
+        ["host", "ProfilerStep#5", "1"],
+        ["host", "(unlabelled)", "NULL"],
+    ]
+
+
+def test_a_bad_query_is_shown_with_a_caret_and_nothing_else_is_printed(run, gpu):
+    status, out, err = run(gpu, "--spans", "--sql", "SELECT name,\n  nosuch\nFROM slice;")
+    assert (status, out) == (2, [])
+    assert err.startswith('error: Binder Error: Referenced column "nosuch" not found')
+    assert err.endswith("The query was:\nSELECT name,\n  nosuch\n  ^\nFROM slice;\n")
+    assert "Traceback" not in err
+
+
+def test_no_rows_say_which_names_the_trace_does_not_have(run, gpu):
+    query = "SELECT name FROM slice WHERE name = 'roseinfer.kv.append' AND cat = 'user_annotation' -- it's not there"
+    assert run(gpu, "--sql", query) == (
+        0,
+        ["name", "----", "(no rows)"],
+        "no rows; neither a name nor a cat in this trace: 'roseinfer.kv.append'\n"
+        "cats: user_annotation, cpu_op, gpu_memcpy, gpu_user_annotation, kernel, Trace\n"
+        f"spans: {STEP}, {BUILD}, {FORWARD}, roseinfer.model.attention\n",
+    )
+    assert run(gpu, "--sql", "SELECT 1 AS one FROM slice WHERE name LIKE 'no%' AND cat <> 'kernel'")[2] == "no rows\n"
+
+
+def test_an_unknown_span_is_answered_with_the_nearest(run, gpu):
+    status, out, err = run(gpu, "--ops", "build_batched_past")
+    assert (status, out) == (2, [])
+    assert err.startswith(f"error: no span 'build_batched_past' (nearest: {BUILD}), allowed: {STEP}, ")
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "not JSON (Expecting value"),
+        (b"[" * 100_000, "not JSON ("),
+        (b"hello", "not JSON (Expecting value"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:12] + b"damaged", "damaged gzip file ("),
+        (b'{"cells": []}', "not a Chrome trace; expected an object with a list 'traceEvents'"),
+        (b'{"traceEvents": []}', "the trace has no complete events (ph 'X'); was anything profiled?"),
+        (b'[{"ph": "X", "name": "f", "ts": "soon"}]', "event 'f': ts='soon' is not a number of microseconds"),
+    ],
+    ids=["empty", "deep", "text", "gzip", "other JSON", "no events", "no time"],
+)
+def test_a_bad_file_is_one_line(run, write, content, message):
+    status, out, err = run(write(content), "--sql", "SELECT 1")
+    assert (status, out) == (1, [])
+    assert message in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_a_missing_file_is_one_line(run, tmp_path):
+    path = tmp_path / "no.json"
+    assert run(path) == (2, [], f"error: path={str(path)!r}: there is no such trace file\n")
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(run, write, packed):
+    content = json.dumps([event("f", ts, 1) for ts in range(3)]).encode()
+    kept = content.rindex(b', {"ph"') + 10  # into the third event
+    cut = gzip.compress(content, compresslevel=0, mtime=0)[: kept + 15] if packed else content[:kept]
+    status, out, err = run(write(cut), "--sql", "SELECT COUNT(*) AS n FROM slice")
+    assert (status, out) == (0, ["n", "-", "2"])
+    assert err.startswith("warning: ") and err.count("\n") == 1
+    assert ("damaged gzip file" if packed else "not JSON") in err
+    assert err.endswith(f"read 2 whole events, and not the last 10 of {kept} bytes of JSON\n")
+
+
+# --- pictures ---
+
+
+@pytest.mark.parametrize("name, start", [("t.png", b"\x89PNG"), ("t.SVG", b"<?xml")])
+def test_a_timeline_is_written(run, gpu, tmp_path, name, start):
+    path = tmp_path / name
+    assert run(gpu, "--timeline", path) == (0, [], f"written: {path}\n")
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_timeline_of_anyones_trace(run, write, tmp_path):
+    path = write([event("ProfilerStep#4", 0, 100), event("forward", 10, 50)])
+    assert run(path, "--timeline", tmp_path / "t.png")[0] == 0
+
+
+def test_without_spans_it_says_what_is_missing(run, write, tmp_path):
+    path = write([event("aten::add", 0, 1, cat="cpu_op")])
+    for flags in (["--timeline", tmp_path / "t.png"], ["--spans"], ["--ops", "forward"]):
+        assert run(path, *flags) == (
+            2,
+            [],
+            "error: this trace has no span (cat 'user_annotation'): label a step with torch.profiler.record_function\n",
+        )
+    assert not (tmp_path / "t.png").exists()
+
+
+@pytest.mark.parametrize(
+    "picture, message",
+    [
+        ("t.txt", "unknown suffix '.txt', allowed: .png, .svg, .pdf"),
+        ("t", "unknown suffix '', allowed: .png, .svg, .pdf"),
+        ("no/t.png", "must be a file in a folder that exists"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_file_is_read(run, tmp_path, picture, message):
+    status, out, err = run(tmp_path / "no.json", "--timeline", tmp_path / picture)
+    assert (status, out) == (2, [])
+    assert message in err and "no.json" not in err
+
+
+# --- arguments ---
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--sql", "SELECT 1", "--sql-file", "f.sql"], "not allowed with argument"),
+        (["--nosuch"], "unrecognized arguments: --nosuch"),
+        (["--sql-file", "nowhere.sql"], "--sql-file nowhere.sql: there is no such file"),
+        (["--sql", ""], "query must be one SELECT"),
+        (["--sql", "DROP TABLE slice"], "query must be one SELECT"),
+    ],
+    ids=["two queries", "unknown", "no file", "no query", "no SELECT"],
+)
+def test_bad_arguments_are_refused(run, gpu, flags, message):
+    status, out, err = run(gpu, *flags)
+    assert (status, out) == (2, [])
+    assert err.startswith("error: ") and message in err and "usage" not in err
+
+
+def test_a_query_file_that_is_not_text(run, gpu, write):
+    status, _, err = run(gpu, "--sql-file", write(b"SELECT '\xff'", "f.sql"))
+    assert status == 2
+    assert "f.sql: not UTF-8 text" in err
+
+
+def test_as_a_command_it_cuts_nothing_and_minds_no_closed_pipe(write):
+    name = "kernel<" + "λ" * 500 + ">"
+    path = write([event(name, ts, 1) for ts in range(3000)])
+    command = [sys.executable, "-m", "roseinfer.cli.trace", str(path), "--sql", "SELECT name, ts FROM slice"]
+    whole = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+    assert whole.stdout.splitlines()[2:] == [f"{name}  {ts * 1000:7d}" for ts in range(3000)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, roseinfer.cli.trace; roseinfer.cli.trace.parser().format_help(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# --- the text of a table ---
+
+
+def test_a_table_wider_than_the_terminal_is_folded_and_keeps_every_character():
+    name = "".join(chr(65 + i % 26) for i in range(60))
+    assert text_table(["name", "n"], [(name, 1), ("b", 22)], width=30).splitlines() == [
+        "name                         n",
+        "--------------------------  --",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ   1",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "ABCDEFGH",
+        "b                           22",
+    ]
+
+
+def test_a_table_that_cannot_fit_is_not_folded_to_nothing():
+    lines = text_table(["name", "n"], [("a" * 30, 10**30)], width=10).splitlines()
+    assert lines[2:] == [f"{'a' * 20}  {10**30}", "a" * 10]
+    assert text_table(["n"], [(10**30,)], width=10).splitlines()[2] == str(10**30)
+
+
+def test_cells_are_as_they_are():
+    rows = [(None, "two\nlines", [1, 2], 0.1 + 0.2), (7, "", [], 1e-9)]
+    assert text_table(["n", "text", "list", "x"], rows).splitlines() == [
+        "   n  text   list                      x",
+        "----  -----  ------  -------------------",
+        "NULL  two    [1, 2]  0.30000000000000004",
+        "      lines",
+        "   7         []                    1e-09",
+    ]
+    assert text_table(["x", "n"], [(1234.5678, 1234)], decimals=2).splitlines()[2] == "1,234.57  1234"

@@ -1,0 +1,404 @@
+"""The contract finds what is wrong with a stage, and teach.contract says it: a report, whatever the stage does."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from roseinfer.blocks import BlockTables, OutOfBlocks
+from roseinfer.contract import PROMISES, bytes_held, check_promises
+from roseinfer.contract.compare import require_one_owner
+from roseinfer.contract.schedule_search import Case, Step
+from roseinfer.contract.time_limit import TookTooLong, time_limit
+from roseinfer.stage import Stage
+from roseinfer.teach import contract
+from roseinfer.teach.measure.contract_report import ContractReport
+
+BY_NAME = {promise.name: promise for promise in PROMISES}
+QUICK_ONLY = [promise for promise in PROMISES if not promise.slow]
+
+
+class Right(Stage):
+    """For each sequence and layer one tensor of keys and one of values [H_kv, T, D]."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.caches = {}
+
+    def write_prompt(self, seq, layer, k, v):
+        self.caches.setdefault(seq.seq_id, []).append([k.transpose(0, 1).clone(), v.transpose(0, 1).clone()])
+
+    def build(self, seqs):
+        return RightStep([self.caches[seq.seq_id] for seq in seqs])
+
+    def append(self, seqs, step):
+        for layer, pair in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                cache = self.caches[seq.seq_id][layer]
+                cache[:] = [torch.cat([old, new[i, :, None]], dim=1) for old, new in zip(cache, pair, strict=True)]
+
+    def free(self, seq):
+        super().free(seq)
+        self.caches.pop(seq.seq_id, None)
+
+
+class RightStep:
+    def __init__(self, caches):
+        self.caches, self.new = caches, []
+
+    def __call__(self, layer, q, k, v):
+        self.new.append((k, v))
+        return torch.stack([self.attend(cache[layer], q[i], k[i], v[i]) for i, cache in enumerate(self.caches)])
+
+    def attend(self, cache, q, k, v):
+        keys, values = (torch.cat([old, new[:, None]], dim=1) for old, new in zip(cache, (k, v), strict=True))
+        return F.scaled_dot_product_attention(q[:, None], keys, values, enable_gqa=True)[:, 0]
+
+
+# Wrong in one thing each.
+
+
+class Abstract(Stage):
+    def build(self, seqs): ...
+
+
+class AnySize(Right):
+    def __init__(self, model, **sizes):
+        super().__init__(model, **{name: max(1, value) for name, value in sizes.items()})
+
+
+class BuildsNothing(Right):
+    def build(self, seqs): ...
+
+
+class OneDimensionMore(Right):
+    def build(self, seqs):
+        step = super().build(seqs)
+        return lambda layer, q, k, v: step(layer, q, k, v)[:, :, None]
+
+
+class KeysForValues(Right):
+    def append(self, seqs, step):
+        step.new = [(k, k) for k, _ in step.new]
+        super().append(seqs, step)
+
+
+class OtherRows(Right):
+    def build(self, seqs):
+        return super().build(seqs[::-1])
+
+
+class LongestPosition(Right):
+    def positions(self, seqs):
+        return [max(seq.num_cached_tokens for seq in seqs)] * len(seqs)
+
+
+class KeepsBlocks(Right):
+    def free(self, seq):
+        self.caches.pop(seq.seq_id, None)
+
+
+class LosesABlock(Right):
+    def free(self, seq):
+        self.tables.of(seq.seq_id, 1).pop()
+        super().free(seq)
+
+
+class SharesABlock(Right):
+    def free(self, seq):
+        self.tables.of(seq.seq_id, 1)[-1] = self.tables.of(seq.seq_id, 1)[0]
+        super().free(seq)
+
+
+class SkipsAtTheEdge(Right):
+    def append(self, seqs, step):
+        if all(seq.num_cached_tokens % 64 for seq in seqs):
+            super().append(seqs, step)
+
+
+class BlocksOf64(Right):
+    def append(self, seqs, step):
+        if self.block_size == 64:
+            super().append(seqs, step)
+
+
+class Sorts(Right):
+    def build(self, seqs):
+        return super().build(sorted(seqs, key=lambda seq: seq.seq_id))
+
+
+class RemembersTheSize(Right):
+    size = rows = None
+
+    def build(self, seqs):
+        if len(seqs) != self.size:
+            self.size, self.rows = len(seqs), [self.caches[seq.seq_id] for seq in seqs]
+        return RightStep(self.rows)
+
+
+class TilesHeads(Right):
+    def build(self, seqs):
+        return TilesHeadsStep([self.caches[seq.seq_id] for seq in seqs])
+
+
+class TilesHeadsStep(RightStep):
+    def attend(self, cache, q, k, v):
+        group = q.size(0) // k.size(0)
+        return super().attend([x.repeat(group, 1, 1) for x in cache], q, k.repeat(group, 1), v.repeat(group, 1))
+
+
+class CountsFromOne(Right):
+    def positions(self, seqs):
+        return [seq.num_cached_tokens + (self.config.architecture == "qwen2") for seq in seqs]
+
+
+class TwoLayers(Right):
+    def append(self, seqs, step):
+        step.new = [step.new[min(layer, 1)] for layer in range(len(step.new))]
+        super().append(seqs, step)
+
+
+class KeepsFp32(Right):
+    def write_prompt(self, seq, layer, k, v):
+        super().write_prompt(seq, layer, k.float(), v.float())
+
+
+class FreesAnything(Right):
+    def free(self, seq):
+        if self.holds(seq):
+            super().free(seq)
+
+
+class KeepsCaches(Right):
+    def free(self, seq):
+        Stage.free(self, seq)
+
+
+class Deduplicates(Right):
+    def decode(self, seqs):
+        return super().decode(list(dict.fromkeys(seqs)))
+
+
+class TakesAnything(Right):
+    def check_fits(self, seq): ...
+
+
+class ForgetsAToken(Right):
+    def decode(self, seqs):
+        try:
+            return super().decode(seqs)
+        except OutOfBlocks:
+            seqs[0].num_cached_tokens -= 1
+            raise
+
+
+class FailsToFree(Right):
+    def free(self, seq):
+        Stage.free(self, seq)
+        del self.caches[seq.seq_id]
+
+
+class Swallows(Right):
+    def decode(self, seqs):
+        try:
+            return super().decode(seqs)
+        except (RuntimeError, KeyboardInterrupt):
+            for seq in seqs:
+                seq.num_cached_tokens += 1
+            return torch.zeros(len(seqs), self.config.vocab_size)
+
+
+class FreesTheFinished(Right):
+    def free(self, seq):
+        if seq.finish_reason:
+            super().free(seq)
+
+
+class RemembersTheSet(Right):
+    members = rows = None
+
+    def build(self, seqs):
+        members = {seq.seq_id for seq in seqs}
+        if members != self.members:
+            self.members, self.rows = members, [self.caches[seq.seq_id] for seq in seqs]
+        return RightStep(self.rows)
+
+    def free(self, seq):
+        super().free(seq)
+        self.members = self.rows = None
+
+
+BROKEN = [
+    ("can_be_made", Abstract, "Abstract lacks append and write_prompt"),
+    ("can_be_made", AnySize, "num_blocks=0 is not refused; wanted a ValueError that says 'num_blocks'"),
+    ("fits_the_seam", BuildsNothing, "build returned None; the model calls what it returns: step(layer, q, k, v)"),
+    ("fits_the_seam", OneDimensionMore, "returned shape (2, 4, 1, 8), expected (2, 4, 8) = [B, H, D]"),
+    ("one_sequence", KeysForValues, r"sequence 0 of 1, prompt of 5 tokens: token \d is \d+, expected \d+ as the ref"),
+    ("equal_lengths", OtherRows, "sequence 0 of 3, prompt of 6 tokens: token"),
+    ("mixed_lengths", LongestPosition, "of 4, prompt of 3 tokens: token 1 is"),
+    ("blocks_come_back", KeepsBlocks, "sequence 0 was freed, and holds says that it is still held"),
+    ("blocks_come_back", LosesABlock, "layer 1: block 0 is lost: it is neither free nor held by a sequence"),
+    ("blocks_come_back", SharesABlock, "layer 1: block 1 is free twice"),
+    ("block_edges", SkipsAtTheEdge, "prompt of 63 tokens: token"),
+    ("small_blocks", BlocksOf64, "sequence 0 of 4, prompt of 1 token: token"),
+    ("rows_in_order", Sorts, "two sequences, the second one given first: in row 0 a logit is off by"),
+    ("batch_grows_and_shrinks", RemembersTheSize, "model gpt2, 1 of 6 at once: sequence 1 of 6"),
+    ("shared_kv_heads", TilesHeads, "model gpt2, 2 KV heads, 16 of 6 at once"),
+    ("llama_families", CountsFromOne, "model qwen2, 3 of 6 at once: sequence"),
+    ("equals_transformers", TwoLayers, "as transformers has it"),
+    ("half_precision", KeepsFp32, "RuntimeError"),
+    ("freeing_twice", FreesAnything, "freeing a sequence twice is not refused; wanted a ValueError that says"),
+    ("prefilled_again", KeepsCaches, "freed and prefilled again with its output: in its decode a logit is off"),
+    ("misuse", Deduplicates, "decoding a sequence twice in one step is not refused"),
+    ("never_fits", TakesAnything, "a request that can never fit (150 tokens, max_tokens=100)"),
+    ("pool_exhausted", ForgetsAToken, "a refused step changed cached tokens and free blocks"),
+    ("errors_free_everything", FailsToFree, "in write_prompt, during prefill: the caller gets a KeyError instead, in"),
+    ("errors_free_everything", Swallows, "KeyboardInterrupt in append, during decode: the error is swallowed"),
+    ("closed_stream", FreesTheFinished, "with the stream closed in the middle, 6 of 8 blocks are free"),
+    ("memory_comes_back", KeepsCaches, "bytes of tensors. What does free leave behind?"),
+    ("random_schedules", RemembersTheSet, r"1 token; decode (A, B; decode B, A|B, A; decode A, B): the logits of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "stage_class", "message"), BROKEN, ids=[f"{n}-{c.name}" for n, c, _ in BROKEN])
+def test_each_promise_is_broken_by_some_stage_and_says_how(name, stage_class, message):
+    [outcome] = check_promises(stage_class, promises=[BY_NAME[name]])
+    assert outcome.verdict == "broken"
+    assert re.search(message, told(stage_class, outcome)) or message in told(stage_class, outcome)
+
+
+def told(stage_class, outcome) -> str:
+    return ContractReport(stage_class, (outcome,)).message(outcome)
+
+
+def test_no_promise_is_left_out_above():
+    # The full size shares its code with equals_transformers, and takes long.
+    assert {name for name, _, _ in BROKEN} == set(BY_NAME) - {"equals_transformers_in_full_size"}
+    assert len(BY_NAME) == len(PROMISES)
+
+
+def test_a_stage_that_keeps_them_all():
+    report = contract(Right, quick=True, device="cpu")
+    assert report and repr(report) == (
+        "Right: 22 promises held\n"
+        "not tried (left out by quick=True): Llama and Qwen; Equal to transformers in full size"
+    )
+    assert "22 held" in report.to_html() and "✓" in report.to_html()
+
+
+def test_a_report_says_where_to_look_first():
+    report = contract(LongestPosition, quick=True, device="cpu")
+    lines = repr(report).splitlines()
+    assert not report
+    broken = len(report.broken)
+    assert lines[0] == f"LongestPosition: {21 - broken} of 21 promises held, {broken} broken"
+    assert lines[1] == "look first at: A batch of mixed lengths (positions and masks are each sequence's own)"
+    assert lines[2].startswith("  sequence 0 of 4, prompt of 3 tokens: token 1 is ")
+    assert lines[3].startswith("also broken: Small blocks; ")
+    assert lines[5] == "not tried (tried when all others are held): Random schedules"
+    assert f"{broken - 1} more broken" in report.to_html()
+
+
+def test_an_error_of_the_stage_names_its_line():
+    report = contract(FailsToFree, quick=True, device="cpu")
+    assert [outcome.promise.name for outcome in report.broken] == ["errors_free_everything"]
+    assert repr(report).splitlines()[2].endswith("of your cell: `del self.caches[seq.seq_id]`")
+
+
+def test_an_endless_loop_gives_a_report():
+    class Endless(Right):
+        def build(self, seqs):
+            while True:
+                try:
+                    time.sleep(0.001)
+                except Exception:
+                    pass
+
+    report = contract(Endless, seconds=0.5, device="cpu")
+    assert repr(report).splitlines() == [
+        "Endless: 1 of 2 promises held, 1 broken",
+        "look first at: It fits the seam (the model calls what build returns, once a layer)",
+        "  not done after 0.5 s, and stopped: does a loop never end?",
+        f"not tried (the one before it never ended): the {len(PROMISES) - 2} others",
+    ]
+
+
+def test_a_constructor_that_breaks_gives_a_report():
+    class NotMade(Right):
+        def __init__(self, model, **sizes):
+            raise TypeError("<no>")
+
+    report = contract(NotMade, device="cpu")
+    assert repr(report).splitlines()[2].startswith("  TypeError: <no>, in line ")
+    assert repr(report).splitlines()[3] == f"not tried (there is no stage to try): the {len(PROMISES) - 1} others"
+    assert "<no>" not in report.to_html() and "&lt;no&gt;" in report.to_html()
+
+
+@pytest.mark.parametrize("wrong", [None, int, "NaiveCat"])
+def test_what_is_no_stage_class_is_refused(wrong):
+    with pytest.raises(ValueError, match="stage_class must be a Stage class"):
+        contract(wrong)
+
+
+def test_an_interrupt_is_the_callers():
+    class Interrupted(Right):
+        def build(self, seqs):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        contract(Interrupted, device="cpu")
+
+
+def test_the_random_state_stays():
+    torch.manual_seed(3)
+    random.seed(3)
+    before = torch.get_rng_state(), random.getstate()
+    list(check_promises(Right, promises=[p for p in QUICK_ONLY if p.name in ("half_precision", "random_schedules")]))
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    with time_limit(0.05):
+        pass
+    time.sleep(0.1)  # it would be raised here
+
+
+def test_a_limit_stops_what_swallows_exceptions():
+    with pytest.raises(TookTooLong), time_limit(0.05):
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:
+                pass
+
+
+def test_block_owners_are_named():
+    tables = BlockTables(num_tables=2, num_blocks=4, block_size=4)
+    tables.reserve({7: 5, 8: 3})
+    require_one_owner(tables)
+    tables.of(8, 1)[0] = 1
+    with pytest.raises(AssertionError, match="layer 1: block 1 is owned twice: by sequence 0 and by sequence 1"):
+        require_one_owner(tables)
+    tables.of(8, 1)[0] = 9
+    with pytest.raises(AssertionError, match="layer 1: sequence 1 has block 9, of 4 there are"):
+        require_one_owner(tables)
+
+
+def test_bytes_held_counts_each_storage_once(small):
+    stage = Right(small, num_blocks=1)
+    assert bytes_held(stage) == 0
+    tensor = torch.zeros(10)
+    stage.caches = {0: [[tensor, tensor[2:]]], 1: (lambda: tensor)}
+    assert bytes_held(stage) == 40
+
+
+def test_a_case_tells_its_steps_in_order_and_renamed():
+    steps = Step("prefill", ("D",), (1, 2)), Step("decode", ("D", "B"), (3,)), Step("free", ("D",))
+    assert str(Case("gpt2", steps).renamed()) == (
+        "model gpt2, 9 blocks of 4 tokens; prefill A, a prompt of 2 tokens; decode A, B; free A"
+    )

@@ -1,0 +1,121 @@
+"""Post 000 reproduced: its counts judged op by op, and a count that nothing explains is called different."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from roseinfer.posts import post000
+from roseinfer.posts.data import post_facts, post_table
+from roseinfer.posts.post000.run import AFTER, BEFORE, arguments, measure
+from roseinfer.posts.post000.tables import SPANS, ops_table
+from roseinfer.posts.posted_command import arguments_here, command_line, parsed
+from roseinfer.posts.report.setting import Plan
+from roseinfer.profiling.slice_rule import torch_version
+from stages import LADDER
+
+STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
+STABLE = {"aten::copy_", "aten::select", "aten::zeros", "aten::zeros_like", "aten::zero_", "aten::empty"}
+
+
+def plan(**changed) -> Plan:
+    return Plan(torch.device("cpu"), STAGES, **{"quick": True, **changed})
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return measure(plan())
+
+
+@pytest.fixture(scope="module")
+def report(measured):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(post000, "measure", lambda plan: measured)
+        return post000.reproduce(plan())
+
+
+def facts_of(section) -> dict:
+    return {fact.what: fact for fact in section.facts}
+
+
+def test_every_count_is_equal_or_explained(report):
+    assert report.verdicts["different"] == 0
+    assert report.verdicts["equal"] > report.verdicts["explained"] > 0
+    assert all(fact.why for section in report.sections for fact in section.facts if fact.verdict == "explained")
+
+
+@pytest.mark.parametrize("table", SPANS)
+def test_every_op_of_the_posts_table_is_judged(report, table):
+    (section,) = (s for s in report.sections if s.title == SPANS[table][0])
+    posted = post_table("000", table).set_index("name")["n"]
+    facts = facts_of(section)
+    assert {op: facts[op].post for op in posted.index} == posted.to_dict()
+    assert {op for op in facts if facts[op].verdict == "equal"} >= STABLE & set(posted.index)
+    if torch_version() >= (2, 9):
+        assert facts["aten::slice"].verdict == "explained" and "starts no slice" in facts["aten::slice"].why
+
+
+def test_the_posts_own_counts_follow_from_one_rule(report):
+    section = report.sections[-1]
+    assert len(section.facts) == sum(len(post_table("000", table)) for table in SPANS)
+    assert {fact.verdict for fact in section.facts} == {"equal"}
+    text = " ".join(section.text)
+    assert "12 x 8 x 16 is as many" in text and "960 slices, not 1,128" in text and "would take 384" in text
+
+
+def test_the_commands_counts(report):
+    facts = facts_of(report.sections[0])
+    assert {what: (fact.post, fact.here) for what, fact in facts.items()} == {
+        "Requests": (16, 16), "Prompt tokens": (16, 16), "Completion tokens": (256, 128), "Total tokens": (272, 144),
+    }  # fmt: skip
+    assert facts["Completion tokens"].why == "8 tokens each were asked for"
+
+
+def test_times_stand_beside_and_are_not_judged(report):
+    times = {time.what: time for section in report.sections for time in section.times}
+    decode = times["Elapsed (decode/run), before"]
+    assert decode.post == 0.443207 and decode.unit == "s" and 0 < decode.floor < decode.here
+    assert times["roseinfer.model.forward, device"].here is None
+    assert times["roseinfer.model.forward, host"].floor is not None
+
+
+def test_a_count_that_nothing_explains_is_different(measured):
+    """The append of stage 02 passed off as that of stage 03."""
+    forged = replace(measured, profiled=measured.profiled | {AFTER: measured.profiled[BEFORE]})
+    facts = facts_of(ops_table(forged, "append_after", AFTER))
+    assert facts["aten::select"].verdict == "different" and facts["aten::select"].here == 576
+    assert facts["aten::copy_"].verdict == "equal"
+
+
+def test_another_models_sizes_are_the_explanation():
+    other = measure(plan(model="random:tiny-llama"))
+    facts = facts_of(ops_table(other, "append_after", AFTER))
+    assert facts["aten::copy_"].here == 2 * 8 * 2 and facts["aten::copy_"].verdict == "explained"
+    assert facts["aten::copy_"].why == "2 layers, not 12"
+
+
+def test_what_was_not_run_says_what_it_needs(report):
+    needs = {part.what: part.needs for part in report.not_run}
+    assert needs["the device rows of the span table, and the gaps of the device"] == "an NVIDIA GPU"
+
+
+def test_the_dry_run_is_the_same_engine(measured):
+    (config,) = post000.engines(plan())
+    assert config.model == "random:gpt2" and config.max_num_seqs == 16
+    assert config.num_blocks >= sum(-(-(n + 7) // 64) for n in measured.work.prompt_lens)
+    (config,) = post000.engines(plan(model="tiny", quick=False))
+    assert config.model == "tiny" and config.sizes().num_weights > 0
+
+
+def test_the_posts_command_with_changes():
+    posted = post_facts("000")["command"]
+    unchanged = arguments_here("000", {})
+    assert posted.endswith('--prompt "Hello" ' + command_line(unchanged).split("--prompt Hello ")[1])
+    changed = arguments_here("000", {"--device": "cpu", "--top-k": None, "--profile": None, "--stage": "s02"})
+    assert "--top-k" not in changed and "40" not in changed and "--profile" not in changed
+    assert changed[changed.index("--device") + 1] == "cpu" and changed[-2:] == ["--stage", "s02"]
+    args = parsed(arguments(plan(quick=False)))
+    assert (args.num_requests, args.max_new_tokens, args.max_batch_size, args.top_k) == (16, 16, 8, 40)
+    assert args.do_sample and args.profile and args.mode == "online" and args.hf_model_id == "random:gpt2"

@@ -1,0 +1,348 @@
+"""Post 001 reproduced: exact facts against the post's data and against rules, host and device told apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from roseinfer.bench.contenders import StageContender
+from roseinfer.engine.config import EngineConfig
+from roseinfer.models import empty_model, model_config
+from roseinfer.posts import data as posts
+from roseinfer.posts.data import post_facts, post_table
+from roseinfer.posts.post001 import engines, measure, no_room_for_hf, not_run, reproduce
+from roseinfer.posts.post001.config import config_lesson
+from roseinfer.posts.post001.measure import Batch, Measurements, profile, tokens_per_second
+from roseinfer.posts.post001.steps import phases, residual
+from roseinfer.posts.post001.throughput import throughput
+from roseinfer.posts.report.content import EQUAL, EXPLAINED, Report, Section
+from roseinfer.posts.report.setting import Plan
+from roseinfer.profiling import Machine, Trace, decode_floor
+from roseinfer.profiling.phases import PHASES, device_phases, host_phases
+from stages import SelectAppend, VectorizedGather
+
+CPU = torch.device("cpu")
+TINY = "random:tiny-qwen2"
+NUM_STEPS, CACHED = 6, 9
+GATHER = {"batch_size": 8, "cached_tokens": CACHED, "scalar_reads": 28 * 8 * CACHED}
+
+
+def plan_with(stage_class, **options) -> Plan:
+    return Plan(CPU, {"s04": stage_class}, **{"quick": True, **options})
+
+
+def edit_facts(folder: Path, patch: pytest.MonkeyPatch, **changes) -> None:
+    """From now on the posts' data is a copy in `folder` with another about.json of post 001."""
+    shutil.copytree(posts.POSTS / "001", folder / "001")
+    facts = post_facts("001") | changes
+    (folder / "001" / "about.json").write_text(json.dumps(facts))
+    patch.setattr(posts, "POSTS", folder)
+
+
+@pytest.fixture(scope="module")
+def built() -> list[dict]:
+    """The arguments of every stage that `report` builds."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, built) -> Report:
+    """A run of a post with fewer steps and a shorter example."""
+
+    class Recorded(VectorizedGather):
+        name = VectorizedGather.name
+
+        def __init__(self, model, **sizes):
+            built.append({**sizes, "dtype": model.dtype})
+            super().__init__(model, **sizes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("posts")
+        edit_facts(folder, patch, num_steps=NUM_STEPS, num_decode_steps=NUM_STEPS - 1, python_gather=GATHER)
+        return reproduce(plan_with(Recorded))
+
+
+def section(report: Report, title: str) -> Section:
+    return next(section for section in report.sections if section.title.startswith(title))
+
+
+def time_of(section: Section, what: str):
+    return next(time for time in section.times if time.what == what)
+
+
+# What runs.
+
+
+def test_the_run_is_what_the_facts_say(report: Report):
+    assert report.arguments == {
+        "device": "cpu", "quick": True, "model": TINY, "dtype": "float32", "stage": VectorizedGather.name,
+        "batch_sizes": post_facts("001")["batch_sizes"], "prompt_len": CACHED, "num_steps": NUM_STEPS, "repeats": 1,
+    }  # fmt: skip
+    runs = section(report, "Tokens a second").samples["runs"]
+    names = [f"{VectorizedGather.name}, batch {size}" for size in (1, 4, 8)]
+    assert [run["name"] for run in runs] == [*names, "HF generate"]
+    assert {len(run["step_seconds"]) for run in runs} == {NUM_STEPS - 1}
+    assert [run["decode_tokens"] for run in runs] == [size * (NUM_STEPS - 1) for size in (1, 4, 8, 8)]
+    for samples in section(report, "Three labelled").samples.values():
+        assert samples["device_ms"] is None
+        assert {name: len(ms) for name, ms in samples["host_ms"].items()} == dict.fromkeys([*PHASES, "step"], 3)
+
+
+def test_engines_are_those_that_it_builds(report: Report, built: list[dict], tmp_path, monkeypatch):
+    edit_facts(tmp_path, monkeypatch, num_steps=NUM_STEPS, python_gather=GATHER)
+    planned = [
+        {
+            "num_blocks": config.num_blocks, "block_size": config.block_size, "max_num_seqs": config.max_num_seqs,
+            "dtype": getattr(torch, config.dtype),
+        }
+        for config in engines(plan_with(VectorizedGather))
+    ]  # fmt: skip
+    assert len(planned) == 3 and len(built) == 2 * len(planned)  # one to profile, one to time
+    assert built == planned + planned
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "model", "dtype"),
+    [
+        ("cpu", {}, "random:qwen2.5-0.5b", "float32"),
+        ("cuda", {}, "random:qwen2.5-7b", "float16"),
+        ("cpu", {"quick": True}, TINY, "float32"),
+        ("cuda", {"quick": True}, TINY, "float16"),
+        ("cpu", {"quick": True, "model": "tiny"}, "tiny", "float32"),
+    ],
+    ids=["cpu", "gpu", "quick on a cpu", "quick on a gpu", "named"],
+)
+def test_the_model_for_a_device(device, options, model, dtype):
+    configs = engines(Plan(torch.device(device), {}, **options))
+    facts = post_facts("001")
+    longest = facts["python_gather"]["cached_tokens"] + facts["num_steps"]
+    assert [config.max_num_seqs for config in configs] == facts["batch_sizes"]
+    assert {(c.model, c.dtype, c.device, c.max_model_len) for c in configs} == {(model, dtype, device, longest)}
+    for config in configs:
+        assert config.num_blocks == config.max_num_seqs * -(-(longest - 1) // config.block_size)
+
+
+def test_a_model_with_too_few_positions_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
+    edit_facts(tmp_path, monkeypatch, num_steps=model_config(TINY).max_model_len)
+    with pytest.raises(ValueError, match=r"max_model_len=\d+ is more positions than random:tiny-qwen2 has"):
+        reproduce(plan_with(VectorizedGather))
+
+
+# Exact facts.
+
+
+def test_facts_are_the_posts_or_follow_from_the_shape(report: Report):
+    facts = {fact.what: fact for section in report.sections for fact in section.facts}
+    puts = 2 * model_config(TINY).num_layers
+    assert post_facts("001")["num_layers"] == model_config("random:qwen2.5-7b").num_layers
+    for size, copies in ((1, 56), (4, 224), (8, 448)):
+        names = ("copy_ in write_decode_kv", "index_put_ in write_decode_kv", "indexing calls of gather_batch_kv")
+        known = [facts[f"{name}, batch {size}"] for name in names]
+        assert [(fact.post, fact.here, fact.verdict) for fact in known] == [
+            (copies, 0, EXPLAINED), (0, puts, EXPLAINED), (56, puts, EXPLAINED),
+        ]  # fmt: skip
+    assert report.verdicts == {EQUAL: 1, EXPLAINED: 9}  # equal: the scalar reads
+
+
+def test_scalar_reads_are_as_the_post_printed_them():
+    example = post_facts("001")["python_gather"]
+    reads = post_facts("001")["num_layers"] * example["batch_size"] * example["cached_tokens"]
+    assert reads == example["scalar_reads"] == 28672
+
+
+def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeypatch):
+    """SelectAppend starts a copy for K and one for V of every layer and sequence, as the post's engine did."""
+    edit_facts(tmp_path, monkeypatch, num_steps=5)
+    report = reproduce(plan_with(SelectAppend))
+    layers = model_config(TINY).num_layers
+    facts = {fact.what: fact for fact in section(report, "The time").facts}
+    for size in (1, 4, 8):
+        copies = facts[f"copy_ in write_decode_kv, batch {size}"]
+        assert (copies.here, copies.verdict) == (2 * layers * size, "different")
+
+
+# Host and device.
+
+
+def event(name, start, dur, cat, tid=1):
+    return {"ph": "X", "name": name, "ts": start, "dur": dur, "cat": cat, "tid": tid, "pid": 0}
+
+
+def gpu_step(step, start, forward):
+    """In us, on the host: 100, of it gather 20, forward 30, append 18. On the device: gather 5, `forward`, append 4,
+    and 1 without a label."""
+    return [
+        event(f"ProfilerStep#{step}", start, 100, "user_annotation"),
+        event(PHASES["gather"], start + 5, 20, "user_annotation"),
+        event(PHASES["forward"], start + 30, 30, "user_annotation"),
+        event(PHASES["append"], start + 62, 18, "user_annotation"),
+        event("aten::index_put_", start + 64, 4, "cpu_op"),
+        event("aten::copy_", start + 65, 1, "cpu_op"),
+        event("aten::copy_", start + 70, 1, "cpu_op"),
+        event(PHASES["gather"], start + 10, 12, "gpu_user_annotation", tid=7),
+        event("gather_kernel", start + 10, 2, "kernel", tid=7),
+        event("gather_kernel", start + 19, 3, "kernel", tid=7),
+        event(PHASES["forward"], start + 35, forward, "gpu_user_annotation", tid=7),
+        event("gemm", start + 35, forward, "kernel", tid=7),
+        event("copy elsewhere", start + 40, 1, "gpu_memcpy", tid=9),
+        event(PHASES["append"], start + 80, 10, "gpu_user_annotation", tid=7),
+        event("copy", start + 80, 4, "gpu_memcpy", tid=7),
+    ]
+
+
+@pytest.fixture
+def gpu_trace() -> Trace:
+    return Trace({"traceEvents": [*gpu_step(0, 1000, 40), *gpu_step(1, 2000, 42)], "roseinfer": {"steps": 2}})
+
+
+def test_phases_of_each_step(gpu_trace: Trace):
+    host, device = host_phases(gpu_trace), device_phases(gpu_trace)
+    assert host == {"gather": [0.02] * 2, "forward": [0.03] * 2, "append": [0.018] * 2, "step": [0.1] * 2}
+    assert device == {"gather": [0.005] * 2, "forward": [0.04, 0.042], "append": [0.004] * 2, "step": [0.05, 0.052]}
+
+
+def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trace: Trace, small, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(measure, "capture", lambda step, **options: asked.update(options) or gpu_trace)
+    entrant = StageContender(VectorizedGather, small, [[1, 2]], 3)
+    host, device, calls = profile(entrant, 2)
+    assert (host, device) == (host_phases(gpu_trace), device_phases(gpu_trace))
+    assert asked == {"steps": 2, "warmup": 1}
+    assert calls["append"] == {"aten::index_put_": 1, "aten::copy_": 1}  # the copy inside of index_put_ is left out
+    assert not calls["gather"]
+
+
+@pytest.fixture
+def measured(gpu_trace: Trace):
+    """measured(device=None): batch 1 and 8, 200 us and 400 us a step without the profiler; transformers at 500 us."""
+    sizes = EngineConfig(model=TINY, num_blocks=1).sizes()
+    machine = Machine("card", "cuda", torch.float32, 1e9, 1e9, samples={})
+
+    def runs(size, seconds):
+        return [{"decode_tokens": 3 * size, "step_seconds": [seconds, 9.0, seconds]}]
+
+    def batch(size, seconds, device):
+        calls = {phase: Counter() for phase in PHASES}
+        floor = decode_floor(sizes.shape, [CACHED] * size, torch.float32, machine)
+        return Batch(size, host_phases(gpu_trace), device, calls, runs(size, seconds), floor)
+
+    def measurements(device=None):
+        batches = [batch(1, 200e-6, device), batch(8, 400e-6, device)]
+        return Measurements("stage", sizes, CACHED, machine, batches, runs(8, 500e-6))
+
+    return measurements
+
+
+def test_the_residual_is_wall_time_less_labels_of_the_host_or_of_the_device(gpu_trace: Trace, measured):
+    of_device = residual(measured(device_phases(gpu_trace)))
+    here = {time.what.removesuffix(", batch 8"): time.here for time in of_device.times if "batch 8" in time.what}
+    assert here == pytest.approx({
+        "step": 0.4,
+        "device labels": 0.05,
+        "step less device labels": 0.35,
+        "profiled step": 0.1,
+        "host labels": 0.068,
+        "profiled step less host labels": 0.032,
+    })  # fmt: skip
+    on_host = residual(measured())
+    assert time_of(on_host, "device labels, batch 8").here is None
+    assert time_of(on_host, "step less device labels, batch 8").here is None
+    assert time_of(on_host, "host labels, batch 8").here == pytest.approx(0.068)
+    assert any("the wait for the device" in text for text in of_device.text)
+    assert not any("the wait for the device" in text for text in on_host.text)
+
+
+def test_the_posts_residual_is_as_it_printed_it(measured):
+    printed = post_table("001", "step_time").set_index("engine").loc["mini-infer"]
+    section = residual(measured())
+    assert time_of(section, "step, batch 8").post == pytest.approx(
+        printed["ms_per_step"], abs=0.06
+    )  # from 361, not 361.3
+    assert time_of(section, "device labels, batch 8").post == pytest.approx(printed["labelled_ms"], abs=0.05)
+    total = post_table("001", "residual").set_index("source").loc["total", "ms_high"]
+    assert time_of(section, "step less device labels, batch 8").post == pytest.approx(total, abs=0.1)
+
+
+def test_phases_are_the_devices_where_there_is_one(gpu_trace: Trace, measured):
+    for device, forward, share in ((device_phases(gpu_trace), 0.041, 100 * 41 / 50), (None, 0.03, 100 * 30 / 68)):
+        section = phases(measured(device))
+        assert time_of(section, "model_forward, batch 1").here == pytest.approx(forward)
+        assert time_of(section, "share of model_forward, batch 1").here == pytest.approx(share)
+        assert time_of(section, "model_forward, batch 1").post == 17.274
+        assert any("times of the device" in text for text in section.text) == (device is not None)
+
+
+# Throughput.
+
+
+def test_tokens_a_second_go_by_the_median_step(measured):
+    assert tokens_per_second([{"decode_tokens": 24, "step_seconds": [0.5, 9.0, 0.5]}]) == [16]
+    section = throughput(measured(), EngineConfig(model=TINY, num_blocks=1).sizes())
+    here = {time.what: time.here for time in section.times if time.unit == "tok/s"}
+    assert here == pytest.approx({"batch 1": 5000, "batch 8": 20000, "HF generate, batch 8": 16000})
+    assert time_of(section, "batch 8 as a share of HF generate").here == pytest.approx(125)
+    assert "takes 2.00 times as long" in " ".join(section.text)
+
+
+def test_the_posts_forward_is_near_the_reading_of_its_weights(measured):
+    theirs = EngineConfig(model="random:qwen2.5-7b", num_blocks=1, dtype="float16").sizes()
+    section = throughput(measured(), theirs)
+    weights = sum(p.numel() for p in empty_model(theirs.shape).parameters())
+    assert time_of(section, "reading all weights once").post == pytest.approx(1e3 * 2 * weights / 1008e9, abs=0.006)
+    embedding = theirs.shape.vocab_size * theirs.shape.hidden_size
+    needed = 1e3 * 2 * (weights - embedding + theirs.shape.hidden_size) / 1008e9
+    assert time_of(section, "reading those that a step needs").post == pytest.approx(needed, abs=0.006)
+    assert time_of(section, "model_forward over that reading, batch 8").post == pytest.approx(17.89 / needed, abs=0.006)
+    card = next(grid for grid in section.grids if "RTX 4090" in grid.title)
+    for _, reading, arithmetic, forward in card.rows:
+        assert 10 * arithmetic < reading < forward < 1.4 * reading
+
+
+# The rest of the report.
+
+
+def test_not_run_says_what_it_needs(report: Report, gpu_trace: Trace, measured):
+    weights = 2 * sum(p.numel() for p in empty_model(model_config("random:qwen2.5-7b")).parameters())
+    parts = {part.what: part.needs for part in report.not_run}
+    assert f"{weights:,} of weights" in parts["the post's shape, random:qwen2.5-7b in float16"]
+    assert "gpu_user_annotation" in parts["device time of the labels, which is what the post adds up"]
+    assert len(parts) == len(report.not_run) == 4
+
+    theirs = EngineConfig(model="random:qwen2.5-7b", num_blocks=1, dtype="float16", device="cuda").sizes()
+    on_gpu = SimpleNamespace(sizes=theirs, has_device_times=True)
+    assert {part.what for part in not_run(on_gpu, theirs)} == set(list(parts)[2:])
+
+
+def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkeypatch):
+    sizes = EngineConfig(model=TINY, num_blocks=1).sizes()
+    assert no_room_for_hf(sizes, sizes.weight_bytes) == no_room_for_hf(sizes, None) == []
+    edit_facts(tmp_path, monkeypatch, num_steps=4)
+    monkeypatch.setattr("roseinfer.posts.post001.available_bytes", lambda device: sizes.weight_bytes - 1)
+    report = reproduce(plan_with(VectorizedGather))
+    assert f"{sizes.weight_bytes:,} bytes for a second copy" in report.not_run[0].needs
+    speeds = section(report, "Tokens a second")
+    for what in ("HF generate, batch 8", "batch 8 as a share of HF generate"):
+        assert time_of(speeds, what).here is None
+    assert len(speeds.grids[0].rows) == len(speeds.samples["runs"]) == 3
+
+
+def test_who_refuses_the_posts_argument():
+    grid = config_lesson().grids[0]
+    answers = [answer for _, answer in grid.rows]
+    assert answers[0].startswith("ValueError: EngineConfig has no field 'max_num_blocks' (nearest: num_blocks)")
+    assert [answer.split(":")[0] for answer in answers[1:]] == ["TypeError", "TypeError", "accepted", "AttributeError"]
+
+
+def test_the_report_is_json(report: Report):
+    data = json.loads(report.to_json())
+    assert data["post"] == "001" and len(data["sections"]) == 5
+    samples = data["sections"][1]["samples"]
+    assert {name: len(sample["step_seconds"]) for name, sample in samples.items()} == dict.fromkeys(
+        ["batch 1", "batch 4", "batch 8"], NUM_STEPS - 1
+    )

@@ -1,0 +1,427 @@
+"""The reproduction's report: its blocks as Markdown, HTML, JSON and in a terminal; the command and its exit status."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from roseinfer.bench.contenders import ContenderFailed
+from roseinfer.cli import reproduce
+from roseinfer.engine.config import EngineConfig
+from roseinfer.models.load import ModelLoadError
+from roseinfer.posts.report import Fact, Grid, NotRun, Picture, Report, Section, Time, judge
+from roseinfer.posts.report.markdown import inline, to_markdown
+from roseinfer.posts.report.number_text import exact, share, significant
+from roseinfer.posts.report.outline import Code, Heading, Paragraph, Table, blocks
+from roseinfer.posts.report.page import to_page
+from stages import LADDER
+
+COMMAND = "python -m roseinfer.cli.reproduce 000 --device cpu"
+PNG = b"\x89PNG\r\n\x1a\n and so on"
+EQUAL_FACT = judge("aten::copy_", 192, 192, rule=0, why="never asked for")
+EXPLAINED_FACT = judge("aten::slice", 1536, 384, rule=384, why="torch 2.13: no slice for `:`")
+DIFFERENT_FACT = judge("a|b <rows>", "x & y", 768, rule=0, why="one table")
+REPORT = Report(
+    post="000",
+    about={"title": "Performance", "model": "GPT-2 <small>", "hardware": "a GPU", "torch": None, "command": "run *it*"},
+    arguments={"device": "cpu", "quick": False},
+    sections=[
+        Section(
+            "Ops of `append_token`",
+            text=["Counts of one step, a < b.", "# not a heading"],
+            code="SELECT '```' AS fence\nFROM slice",
+            facts=[EQUAL_FACT, EXPLAINED_FACT],
+            samples={"runs": [0.1, 0.25]},
+        ),
+        Section(
+            "Times",
+            times=[
+                Time("completion", "tok/s", 408.43, 61.1712, floor=244.6848),
+                Time("step", "ms", 12.463, 61.3345, floor=15.333625),
+                Time("TPOT", "ms", 15.32, None),
+            ],
+            pictures=[Picture(PNG, 'bars of "both" <spans>')],
+        ),
+        Section("No floors", times=[Time("TTFT", "ms", None, 2.5)], grids=[Grid("Nothing", ("a", "b"), [])]),
+        Section("A grid", grids=[Grid("Rows", ("name", "n", "share"), [("x", 28672, 0.9375), ("y", None, 1.0)])]),
+    ],
+    not_run=[NotRun("device spans", "an NVIDIA GPU")],
+    host={"cpu": "a CPU", "cores": 2, "torch_threads": 1, "system": "Linux"},
+    device="a CPU",
+    versions={"python": "3.11.7", "torch": "2.13.0", "triton": None},
+    commit="571cbb6a00000000-dirty",
+    recorded_at="2026-01-31T23:59:58+00:00",
+)
+BAD_REPORT = replace(REPORT, sections=[*REPORT.sections, Section("Rebuilds", facts=[DIFFERENT_FACT])])
+
+
+# Figures
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12.46312, "12.46"), (0.00123456, "0.001235"), (12345.6, "12,346"), (9.9999, "10.000"), (0, "0"),
+     (-3.14159, "-3.142"), (1e-9, "1.000e-09"), (2.5, "2.500")],
+)  # fmt: skip
+def test_measured_figures_have_four_digits(value, text):
+    assert significant(value) == text
+
+
+def test_printed_figures_stay_as_they_are():
+    assert [exact(x) for x in (408.43, 7.815151, 4192.88, 3.4, 30.0, 100, 18.5185185185, 0.443)] == [
+        "408.43", "7.815151", "4,192.88", "3.4", "30", "100", "18.51852", "0.443",
+    ]  # fmt: skip
+    assert [share(x) for x in (0.98312, 0.0354, 1.0)] == ["98.3%", "3.54%", "100%"]
+
+
+def test_a_rate_is_measured_against_its_floor_the_other_way_round():
+    assert Time("", "tok/s", None, 50.0, floor=200.0).of_floor == 0.25
+    assert Time("", "GB/s", None, 50.0, floor=200.0).of_floor == 0.25
+    assert Time("", "ms", None, 200.0, floor=50.0).of_floor == 0.25
+    assert Time("", "ms/step", None, 200.0, floor=50.0).of_floor == 0.25  # a time, although it has "/s" in it
+    assert Time("", "ms", None, 200.0).of_floor is None
+    assert Time("", "ms", None, None, floor=50.0).of_floor is None
+
+
+# Blocks
+
+
+def tables(report):
+    return {block.title: block for block in blocks(report, COMMAND) if isinstance(block, Table)}
+
+
+def test_the_order_of_the_parts():
+    shown = blocks(BAD_REPORT, COMMAND)
+    headings = [block.text for block in shown if isinstance(block, Heading)]
+    assert headings == [
+        "Post 000 reproduced: Performance", "The post", "Here", "Verdicts", "Ops of `append_token`", "Times",
+        "No floors", "A grid", "Rebuilds", "Not run here, and what it needs",
+    ]  # fmt: skip
+    assert "never judged" in shown[-1].text
+
+
+def test_facts_are_verbatim_and_why_is_there_only_where_something_is_explained():
+    columns = [column.name for column in tables(REPORT)["Exact facts"].columns]
+    assert columns == ["what", "post", "here", "verdict", "why"]
+    assert list(tables(REPORT)["Exact facts"].rows()) == [
+        ["aten::copy_", "192", "192", "equal", ""],
+        ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for `:`"],
+    ]
+    only_equal = replace(REPORT, sections=[Section("S", facts=[EQUAL_FACT])])
+    assert [column.name for column in tables(only_equal)["Exact facts"].columns] == ["what", "post", "here", "verdict"]
+
+
+def test_times_stand_beside_the_posts_with_ratio_and_floor():
+    with_floor, without = [b for b in blocks(REPORT, COMMAND) if isinstance(b, Table) and b.title == "Times"]
+    assert [c.name for c in with_floor.columns] == ["what", "unit", "post", "here", "here ÷ post", "floor", "of floor"]
+    assert list(with_floor.rows()) == [
+        ["completion", "tok/s", "408.43", "61.17", "0.150", "244.7", "25.0%"],
+        ["step", "ms", "12.463", "61.33", "4.92", "15.33", "25.0%"],
+        ["TPOT", "ms", "15.32", "–", "–", "–", "–"],
+    ]
+    assert list(without.rows()) == [["TTFT", "ms", "–", "2.500", "–"]]
+
+
+def test_a_column_is_one_of_numbers_only_if_all_its_values_are():
+    rows = tables(REPORT)["Rows"]
+    assert [column.kind for column in rows.columns] == ["text", "number", "number"]
+    assert list(rows.rows()) == [["x", "28,672", "0.9375"], ["y", "–", "1"]]
+    (different,) = tables(BAD_REPORT)["What is different"].values
+    assert different == ("Rebuilds", "a|b <rows>", "x & y", 768, "not explained: the rule (one table) gives 0")
+    assert [c.kind for c in tables(BAD_REPORT)["What is different"].columns] == [
+        "text", "text", "text", "number", "text",
+    ]  # fmt: skip
+
+
+# Markdown
+
+
+def test_markdown_of_a_report():
+    lines = to_markdown(blocks(BAD_REPORT, COMMAND)).splitlines()
+    assert lines[0] == "# Post 000 reproduced: Performance"
+    for line in (
+        r"- Model: GPT-2 \<small>",
+        "- torch: not stated",
+        "- Command: `run *it*`",
+        "- Device: a CPU",
+        "- Versions: python 3.11.7, torch 2.13.0",
+        "- Commit: 571cbb6-dirty",
+        "- Date: 2026-01-31 23:59 UTC",
+        "- Arguments: `device=cpu`, `quick=False`",
+        f"- Run again: `{COMMAND}`",
+        "**1 equal, 1 explained, 1 different.**",
+        "| what | post | here | verdict | why |",
+        "| --- | ---: | ---: | --- | --- |",
+        r"| aten::copy\_ | 192 | 192 | equal |  |",
+        r"| a\|b \<rows> | x & y | 768 | **different** | not explained: the rule (one table) gives 0 |",
+        "| step | ms | 12.463 | 61.33 | 4.92 | 15.33 | 25.0% |",
+        '*Picture, in the HTML page: bars of "both" \\<spans>*',
+        "(no rows)",
+        "| device spans | an NVIDIA GPU |",
+    ):
+        assert line in lines, line
+
+
+def test_markdown_shows_text_as_it_is():
+    assert inline("a_b *c* [d] $e$ ~~f~~ &amp; & g_ _h `i|_*j`") == (
+        r"a_b \*c\* \[d\] \$e\$ \~\~f\~\~ \&amp; & g\_ \_h `i\|_*j`"
+    )
+    assert inline("an odd ` and\na line") == r"an odd \` and<br>a line"
+    assert to_markdown([Paragraph("# one")]) == "\\# one\n"
+    assert to_markdown([Paragraph("1. one")]) == "1\\. one\n"
+    assert to_markdown([Paragraph("- one")]) == "\\- one\n"
+
+
+def test_a_fence_is_longer_than_what_it_holds():
+    assert to_markdown([Code("a ``` b")]) == "````\na ``` b\n````\n"
+
+
+# HTML
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of every table's cells."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.rows, self.in_cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        self.in_cell = self.in_cell or tag in ("td", "th")
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self.in_cell = self.in_cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.in_cell:
+            self.rows[-1][-1] += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return Page(to_page(blocks(BAD_REPORT, COMMAND), "Post <000>"))
+
+
+def test_the_page_needs_nothing_else(page):
+    links = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("href", "src")]
+    assert links and all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "iframe"})
+    (policy,) = [meta for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert policy["content"].startswith("default-src 'none'")
+    text = to_page(blocks(BAD_REPORT, COMMAND), "")
+    assert "url(" not in text and "@import" not in text and "://" not in text
+
+
+def test_the_page_shows_text_as_it_is(page):
+    assert ["a|b <rows>", "x & y", "768", "different", "not explained: the rule (one table) gives 0"] in page.rows
+    assert ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for :"] in page.rows
+    assert {tag for tag, _ in page.elements}.isdisjoint({"rows", "small", "spans"})
+    assert ["(no rows)"] in page.rows
+
+
+def test_verdicts_are_words_with_a_class(page):
+    classes = [attributes.get("class") for attributes in page.all("span")]
+    assert [name for name in classes if name not in (None, "flag")] == [
+        "equal", "explained", "different",  # the bar of the summary
+        "equal", "explained", "different",  # the facts
+    ]  # fmt: skip
+    assert [li["class"] for li in page.all("li") if "class" in li] == ["equal", "explained", "different"]
+    none = Page(to_page(blocks(REPORT, COMMAND), ""))
+    assert [li["class"] for li in none.all("li") if "class" in li] == ["equal", "explained", "different none"]
+
+
+def test_every_part_is_linked_to(page):
+    targets = [a["href"].removeprefix("#") for a in page.all("a")]
+    assert targets == [heading["id"] for heading in page.all("h2")] and len(set(targets)) == 9
+
+
+def test_a_picture_lies_in_the_page_with_its_words(page):
+    (image,) = page.all("img")
+    assert image["alt"] == 'bars of "both" <spans>'
+    assert base64.b64decode(image["src"].split(",")[1]) == PNG
+
+
+# JSON
+
+
+def test_json_holds_everything_but_the_pictures():
+    data = json.loads(BAD_REPORT.to_json())
+    expected = json.loads(json.dumps(asdict(replace(BAD_REPORT, sections=[replace(s, pictures=()) for s in
+                                                                         BAD_REPORT.sections]))))  # fmt: skip
+    for section in expected["sections"]:
+        assert section.pop("pictures") == []
+    assert data == expected | {"verdicts": {"equal": 1, "explained": 1, "different": 1}}
+    assert data["sections"][0]["samples"] == {"runs": [0.1, 0.25]}
+    assert Fact(**data["sections"][-1]["facts"][0]) == DIFFERENT_FACT
+
+
+# The command
+
+
+@pytest.fixture
+def post(monkeypatch):
+    """Post 000 as a module that answers at once; `plans` are those it was given."""
+    plans = []
+
+    def made(plan):
+        plans.append(plan)
+        plan.say("counting")
+        return module.report
+
+    module = SimpleNamespace(
+        reproduce=made,
+        engines=lambda plan: [EngineConfig(model=plan.model or "random:gpt2", num_blocks=8, device=str(plan.device))],
+        report=REPORT,
+        plans=plans,
+    )
+    monkeypatch.setitem(sys.modules, "roseinfer.posts.post000", module)
+    return module
+
+
+def run(tmp_path, *arguments):
+    return reproduce.main(["000", "--device", "cpu", "--out", str(tmp_path / "reports"), *arguments])
+
+
+def test_the_plan_has_what_was_asked_for(post, tmp_path):
+    assert run(tmp_path) == run(tmp_path, "--quick", "--model", "tiny") == 0
+    plain, quick = post.plans
+    assert (plain.model, plain.quick, str(plain.device)) == (None, False, "cpu")
+    assert (quick.model, quick.quick) == ("tiny", True)
+    assert list(plain.stages.values()) == list(LADDER) and "s01" in plain.stages
+
+
+def test_three_files_and_a_summary(post, tmp_path, capsys):
+    assert run(tmp_path, "--quick") == 0
+    stem = tmp_path / "reports" / "000-2026-01-31"
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1] == "exact facts: 1 equal, 1 explained, 0 different"
+    assert "completion   tok/s   408.43   61.17" in said.out
+    assert "not run: device spans: needs an NVIDIA GPU" in said.out
+    assert said.out.splitlines()[-3:] == [f"written: {stem}.{suffix}" for suffix in ("json", "md", "html")]
+    assert said.err.endswith(" s  counting\n")
+    assert json.loads(stem.with_suffix(".json").read_text())["post"] == "000"
+    command = f"{COMMAND} --quick"
+    assert stem.with_suffix(".md").read_text() == to_markdown(blocks(REPORT, command))
+    title = "Post 000 reproduced: Performance"
+    assert stem.with_suffix(".html").read_text() == to_page(blocks(REPORT, command), title)
+
+
+def test_a_run_of_the_same_day_replaces(post, tmp_path):
+    run(tmp_path)
+    post.report = replace(REPORT, recorded_at="2026-01-31T00:00:00+00:00", commit=None)
+    run(tmp_path)
+    assert len(list((tmp_path / "reports").iterdir())) == 3
+    assert "Commit: unknown" in (tmp_path / "reports" / "000-2026-01-31.md").read_text()
+
+
+def test_a_different_fact_is_named_and_fails(post, tmp_path, capsys):
+    post.report = BAD_REPORT
+    assert run(tmp_path) == 1
+    assert (
+        "DIFFERENT: Rebuilds: a|b <rows>: post x & y, here 768; not explained: the rule (one table) gives 0"
+        in capsys.readouterr().out.splitlines()
+    )
+    assert len(list((tmp_path / "reports").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "error: no post named, allowed: 000, 001, 002, 003, 004 (with make: POST=000)"),
+        (["0000"], "error: unknown post '0000' (nearest: 000), allowed: 000, 001, 002, 003, 004"),
+        (["000", "--device", "gpu"], "error: device='gpu' is not a device: "),
+        (["000", "--device", "cuda:99"], "error: --device cuda:99: not on this machine, which has: cpu"),
+        (["000", "--device", "meta"], "error: --device meta: not on this machine, which has: cpu"),
+        (["000", "--model", "random:gtp2"], "error: unknown shape 'random:gtp2', allowed: random:"),
+        (["000", "--model", "./nowhere"], "error: no such folder: './nowhere'"),
+        (["000", "--dry-run", "--model", "random:gtp2"], "error: unknown shape 'random:gtp2', allowed: random:"),
+    ],
+    ids=lambda value: " ".join(value) or "none" if isinstance(value, list) else "",
+)
+def test_bad_arguments_are_one_line(post, tmp_path, capsys, arguments, line):
+    assert reproduce.main([*arguments, "--out", str(tmp_path / "reports")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(line) and len(said.splitlines()) == 1
+    assert not post.plans and not list(tmp_path.iterdir())
+
+
+def test_a_misspelt_flag_is_one_line(capsys):
+    with pytest.raises(SystemExit) as left:
+        reproduce.main(["000", "--quik"])
+    assert left.value.code == 2
+    assert capsys.readouterr().err == "error: unrecognized arguments: --quik\n"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_run(post, tmp_path, capsys):
+    (tmp_path / "reports").write_text("a file")
+    assert run(tmp_path) == 2
+    assert capsys.readouterr().err.startswith(f"error: --out {tmp_path / 'reports'}: must be a folder")
+    assert not post.plans
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (ModelLoadError("random:huge needs 9 bytes, 8 are free"), 2, "error: random:huge needs 9 bytes, 8 are free"),
+        (ContenderFailed("s01 failed in the prefill"), 1, "error: s01 failed in the prefill"),
+        (KeyboardInterrupt(), 130, "interrupted: nothing was written"),
+    ],
+    ids=["does-not-fit", "stage-fails", "ctrl-c"],
+)
+def test_what_goes_wrong_in_the_run(post, tmp_path, capsys, error, status, line):
+    def fails(plan):
+        raise error
+
+    post.reproduce = fails
+    assert run(tmp_path) == status
+    assert capsys.readouterr().err == line + "\n"
+    assert not list((tmp_path / "reports").iterdir())
+
+
+class NothingAllocated(TorchDispatchMode):
+    """Refuses every op that makes a tensor with memory behind it."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        assert out.device.type == "meta", f"{function} allocates on {out.device}"
+        return out
+
+
+def test_a_dry_run_sizes_every_engine_and_allocates_none(post, tmp_path, capsys):
+    with NothingAllocated():
+        assert run(tmp_path, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "random:gpt2 in float32 on cpu" in said
+    assert "497,759,232  bytes" in said  # 124,439,808 weights of 4 bytes
+    assert said.endswith("dry run: 1 engine(s) sized; nothing was loaded, allocated or measured\n")
+    assert not post.plans and not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_for_a_device_that_is_not_here(post, capsys):
+    assert reproduce.main(["000", "--dry-run", "--device", "cuda:7"]) == 0
+    assert "random:gpt2 in float32 on cuda:7" in capsys.readouterr().out
+
+
+def test_help_names_every_post_and_does_not_wait_for_torch(capsys):
+    code = "import sys, roseinfer.cli.reproduce as r; r.parser().print_help(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *lines, torch_loaded = done.stdout.splitlines()
+    assert torch_loaded == "False"
+    assert [line.split()[0] for line in lines if line.startswith("  00")] == ["000", "001", "002", "003", "004"]

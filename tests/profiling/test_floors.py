@@ -1,0 +1,124 @@
+"""decode_floor: bytes and operations worked out by hand; measure_machine: its shape, never its speed."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from roseinfer.display import Table
+from roseinfer.models import GPT2, ModelConfig, empty_model, shape_of
+from roseinfer.profiling import Machine, decode_floor, measure_machine
+
+GPT2_SMALL = ModelConfig("gpt2", 50257, 768, 12, 12, 12, 64, 3072, 1024)
+GPT2_SMALL_PARAMETERS = 124_439_808
+POSITION_PARAMETERS = 786_432
+
+
+def machine(read_bytes_per_s: float, flops_per_s: float) -> Machine:
+    return Machine("a machine", "cpu", torch.float32, read_bytes_per_s, flops_per_s, {})
+
+
+def test_gpt2_small_weighs_what_is_known():
+    floor = decode_floor(GPT2_SMALL, [10], torch.float32)
+    assert floor.weight_bytes == 4 * (GPT2_SMALL_PARAMETERS - POSITION_PARAMETERS + 768)
+    assert decode_floor(GPT2_SMALL, [10], torch.bfloat16).weight_bytes == floor.weight_bytes // 2
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_weights_are_those_of_the_model(num_kv_heads):
+    config = ModelConfig("gpt2", 101, 24, 3, 4, num_kv_heads, 5, 40, 16)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in GPT2(config).parameters())
+    unused_positions = (config.max_model_len - 2) * config.hidden_size
+    floor = decode_floor(config, [7, 9, 7], torch.float32)
+    assert floor.weight_bytes == 4 * (parameters - unused_positions)
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_weights_are_those_of_the_llama_family(architecture, tied, biases):
+    shape = shape_of(f"random:tiny-{architecture}")
+    config = dataclasses.replace(shape, tie_embeddings=tied, qkv_bias=biases, o_bias=biases, intermediate_size=100)
+    numel = {name: p.numel() for name, p in empty_model(config).named_parameters()}
+    if not tied:
+        numel["embed_tokens.weight"] = config.hidden_size  # one row
+    floor = decode_floor(config, [7, 9, 7], torch.bfloat16)
+    assert floor.weight_bytes == 2 * sum(numel.values())
+
+
+def test_operations_and_cache_of_qwen_0_5b_are_what_its_shape_says():
+    config = shape_of("random:qwen2.5-0.5b")
+    numel = {name: p.numel() for name, p in empty_model(config).named_parameters()}
+    assert sum(numel.values()) == 494_032_768
+    matrices = sum(n for name, n in numel.items() if "norm" not in name and not name.endswith("bias"))
+    floor = decode_floor(config, [100, 28], torch.bfloat16)
+    assert floor.flops == 2 * 2 * matrices + 4 * 24 * 14 * 64 * 128
+    assert floor.kv_bytes == 128 * 2 * 24 * 2 * 64 * 2
+    assert floor.weight_bytes == 2 * 494_032_768
+
+
+def test_keys_and_values_of_every_context_are_read_once_and_the_new_ones_written():
+    per_token = 2 * 12 * 12 * 64 * 4  # K and V, layers, heads, head_dim, fp32
+    assert decode_floor(GPT2_SMALL, [1], torch.float32).kv_bytes == per_token
+    assert decode_floor(GPT2_SMALL, [100, 28], torch.float32).kv_bytes == 128 * per_token
+    grouped = dataclasses.replace(GPT2_SMALL, num_kv_heads=3)
+    assert decode_floor(grouped, [100, 28], torch.float32).kv_bytes == 128 * per_token // 4
+
+
+def test_operations_are_two_per_matrix_weight_and_sequence_plus_attention():
+    matrix_weights = 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072) + 50257 * 768
+    attention_per_token = 4 * 12 * 12 * 64
+    floor = decode_floor(GPT2_SMALL, [100, 28], torch.float32)
+    assert floor.flops == 2 * 2 * matrix_weights + 128 * attention_per_token
+
+
+def test_seconds_are_the_larger_of_moving_and_computing():
+    exact = decode_floor(GPT2_SMALL, [8] * 4, torch.float32)
+    assert (exact.seconds, exact.bound) == (None, None)
+    moved = exact.weight_bytes + exact.kv_bytes
+    slow_memory = decode_floor(GPT2_SMALL, [8] * 4, torch.float32, machine(1e9, 1e15))
+    assert (slow_memory.seconds, slow_memory.bound) == (moved / 1e9, "bandwidth")
+    slow_math = decode_floor(GPT2_SMALL, [8] * 4, torch.float32, machine(1e15, 1e9))
+    assert (slow_math.seconds, slow_math.bound) == (exact.flops / 1e9, "compute")
+
+
+def test_the_contract_of_a_floor_has_no_times():
+    floor = decode_floor(GPT2_SMALL, [8] * 4, torch.float32, machine(1e9, 1e12))
+    bundle = Table.of(floor)._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(Table.of(decode_floor(GPT2_SMALL, [8] * 4, torch.float32)))
+    assert f"{floor.weight_bytes:,}" in bundle["text/plain"]
+    assert "bandwidth" in bundle["text/html"]
+    assert "bandwidth" not in bundle["text/plain"]
+
+
+@pytest.mark.parametrize(
+    "config, context_lens, message",
+    [
+        (GPT2_SMALL, [], "context_lens must name at least one"),
+        (GPT2_SMALL, [5, 0], r"context_lens must lie in 1..1024 .*got 0"),
+        (GPT2_SMALL, [1025], r"context_lens must lie in 1..1024 .*got 1025"),
+        (dataclasses.replace(GPT2_SMALL, architecture="mamba"), [5], "architecture='mamba'"),
+    ],
+)
+def test_bad_input_is_refused(config, context_lens, message):
+    with pytest.raises(ValueError, match=message):
+        decode_floor(config, context_lens, torch.float32)
+
+
+def test_a_machine_is_measured_once_and_shows_its_rates_only_live():
+    measured = measure_machine()
+    assert measure_machine("cpu", torch.float32) is measured
+    assert measured.name
+    assert measured.read_bytes_per_s == max(measured.samples["read_bytes_per_s"]) > 0
+    assert measured.flops_per_s == max(measured.samples["flops_per_s"]) > 0
+    bundle = Table.of(measured)._repr_mimebundle_()
+    assert measured.name not in bundle["text/plain"]
+    assert "GB/s" not in bundle["text/plain"]
+    assert "GB/s" in bundle["text/html"]
+
+
+@pytest.mark.parametrize("arguments, message", [(("meta",), "device must be"), (("cpu", torch.int64), "dtype must be")])
+def test_a_machine_that_cannot_be_measured_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        measure_machine(*arguments)

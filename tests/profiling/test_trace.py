@@ -1,0 +1,407 @@
+"""Trace: the post's SQL verbatim, the tables, files, and the timeline, on live and on synthetic traces."""
+
+import gzip
+import json
+import re
+
+import pytest
+import torch
+from trace_cases import (
+    APPEND,
+    BUILD,
+    FORWARD,
+    POST_NAMED_OPS_IN_APPEND,
+    POST_NAMED_OPS_IN_BUILD,
+    POST_OPS_IN_APPEND,
+    POST_OPS_IN_BUILD,
+    POST_OVERVIEW,
+    STEP,
+    event,
+    toy_step,
+    two_gpu_steps,
+)
+
+from roseinfer.display import Table
+from roseinfer.profiling import Trace, capture
+from roseinfer.profiling.broken_trace import read_whole_events
+from roseinfer.profiling.chrome import BrokenFile, read_chrome_trace
+
+
+@pytest.fixture(scope="module")
+def live():
+    return capture(toy_step(), steps=3, warmup=1)
+
+
+@pytest.fixture
+def two_steps_on_a_gpu():
+    return Trace(two_gpu_steps())
+
+
+# --- SQL ---
+
+
+@pytest.mark.parametrize(
+    "query, columns, expected",
+    [
+        (POST_OPS_IN_BUILD, ["name", "n", "total_ms", "avg_us"], {"aten::copy_": 4, "aten::zeros": 1}),
+        (POST_NAMED_OPS_IN_BUILD, ["name", "n", "total_ms"], {"aten::copy_": 4, "aten::zeros": 1, "aten::empty": 1}),
+        (POST_OPS_IN_APPEND, ["name", "n", "total_ms", "avg_us"], {"aten::copy_": 3}),
+        (POST_NAMED_OPS_IN_APPEND, ["name", "n", "total_ms"], {"aten::copy_": 3, "aten::select": 12}),
+        (
+            POST_OVERVIEW,
+            ["cat", "name", "n", "total_ms", "avg_ms"],
+            {STEP: 3, BUILD: 3, FORWARD: 3, APPEND: 3},
+        ),
+    ],
+)
+def test_the_posts_queries_run_verbatim(live, query, columns, expected):
+    df = live.sql(query)
+    assert list(df.columns) == columns
+    counts = dict(zip(df["name"], df["n"], strict=True))
+    assert {name: counts[name] for name in expected} == expected
+    assert df["total_ms"].is_monotonic_decreasing
+
+
+def test_slice_has_perfettos_columns_in_nanoseconds(two_steps_on_a_gpu):
+    types = two_steps_on_a_gpu.sql("DESCRIBE slice").set_index("column_name")["column_type"].to_dict()
+    assert types == {
+        "id": "BIGINT", "ts": "BIGINT", "dur": "BIGINT", "cat": "VARCHAR", "name": "VARCHAR",
+        "tid": "BIGINT", "pid": "BIGINT", "args": "JSON",
+    }  # fmt: skip
+    first = two_steps_on_a_gpu.sql(f"SELECT id, ts, dur FROM slice WHERE name='{STEP}' ORDER BY ts").iloc[0]
+    assert first.tolist() == [1, 1_000_125, 100_000]
+    shapes = two_steps_on_a_gpu.sql("SELECT args->'$.shape' AS shape FROM slice WHERE name='aten::addmm'")
+    assert shapes["shape"].tolist() == ["[2,3]", "[2,3]"]
+    # a label in place of a thread number must not break a comparison with a number
+    assert two_steps_on_a_gpu.sql("SELECT COUNT(*) AS n FROM slice WHERE tid = 7")["n"][0] == 6
+
+
+def test_bad_sql_says_what_duckdb_said_and_the_query(live):
+    with pytest.raises(ValueError, match=r"(?s)nosuch.*The query was:\nSELECT nosuch FROM slice"):
+        live.sql("SELECT nosuch FROM slice")
+    with pytest.raises(ValueError, match=r"(?is)syntax error.*SELEC name"):
+        live.sql("SELEC name FROM slice")
+
+
+@pytest.mark.parametrize(
+    "query, line, caret",
+    [
+        ("SELECT nosuch FROM slice", "SELECT nosuch FROM slice", "       ^"),
+        ("\n\n  SELECT name,\n\t'é' || nosuch\nFROM slice;\n", "\t'é' || nosuch", "\t       ^"),
+        ("  SELEC 1", "  SELEC 1", "  ^"),
+        ("SELECT name FROM slice\r\nWHERE nosuch = 1", "WHERE nosuch = 1", "      ^"),
+        ("SELECT 'open", "SELECT 'open", "       ^"),
+    ],
+)
+def test_bad_sql_points_at_the_place(two_steps_on_a_gpu, query, line, caret):
+    with pytest.raises(ValueError) as raised:
+        two_steps_on_a_gpu.sql(query)
+    lines = str(raised.value).split("\n")
+    assert lines[lines.index(line) + 1] == caret
+    assert [text for text in lines[lines.index("The query was:") + 1 :] if text != caret] == query.strip("\r\n").split(
+        "\n"
+    )
+
+
+def test_an_error_without_a_place_has_no_caret(live):
+    with pytest.raises(ValueError, match=r"^Invalid Input Error: stop here\n\nThe query was:\n") as raised:
+        live.sql("SELECT error('stop here') FROM slice")
+    assert "^" not in str(raised.value)
+
+
+def test_rows_are_as_exact_as_duckdb_has_them(two_steps_on_a_gpu):
+    assert two_steps_on_a_gpu.rows("SELECT SUM(ts) AS ns, NULL AS no FROM slice WHERE id IN (1, 2)") == (
+        ["ns", "no"],
+        [(1_000_125 + 1_010_125, None)],
+    )
+    assert two_steps_on_a_gpu.rows("SELECT 2::HUGEINT << 100 AS n")[1] == [(2 << 100,)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "-- nothing",
+        "SELECT 1; SELECT 2",
+        "DROP TABLE slice",
+        "INSERT INTO slice (name) VALUES ('x')",
+        "CREATE TABLE mine AS FROM slice",
+        "ATTACH ':memory:' AS other",
+        "SET threads=1",
+        "COPY slice TO 'out.csv'",
+        "SELECT * FROM read_text('pyproject.toml')",
+        "FROM 'pyproject.toml'",
+        "FROM query",  # a Python variable inside Trace.sql
+        "FROM live",  # a Python variable here
+    ],
+)
+def test_queries_only_read_the_trace(live, query, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = live.sql("SELECT COUNT(*) AS n FROM slice")["n"][0]
+    with pytest.raises(ValueError):
+        live.sql(query)
+    assert live.sql("SELECT COUNT(*) AS n FROM slice")["n"][0] == before > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- tables ---
+
+
+def test_spans_share_residual_and_device(two_steps_on_a_gpu):
+    table = two_steps_on_a_gpu.spans()
+    rows = table.df.astype(object).where(table.df.notna(), None).values.tolist()
+    expected = [
+        ["host", STEP, 2, 0.2, 0.1, 1.0],
+        ["host", BUILD, 2, 0.06, 0.03, 0.3],
+        ["host", FORWARD, 2, 0.1, 0.05, 0.5],
+        ["host", "roseinfer.model.attention", 2, 0.04, 0.02, 0.2],  # inside forward: not taken off twice
+        ["device", FORWARD, 2, 0.08, 0.04, 0.4],
+        ["host", "(unlabelled)", None, 0.04, 0.02, 0.2],
+    ]
+    assert list(table.df.columns) == ["side", "name", "n", "total_ms", "ms_per_step", "share"]
+    assert [row[:3] for row in rows] == [row[:3] for row in expected]
+    assert [row[3:] for row in rows] == [pytest.approx(row[3:]) for row in expected]
+
+
+def test_contract_of_spans_is_the_same_on_a_gpu(two_steps_on_a_gpu):
+    on_gpu = [e for e in two_steps_on_a_gpu.data["traceEvents"] if e.get("pid") != 0]
+    without = Trace({"traceEvents": on_gpu}).spans()
+    assert repr(Table.of(without)) == repr(Table.of(two_steps_on_a_gpu.spans()))
+    assert repr(Table.of(without)).splitlines() == [
+        "Spans",
+        "name                                               n",
+        "-------------------------------------------------  -",
+        "roseinfer.decode_step_sessions.total               2",
+        "roseinfer.decode_step_sessions.build_batched_past  2",
+        "roseinfer.model.forward                            2",
+        "roseinfer.model.attention                          2",
+        "(unlabelled)",
+    ]
+
+
+def test_a_step_without_children_is_all_unlabelled():
+    df = Trace({"traceEvents": [event(STEP, 0, 10)]}).spans().df
+    assert df["name"].tolist() == [STEP, "(unlabelled)"]
+    assert df["share"].tolist() == [1.0, 1.0]
+
+
+def test_spans_of_any_trace_by_prefix():
+    trace = Trace({"traceEvents": [event("train_step", 0, 10), event("train_step.backward", 2, 5)]})
+    assert trace.spans(prefix="train").df["name"].tolist() == ["train_step", "train_step.backward", "(unlabelled)"]
+    with pytest.raises(ValueError, match="no span starts with prefix='roseinfer.'.*train_step"):
+        trace.spans()
+
+
+def test_ops_are_those_of_the_posts_query_in_a_deterministic_order(live):
+    table = live.ops(BUILD)
+    post = live.sql(POST_OPS_IN_BUILD)
+    assert list(table.df.columns) == list(post.columns)
+    by_name = {name: values for name, *values in post.values.tolist()}
+    assert {name: values for name, *values in table.df.values.tolist()} == by_name
+    counts = table.df[["n", "name"]].values.tolist()
+    assert counts == sorted(counts, key=lambda row: (-row[0], row[1]))
+    assert live.sql(table.query).equals(table.df)
+    assert "total_ms" not in repr(Table.of(table))
+    assert "total_ms" in Table.of(table).to_html()
+
+
+def test_ops_and_count_look_into_the_first_span_only(live):
+    assert live.count("aten::copy_") == 3 * (4 + 3)
+    assert live.count("aten::copy_", span=APPEND) == 3
+    assert live.count("aten::nosuch", span=APPEND) == 0
+    assert live.op_counts(APPEND)["aten::copy_"] == 3
+    assert live.op_counts()["aten::copy_"] == 21
+    for look in (live.ops, live.op_counts, lambda name: live.count("aten::copy_", span=name)):
+        with pytest.raises(ValueError, match=rf"no span \"it's\".*allowed: .*{re.escape(APPEND)}"):
+            look("it's")
+
+
+def test_the_caption_says_live_or_recorded(live, tmp_path):
+    assert live.caption.startswith("measured live on")
+    live.save(tmp_path / "t.json")
+    recorded = Trace.load(tmp_path / "t.json")
+    assert recorded.caption.startswith("recorded 2")
+    assert recorded.metadata == live.metadata
+    assert f"torch {torch.__version__}" in recorded.caption
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_saving_and_loading_keeps_every_table(live, tmp_path, name):
+    live.save(tmp_path / name)
+    again = Trace.load(tmp_path / name)
+    everything = "SELECT * FROM slice ORDER BY id"
+    assert again.sql(everything).equals(live.sql(everything))
+    assert again.spans().df.equals(live.spans().df)
+    assert repr(Table.of(again.ops(BUILD))) == repr(Table.of(live.ops(BUILD)))
+    assert ((tmp_path / name).read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+
+
+def test_saving_under_another_suffix_is_refused(live, tmp_path):
+    with pytest.raises(ValueError, match=r"saved as \*.json or \*.json.gz"):
+        live.save(tmp_path / "t.txt")
+
+
+def test_a_bare_list_of_events_is_a_trace_too(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps([event("aten::add", 0, 1, cat="cpu_op")]))
+    assert Trace.load(tmp_path / "t.json").count("aten::add") == 1
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b'{"traceEvents": [', "not JSON"),
+        (b"\xff\xfe\x00bad", "not JSON"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "damaged gzip"),
+        (b'"text"', "not a Chrome trace"),
+        (b'{"cells": []}', "not a Chrome trace"),
+        (b'{"traceEvents": {}}', "not a Chrome trace"),
+        (b'{"traceEvents": []}', "no complete events"),
+        (b'{"traceEvents": [1, {"ph": "M", "name": "x"}, {"ph": "X"}]}', "no complete events"),
+    ],
+)
+def test_what_is_not_a_trace_is_refused_by_name(tmp_path, content, message):
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"some.json.*{message}"):
+        Trace.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.json.*no such trace file"):
+        Trace.load(tmp_path / "nowhere.json")
+
+
+def test_tensorboards_plugin_reads_what_it_is_given(live, tmp_path):
+    from torch_tb_profiler.consts import WORKER_PATTERN
+    from torch_tb_profiler.profiler.data import RunProfileData
+
+    path = live.to_tensorboard(tmp_path / "logs")
+    worker, timestamp = WORKER_PATTERN.match(path.name).groups()
+    assert worker == "roseinfer" and timestamp
+    assert len(RunProfileData.parse(worker, timestamp, str(path), str(tmp_path)).steps_names) == 3
+    assert live.to_tensorboard(tmp_path / "logs") != path
+    with pytest.raises(ValueError, match="worker must be a file name part"):
+        live.to_tensorboard(tmp_path, worker="a/b")
+
+
+def test_labels_in_place_of_numbers_keep_threads_apart():
+    tids = [7, "12", "stream 7", "stream 8", None, 2**63, "stream 7"]
+    events = [event("aten::add", ts, 1, cat="cpu_op", tid=tid) for ts, tid in enumerate(tids)]
+    trace = Trace({"traceEvents": events + [{"ph": "X", "name": "bare", "ts": 10}]})
+    assert [e.tid for e in trace.slices] == [7, 12, -1, -2, -3, -4, -1, -3]
+    assert trace.rows("SELECT cat, dur, tid, pid FROM slice WHERE name = 'bare'")[1] == [("", 0, -3, -3)]
+
+
+def test_times_are_exact_to_the_nanosecond():
+    us = 4475508392911.681  # times 1000 it is 1 ns off
+    assert round(us * 1000) != 4475508392911681
+    assert Trace({"traceEvents": [event("x", us, 0.001)]}).slices[0][:2] == (4475508392911681, 1)
+
+
+@pytest.mark.parametrize("ts, dur", [("12", 1), (None, 1), (1, float("nan")), (1, float("inf")), (1, None), (1, [])])
+def test_a_time_that_is_no_number_is_named(ts, dur):
+    with pytest.raises(ValueError, match="event 'odd': (ts|dur)=.* is not a number of microseconds"):
+        _ = Trace({"traceEvents": [event("odd", ts, dur)]}).slices
+
+
+# --- files that are not whole ---
+
+EVENTS = [event("aten::é", ts, 1, cat="cpu_op", text='"}, {[') for ts in range(3)]
+
+
+def pieces(form):
+    """A file's text before the events, one for each event, and after them."""
+    each = [("" if i == 0 else ",\n  ") + json.dumps(e, ensure_ascii=False) for i, e in enumerate(EVENTS)]
+    if form == "list":
+        return ["[\n", *each, "\n]"]
+    return ['{"schemaVersion": 1,\n "traceEvents": [\n  ', *each, '\n ], "roseinfer": {"steps": 3}\n}']
+
+
+@pytest.mark.parametrize("form", ["list", "object"])
+def test_wherever_a_file_is_cut_its_whole_events_are_read(tmp_path, form):
+    head, *each, tail = (piece.encode() for piece in pieces(form))
+    content = b"".join([head, *each, tail])
+    ends = [len(head) + sum(map(len, each[: i + 1])) for i in range(3)]
+    path = tmp_path / "cut.json"
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        with pytest.raises(BrokenFile, match="not JSON"):
+            read_chrome_trace(path)
+        whole = read_whole_events(path)
+        count = sum(end <= size for end in ends)
+        if count == 0:
+            assert whole is None
+        else:
+            assert whole.data["traceEvents"] == EVENTS[:count]
+            assert whole.data.get("schemaVersion") == (1 if form == "object" else None)
+            assert (whole.num_bytes, whole.lost_bytes) == (size, size - ends[count - 1])
+
+
+def test_a_gzip_that_ends_early_gives_the_events_that_it_holds(tmp_path):
+    content = "".join(pieces("object")).encode()
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(gzip.compress(content, mtime=0)[:-4])  # only the checksum is cut off
+    assert read_whole_events(path) == (json.loads(content), len(content), 0)
+    stored = gzip.compress(content, compresslevel=0, mtime=0)  # so that as many bytes of JSON are missing
+    path.write_bytes(stored[: -8 - 20])
+    whole = read_whole_events(path)
+    assert whole.data == {"schemaVersion": 1, "traceEvents": EVENTS}
+    assert (whole.num_bytes, whole.lost_bytes) == (len(content) - 20, len(pieces("object")[-1]) - 20)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"hello", b'{"cells": [1, 2', b"[1, 2, 3", b"\xff\xfe[{}", gzip.compress(b"[" * 99, mtime=0)[:20] + b"damaged"],
+)
+def test_nothing_is_read_from_what_never_was_a_trace(tmp_path, content):
+    (tmp_path / "t.json").write_bytes(content)
+    assert read_whole_events(tmp_path / "t.json") is None
+
+
+# --- timeline ---
+
+
+def lane_names(figure):
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def test_timeline_on_a_cpu_names_spans_and_says_there_is_no_device(live):
+    figure = live.timeline()
+    assert lane_names(figure) == ["host: steps", "host: spans", "host: ops"]
+    assert "no device" in figure.axes[0].get_title(loc="left")
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["total", "build_batched_past", "forward", "append_token"]
+    assert "build_batched_past, forward, append_token" in figure.alt_text
+    assert figure.alt_text.endswith("No device lane in this trace.")
+
+
+def test_timeline_has_device_lanes_for_a_gpu_trace(two_steps_on_a_gpu):
+    figure = two_steps_on_a_gpu.timeline(steps=2)
+    assert lane_names(figure)[-2:] == ["device: spans", "device: kernels"]
+    assert figure.axes[0].get_title(loc="left") == "2 steps"
+    assert figure.axes[0].get_xlim() == pytest.approx((0, 0.3))
+
+
+def test_timeline_leaves_gaps_where_no_span_is(two_steps_on_a_gpu):
+    phases = two_steps_on_a_gpu.timeline().axes[0].collections[1]
+    extents = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in phases.get_paths()]
+    assert extents == [pytest.approx((0.01, 0.04)), pytest.approx((0.04, 0.09))]  # of 0..0.1
+
+
+def test_timeline_shows_a_picture_and_a_contract_free_of_times(live, two_steps_on_a_gpu):
+    bundle, metadata = live.timeline()._repr_mimebundle_()
+    assert bundle["image/png"].startswith(b"\x89PNG")
+    assert bundle["text/plain"] == live.timeline()._repr_mimebundle_()[0]["text/plain"]
+    assert metadata["image/png"]["alt"] == live.timeline().alt_text
+    assert "device" not in two_steps_on_a_gpu.timeline()._repr_mimebundle_()[0]["text/plain"]
+
+
+@pytest.mark.parametrize("steps", [0, 4, 1.0, True])
+def test_timeline_refuses_steps_that_are_not_there(live, steps):
+    with pytest.raises(ValueError, match="steps must be an integer from 1 to 3"):
+        live.timeline(steps=steps)

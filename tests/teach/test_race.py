@@ -1,0 +1,109 @@
+"""race: live bars where there is a notebook, the ladder's result everywhere. Nothing here depends on time."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from roseinfer.bench import ContenderFailed, LadderResult, Progress
+from roseinfer.models import GPT2
+from roseinfer.teach.measure.race import Race, race
+from stages import NaiveCat, PreallocGather
+
+SIZES = {"batch_size": 2, "prompt_len": 4, "max_new_tokens": 4, "repeats": 1}
+
+CELL = """\
+import sys
+sys.path.insert(0, "tests")
+from oracles import small_model
+from roseinfer.teach.measure.race import race
+from stages import NaiveCat, PreallocGather
+
+class Mine(PreallocGather):
+    "A learner's own class"
+
+race([NaiveCat, Mine], small_model(), batch_size=2, prompt_len=4, max_new_tokens=4, repeats=1)
+"""
+
+RESULT = """\
+2 sequences, prompt of 4 tokens, 4 new tokens each, float32
+stage          copies  cats  selects  bytes copied  tokens
+-------------  ------  ----  -------  ------------  ------
+s01_naive_cat      16     8       32        17,408  equal
+Mine               16     4       32        12,288  equal"""
+
+
+def a_race(now: list[float]) -> Race:
+    return Race(["one", "two"], clock=lambda: now[0])
+
+
+def bars(lanes: Race) -> list[str]:
+    return [lane.value for lane in lanes.children[1:]]
+
+
+def test_without_a_notebook_the_result_comes_alone(small: GPT2, capsys):
+    result = race([NaiveCat, PreallocGather], small, **SIZES)
+    assert isinstance(result, LadderResult)
+    assert [row["stage"] for row in result.rows] == ["s01_naive_cat", "s02_prealloc_gather"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_in_a_notebook_the_plain_text_is_the_same_every_time():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
+    shown, returned = notebook.cells[0].outputs
+    assert (shown.output_type, shown.data["text/plain"]) == ("display_data", "Race(s01_naive_cat, Mine)")
+    assert "application/vnd.jupyter.widget-view+json" in shown.data
+    assert (returned.output_type, returned.data["text/plain"]) == ("execute_result", RESULT)
+    assert "tok/s" in returned.data["text/html"]
+
+
+def test_bars_show_the_speed_so_far():
+    lanes = a_race([0.0])
+    lanes.update(Progress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0, finished=True))
+    lanes.update(Progress("repeat 1 of 2", "two", 0, tokens=400, seconds=1.0, finished=True))
+    one, two = bars(lanes)
+    assert "width: 25.0%" in one and "100 tok/s" in one
+    assert "width: 100.0%" in two and "400 tok/s" in two
+    lanes.update(Progress("repeat 2 of 2", "one", 1, tokens=300, seconds=1.0, finished=True))
+    assert lanes.speeds == {"one": 200, "two": 400}
+
+
+def test_warm_up_runs_move_no_bar():
+    lanes = a_race([0.0])
+    lanes.update(Progress("warm-up", "one", -1, tokens=100, seconds=1.0, finished=True))
+    assert lanes.speeds == {"one": 0, "two": 0}
+    assert "warm-up: one" in lanes.children[0].value
+
+
+def test_bars_are_redrawn_a_few_times_a_second_at_most():
+    now = [0.0]
+    lanes = a_race(now)
+    running = Progress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0)
+    lanes.update(running)
+    assert "100 tok/s" not in bars(lanes)[0]
+    now[0] = 0.5
+    lanes.update(running)
+    assert "100 tok/s" in bars(lanes)[0]
+
+
+def test_names_are_text_and_the_repr_is_stable():
+    lanes = Race(["<b>mine</b>", "two"])
+    assert "&lt;b&gt;mine" in bars(lanes)[0]
+    assert repr(lanes) == "Race(<b>mine</b>, two)"
+
+
+def test_a_broken_class_is_named(small: GPT2):
+    class Broken(NaiveCat):
+        def build(self, seqs):
+            return None
+
+    with pytest.raises(ContenderFailed, match="^Broken failed in decode step 0: TypeError: 'NoneType'"):
+        race([NaiveCat, Broken], small, **SIZES)
+
+
+def test_arguments_are_refused_as_in_the_ladder(small: GPT2):
+    for stages, message in ((["s01"], "must hold Stage classes"), (NaiveCat, "must be a list of Stage classes")):
+        with pytest.raises(ValueError, match=message):
+            race(stages, small, **SIZES)

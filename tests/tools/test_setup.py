@@ -1,0 +1,299 @@
+"""Set-up: the two commands a newcomer types, and that every list of dependencies says the same."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from roseinfer.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+TARGETS = {
+    "help", "setup", "lab", "test", "ladder", "reproduce", "notebooks", "doctor", "gpu-report", "tensorboard", "tiny",
+    "slides", "check-links", "clean",
+}  # fmt: skip
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEPENDENCIES = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}
+PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+
+
+def make(*args, **environment):
+    """`make ARGS` in the repository, with nothing active unless `environment` says so."""
+    # MAKELEVEL too: below `make test` this make would announce the directory it is in.
+    active = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "MAKEFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
+    clean = {k: v for k, v in os.environ.items() if k not in active} | environment
+    return subprocess.run(["make", *args], cwd=ROOT, env=clean, capture_output=True, text=True, check=True).stdout
+
+
+# The lists of dependencies
+
+
+def test_environment_yml_names_what_pyproject_names():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
+    assert pip[0] == "-c constraints.txt"
+    assert {str(Requirement(line)) for line in pip[1:]} == {str(r) for r in DEPENDENCIES.values()}
+    assert f"python{PROJECT['requires-python']}" in conda
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("system", ["Linux", "Darwin"])
+def test_every_dependency_has_one_pin_inside_its_range(python, system):
+    def applies(r):
+        return r.marker is None or r.marker.evaluate({"python_version": python, "platform_system": system})
+
+    pins = [(canonicalize_name(r.name), r.specifier) for r in PINS if applies(r)]
+    assert len(pins) == len(dict(pins)), "two pins for one package"
+    wanted = {name: r.specifier for name, r in DEPENDENCIES.items() if applies(r)}
+    assert wanted.keys() <= dict(pins).keys()
+    for name, specifier in wanted.items():
+        (pin,) = dict(pins)[name]
+        assert pin.operator == "==" and specifier.contains(pin.version), f"{name}: {pin} is not in {specifier}"
+
+
+def test_python_range():
+    assert all(SpecifierSet(PROJECT["requires-python"]).contains(python) for python in PYTHONS)
+
+
+def imported_packages(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module.split(".")[0]
+
+
+def test_what_is_imported_is_declared():
+    files = [p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")]
+    ours = {"roseinfer", "stages"} | {"tools"} | {p.stem for p in (ROOT / "tests").glob("*.py")}
+    distributions = importlib.metadata.packages_distributions()
+    undeclared = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files
+        for name in imported_packages(path)
+        if name not in sys.stdlib_module_names | ours | {"tomli"}  # tomli: declared for Python 3.10 only
+        and not {canonicalize_name(d) for d in distributions.get(name, [])} & DEPENDENCIES.keys()
+    }
+    assert not undeclared
+
+
+# The Makefile
+
+
+def test_every_target_is_in_help():
+    text = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
+    shown = {line.split()[1] for line in make("help").splitlines()}
+    declared = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())
+    assert targets == shown == declared == TARGETS
+    assert make() == make("help")
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS - {"help", "clean", "setup"}))
+def test_every_target_sets_up_first(target):
+    assert "sh tools/setup.sh" in make("-n", target).splitlines()[0]
+
+
+def test_make_test_lints_tests_runs_the_notebooks_and_opens_a_browser():
+    _, lint, chromium, tests, notebooks, browser = make("-n", "test").splitlines()
+    assert lint.endswith("-m ruff check")
+    assert chromium == "sh tools/browser.sh"
+    assert tests.endswith("-m pytest -n 2 --dist loadscope tests --ignore=tests/browser")
+    assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")
+    assert browser.endswith("-m pytest -n 2 --dist loadscope --dist load --reruns 3 tests/browser")
+    assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks, browser))
+    assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
+
+
+def test_make_lab_opens_the_first_lesson():
+    shown = make("-n", "lab", "LAB_ARGS=--no-browser")
+    assert "/lab/tree/notebooks/00_start_here.ipynb --no-browser" in shown
+    assert "/.jupyter" in shown
+    assert list((ROOT / ".jupyter" / "labconfig").iterdir())
+
+
+def test_arguments_are_passed_on():
+    assert make("-n", "ladder", "ARGS=--model tiny").strip().endswith("-m roseinfer.cli.ladder --model tiny")
+    assert 'PYTHON="python3.12" PIP_ARGS="-v"' in make("-n", "setup", PYTHON="python3.12", PIP_ARGS="-v")
+
+
+@pytest.mark.parametrize(
+    ("active", "used"),
+    [
+        ({}, f"{ROOT}/.venv"),
+        ({"VIRTUAL_ENV": "/env/a b"}, "/env/a b"),
+        ({"CONDA_PREFIX": "/conda/envs/rose", "CONDA_DEFAULT_ENV": "rose"}, "/conda/envs/rose"),
+        ({"CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base"}, f"{ROOT}/.venv"),
+        ({"VIRTUAL_ENV": "/env/v", "CONDA_PREFIX": "/conda/envs/rose"}, "/env/v"),
+    ],
+)
+def test_which_environment_is_used(active, used):
+    setup, doctor = make("-n", "doctor", **active).splitlines()
+    assert f'ENV_DIR="{used}"' in setup and doctor.startswith(f'"{used}/bin/python" -m roseinfer.doctor')
+
+
+def test_ci_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/usr/bin/env bash" and "set -euo pipefail" in lines and "make test" in lines[-1]
+
+
+# tools/setup.sh, with a Python that only pretends to install
+
+
+FAKE_PYTHON = f"""#!/bin/sh
+case "$*" in
+    *"import venv, ensurepip"*) [ ! -e "$FAKE/no_venv" ] ;;
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; [ ! -e "$FAKE/venv_fails" ] ;;
+    "-m pip --version") [ ! -e "$FAKE/no_pip" ] ;;
+    "-m pip install"*) echo "$*" >>"$FAKE/installs"; [ ! -e "$FAKE/offline" ] ;;
+    *version_info*) code=$(echo "$2" | sed "s/sys.version_info/($(cat "$FAKE/version"))/g")
+        exec {sys.executable} -c "$code" ;;
+    *) exit 99 ;;
+esac
+"""
+
+
+class Checkout:
+    """A copy of the set-up in a folder with a space, and a fake Python that obeys the files in `fake`."""
+
+    def __init__(self, folder):
+        self.root, self.fake = folder / "a clone", folder / "fake"
+        (self.root / "tools").mkdir(parents=True)
+        self.fake.mkdir()
+        for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/setup.sh"):
+            shutil.copy(ROOT / name, self.root / name)
+        self.python = self.fake / "python3"
+        self.python.write_text(FAKE_PYTHON)
+        self.python.chmod(0o755)
+        self.version("3, 12, 1")
+
+    def version(self, version):
+        (self.fake / "version").write_text(version)
+
+    def setup(self, **environment):
+        """(exit code, what it says) of `make setup`."""
+        environment = {"PATH": f"{self.fake}:{os.environ['PATH']}", "FAKE": str(self.fake)} | environment
+        done = subprocess.run(["make", "setup"], cwd=self.root, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    @property
+    def installs(self):
+        log = self.fake / "installs"
+        return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_set_up_once(checkout):
+    code, said = checkout.setup(PIP_ARGS="--index-url INDEX")
+    assert code == 0
+    assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 3
+    assert checkout.installs == ["-m pip install -q -e . -c constraints.txt --index-url INDEX"]
+    assert checkout.setup() == (0, "")
+    assert len(checkout.installs) == 1
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_set_up_again_when_the_dependencies_change(checkout, name):
+    checkout.setup()
+    os.utime(checkout.root / name)
+    assert checkout.setup() == (0, "")  # touched is not changed
+    with (checkout.root / name).open("a") as f:
+        f.write("# changed\n")
+    assert checkout.setup()[0] == 0
+    assert len(checkout.installs) == 2
+
+
+def test_a_failed_installation_is_not_remembered(checkout):
+    (checkout.fake / "offline").touch()
+    code, said = checkout.setup()
+    assert code != 0 and "pip did not finish" in said
+    (checkout.fake / "offline").unlink()
+    assert checkout.setup()[0] == 0 and len(checkout.installs) == 2
+
+
+def test_an_active_environment_is_used_as_it_is(checkout, tmp_path):
+    env = tmp_path / "my env"
+    (env / "bin").mkdir(parents=True)
+    shutil.copy(checkout.python, env / "bin" / "python")
+    code, said = checkout.setup(VIRTUAL_ENV=str(env))
+    assert code == 0 and f"using the active environment {env}" in said
+    assert not (checkout.root / ".venv").exists() and (env / ".roseinfer-stamp").exists()
+    assert checkout.setup(VIRTUAL_ENV=str(env)) == (0, "")
+    shutil.copytree(checkout.root, tmp_path / "second")
+    checkout.root = tmp_path / "second"  # one environment, two clones: the editable install must follow
+    assert checkout.setup(VIRTUAL_ENV=str(env))[0] == 0 and len(checkout.installs) == 2
+
+
+def only_line(said):
+    """The set-up's one line; make adds its own."""
+    (line,) = [line for line in said.splitlines() if line.startswith("setup: ")]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "mend"),
+    [
+        ("no_venv", "sudo apt install python3-venv"),
+        ("no_pip", "-m ensurepip"),
+        ("venv_fails", "failed, see above"),
+    ],
+)
+def test_each_obstacle_has_one_line_with_the_mend(checkout, obstacle, mend):
+    (checkout.fake / obstacle).touch()
+    code, said = checkout.setup()
+    assert code != 0 and mend in said.split("make:")[0].splitlines()[-1]
+    assert not checkout.installs
+    if obstacle != "no_pip":
+        assert not (checkout.root / ".venv").exists()
+
+
+def test_python_too_old(checkout):
+    checkout.version("3, 9, 18")
+    code, said = checkout.setup()
+    assert code != 0 and "3.9.18" in only_line(said) and "3.10 or newer" in said and "PYTHON=python3.12" in said
+
+
+def test_python_that_does_not_run(checkout):
+    code, said = checkout.setup(PYTHON="no-such-python")
+    assert code != 0 and "no-such-python" in only_line(said)
+
+
+def test_another_python_than_the_environments_is_refused(checkout):
+    checkout.setup()
+    other = checkout.fake / "other"
+    other.write_text("#!/bin/sh\necho 3.13.0\n")
+    other.chmod(0o755)
+    code, said = checkout.setup(PYTHON=str(other))
+    assert code != 0 and "3.13.0" in only_line(said) and "3.12.1" in said and "make clean" in said
+    assert checkout.setup(PYTHON=str(checkout.python)) == (0, "")
+
+
+def test_an_environment_whose_python_is_gone(checkout):
+    checkout.setup()
+    python = checkout.root / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/no/such/python")
+    code, said = checkout.setup()
+    assert code != 0 and "does not run" in only_line(said) and "make clean" in said

@@ -1,0 +1,158 @@
+"""Exercises: every notebook's stubs, checks and solutions fit together, and the solutions PASS."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from roseinfer.paths import ROOT
+from tools.notebooks import kernel_env, notebook_client, plain_text
+from tools.solutions import check_cells, definitions, fill, find_problems, parse_solutions, stubs
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def load(path: Path) -> tuple[nbformat.NotebookNode, dict[str, str]]:
+    solutions = path.parent / "solutions" / f"{path.stem}.py"
+    text = solutions.read_text(encoding="utf-8") if solutions.exists() else ""
+    return nbformat.read(path, as_version=4), parse_solutions(text)
+
+
+def verdicts(nb, solutions, folder) -> dict[str, list[str]]:
+    """Exercise id -> the text/plain of its check cells, after running the notebook with the solutions in place."""
+    solved = fill(nb, solutions)
+    notebook_client(solved, folder).execute(env=kernel_env())
+    return {id: [text for cell in check_cells(solved, id) for text in plain_text(cell)] for id in stubs(solved)}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_exercises_and_solutions_fit_together(path):
+    assert find_problems(*load(path)) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_solutions_pass(path):
+    nb, solutions = load(path)
+    if not stubs(nb):
+        pytest.skip("no exercises")
+    found = verdicts(nb, solutions, path.parent)
+    assert found == {id: [f"{id} PASS"] * len(check_cells(nb, id)) for id in stubs(nb)}
+
+
+# The same on a notebook made here, so that an empty folder or a blind checker is noticed.
+
+SET_UP = """\
+from roseinfer.teach import check
+from roseinfer.teach.exercises.exercise import Wrong, exercise
+
+FACTS = {"minutes": 1, "difficulty": 1, "importance": 1, "hints": ("Read.", "Count.", "Add.")}
+
+@exercise("99.1", title="Twice", task="Double `x`.", **FACTS)
+def twice(answer):
+    if answer(21) != 42:
+        raise Wrong("not twice")
+
+@exercise("99.2", title="How many", task="Count.", **FACTS)
+def how_many(answer):
+    if answer != 24:
+        raise Wrong(f"{answer} is too low")
+"""
+SOLUTIONS = '''\
+"""Answers."""
+import math
+
+# --- 99.1
+def double(x: int) -> int:
+    return x + x
+
+# --- 99.2
+_layers = 12
+copies = _layers * 2
+'''
+
+
+def stub(id, source, tags=("exercise",)):
+    return new_code_cell(source, execution_count=1, metadata={"tags": list(tags), "exercise": id})
+
+
+def check_cell(id, name, text):
+    output = new_output("execute_result", data={"text/plain": text}, execution_count=1)
+    return new_code_cell(f'check("{id}", {name})', execution_count=1, outputs=[output])
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    exercise = importlib.import_module("roseinfer.teach.exercises.exercise")  # teach.exercise is the card
+
+    monkeypatch.setattr(exercise, "_registered", {})
+    exec(SET_UP, {})
+    return new_notebook(
+        cells=[
+            new_code_cell(SET_UP, execution_count=1),
+            stub("99.1", "def double(x: int) -> int:\n    ..."),
+            check_cell("99.1", "double", "99.1 not attempted"),
+            stub("99.2", "copies = None  # your number"),
+            check_cell("99.2", "copies", "99.2 not attempted"),
+        ]
+    )
+
+
+def test_a_fitting_notebook_has_no_problems_and_passes(notebook, tmp_path):
+    solutions = parse_solutions(SOLUTIONS)
+    assert find_problems(notebook, solutions) == []
+    assert verdicts(notebook, solutions, tmp_path) == {"99.1": ["99.1 PASS"], "99.2": ["99.2 PASS"]}
+    assert notebook.cells[3].source == "copies = None  # your number"
+
+
+def test_wrong_solution_and_unsolved_stub_do_not_pass(notebook, tmp_path):
+    solutions = {"99.1": notebook.cells[1].source, "99.2": "copies = 12"}
+    assert verdicts(notebook, solutions, tmp_path) == {
+        "99.1": ["99.1 not attempted"],
+        "99.2": ["99.2 not yet: 12 is too low"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda nb, s: s.pop("99.2"), "99.2: no solution"),
+        (lambda nb, s: s.update({"99.3": "x = 1"}), "solution 99.3 belongs to no cell tagged exercise"),
+        (lambda nb, s: s.update({"99.1": "def double(y): return 2 * y"}), "99.1: the solution has double(y), the stub"),
+        (lambda nb, s: s.update({"99.2": "copy = 24"}), "99.2: the solution does not define copies"),
+        (lambda nb, s: nb.cells[3].update(source="24"), "99.2: the stub defines nothing"),
+        (lambda nb, s: nb.cells.pop(2), "99.1: no cell calls check for it"),
+        (lambda nb, s: nb.cells[2].update(outputs=[]), "99.1: the unsolved notebook should record"),
+        (lambda nb, s: nb.cells.__setitem__(2, check_cell("99.1", "double", "99.1 PASS")), "99.1: the unsolved"),
+        (lambda nb, s: nb.cells[1].metadata.pop("exercise"), "solution 99.1 belongs to no cell tagged exercise"),
+        (lambda nb, s: nb.cells[1].metadata.pop("tags"), "a cell has the metadata exercise=99.1 but not the tag"),
+        (lambda nb, s: nb.cells[1].metadata.update(exercise="99.2"), "2 cells are tagged exercise, with 1 different"),
+        (lambda nb, s: nb.cells[1].metadata.update(exercise="98.1"), "98.1: exercise_id='98.1': lesson 98 has no"),
+    ],
+)
+def test_what_does_not_fit_is_named(notebook, spoil, problem):
+    solutions = parse_solutions(SOLUTIONS)
+    spoil(notebook, solutions)
+    assert any(found.startswith(problem) for found in find_problems(notebook, solutions)), find_problems(
+        notebook, solutions
+    )
+
+
+def test_sections_are_parsed():
+    assert parse_solutions(SOLUTIONS) == {
+        "99.1": "def double(x: int) -> int:\n    return x + x\n",
+        "99.2": "_layers = 12\ncopies = _layers * 2\n",
+    }
+    assert parse_solutions("") == {}
+    with pytest.raises(ValueError, match="section 1 comes twice"):
+        parse_solutions("# --- 1\nx\n# --- 1\ny\n")
+    with pytest.raises(ValueError, match="section 1 is empty"):
+        parse_solutions("# --- 1\n\n# --- 2\ny\n")
+
+
+def test_definitions_name_functions_methods_and_variables():
+    source = "class A(B):\n    name = 'a'\n    def f(self, x, *, y=1): ...\na, b = 1, 2\nc: int = 3\nimport os\n"
+    assert definitions(source) == {"A": "(B)", "A.name": "", "A.f": "(self, x, *, y=1)", "a": "", "b": "", "c": ""}

@@ -1,0 +1,60 @@
+"""Running a notebook from the command line, the same way for recording, comparing and checking solutions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from roseinfer.teach.journal import entries as journal
+
+SKIP_TAG = "nbval-skip"
+
+
+class OwnInterpreter(AsyncKernelManager):
+    """Kernels of the interpreter that runs this. A kernelspec named python3 may belong to another environment."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict(["--log-level=ERROR"]))  # it warns of its own transport each time
+
+
+def notebook_client(nb: NotebookNode, folder: Path, timeout: float = 600) -> NotebookClient:
+    """A client that runs nb in place with `folder` as the working directory. timeout: of one cell, in seconds.
+
+    Cells tagged nbval-skip are left as they are. Start its kernel with env=kernel_env().
+    """
+    return NotebookClient(
+        nb,
+        timeout=timeout,
+        kernel_name="python3",
+        kernel_manager_class=OwnInterpreter,
+        resources={"metadata": {"path": str(folder)}},
+        skip_cells_with_tag=SKIP_TAG,
+        # The default waits 4 s for a cell's last outputs and then drops them without a word.
+        iopub_timeout=60,
+        raise_on_iopub_timeout=True,
+        coalesce_streams=True,
+        record_timing=False,
+        store_widget_state=False,
+    )
+
+
+def kernel_env() -> dict[str, str]:
+    """This process's environment without pytest's own variables: ipykernel behaves differently when it sees them.
+
+    What such a run checks or guesses is no learner's progress.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return kept | {journal.PLACE: journal.OFF}
+
+
+def plain_text(cell: dict[str, Any]) -> list[str]:
+    """The text/plain of each output that a cell displays."""
+    return [output["data"]["text/plain"] for output in cell["outputs"] if "text/plain" in output.get("data", {})]

@@ -1,0 +1,119 @@
+"""Exercises in notebooks and their answers in notebooks/solutions/<same stem>.py, and whether they fit together.
+
+In a notebook: the stub's cell has the tag `exercise` and the metadata {"exercise": "01.1"}; a later cell calls
+teach.check("01.1", ...). In the solutions: a line `# --- 01.1` begins the source that takes the stub's place.
+What stands before the first such line (docstring, imports for linters) belongs to no exercise.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+
+from nbformat import NotebookNode
+
+from roseinfer.teach.exercises.exercise import find
+from tools.notebooks import plain_text
+
+SECTION = re.compile(r"^# --- (\S+)[^\S\n]*\n", re.MULTILINE)
+
+
+def parse_solutions(text: str) -> dict[str, str]:
+    """Exercise id -> source. Raises ValueError for an id that comes twice, or an empty section."""
+    _, *parts = SECTION.split(text)
+    found: dict[str, str] = {}
+    for exercise_id, source in zip(parts[::2], parts[1::2], strict=True):
+        if exercise_id in found:
+            raise ValueError(f"section {exercise_id} comes twice")
+        if not source.strip():
+            raise ValueError(f"section {exercise_id} is empty")
+        found[exercise_id] = source.strip() + "\n"
+    return found
+
+
+def stubs(nb: NotebookNode) -> dict[str, NotebookNode]:
+    """Exercise id -> the cell that the learner fills in."""
+    tagged = [cell for cell in nb.cells if "exercise" in cell.metadata.get("tags", [])]
+    return {str(cell.metadata.get("exercise")): cell for cell in tagged}
+
+
+def check_cells(nb: NotebookNode, exercise_id: str) -> list[NotebookNode]:
+    call = re.compile(rf"""\bcheck\(\s*["']{re.escape(exercise_id)}["']""")
+    return [cell for cell in nb.cells if cell.cell_type == "code" and call.search(cell.source)]
+
+
+def fill(nb: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
+    """A copy of the notebook with the solutions in place of the stubs."""
+    solved = copy.deepcopy(nb)
+    for exercise_id, cell in stubs(solved).items():
+        cell.source = solutions[exercise_id]
+    return solved
+
+
+def find_problems(nb: NotebookNode, solutions: dict[str, str]) -> list[str]:
+    """What does not fit, found without running anything; empty when all is well."""
+    cells = stubs(nb)
+    problems = [f"solution {extra} belongs to no cell tagged exercise" for extra in solutions if extra not in cells]
+    tagged = sum("exercise" in cell.metadata.get("tags", []) for cell in nb.cells)
+    if tagged != len(cells):
+        problems.append(f"{tagged} cells are tagged exercise, with {len(cells)} different ids: {', '.join(cells)}")
+    problems += [
+        f"a cell has the metadata exercise={cell.metadata['exercise']} but not the tag"
+        for cell in nb.cells
+        if "exercise" in cell.metadata and "exercise" not in cell.metadata.get("tags", [])
+    ]
+    for exercise_id, cell in cells.items():
+        problems += [f"{exercise_id}: {p}" for p in _problems_of(nb, exercise_id, cell, solutions.get(exercise_id))]
+    return problems
+
+
+def _problems_of(nb: NotebookNode, exercise_id: str, stub: NotebookNode, solution: str | None) -> list[str]:
+    problems = []
+    try:
+        find(exercise_id)  # an Exercise without three hints cannot be made
+    except ValueError as error:
+        problems.append(str(error))
+    checks = check_cells(nb, exercise_id)
+    if not checks:
+        problems.append("no cell calls check for it")
+    elif any(plain_text(cell) != [f"{exercise_id} not attempted"] for cell in checks):
+        recorded = [text for cell in checks for text in plain_text(cell)]
+        problems.append(f"the unsolved notebook should record `{exercise_id} not attempted`, it has {recorded}")
+    if solution is None:
+        return [*problems, "no solution"]
+    return problems + _differences(definitions(stub.source), definitions(solution))
+
+
+def _differences(wanted: dict[str, str], given: dict[str, str]) -> list[str]:
+    """A solution may define more than its stub: helpers, and the methods of a class that starts out empty."""
+    problems = [] if wanted else ["the stub defines nothing"]
+    for name, signature in wanted.items():
+        if name not in given:
+            problems.append(f"the solution does not define {name}")
+        elif given[name] != signature:
+            problems.append(f"the solution has {name}{given[name]}, the stub {name}{signature}")
+    return problems
+
+
+def definitions(source: str) -> dict[str, str]:
+    """What a cell defines: name -> signature of a function, bases of a class, "" for a variable.
+
+    Methods are named Class.method.
+    """
+    return _definitions(ast.parse(source).body, "")
+
+
+def _definitions(body: list[ast.stmt], prefix: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            found[prefix + node.name] = f"({ast.unparse(node.args)})"
+        elif isinstance(node, ast.ClassDef):
+            found[prefix + node.name] = f"({', '.join(ast.unparse(base) for base in node.bases)})"
+            found.update(_definitions(node.body, f"{prefix}{node.name}."))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+            found.update(dict.fromkeys((prefix + name for name in names), ""))
+    return found

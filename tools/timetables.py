@@ -1,0 +1,120 @@
+"""python -m tools.timetables: write the timetables of teaching/README.md from teaching/plans.toml.
+
+A table stands between `<!-- plan: NAME -->` and `<!-- end -->`. Clock times start at 0:00 and include the breaks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roseinfer.teach.exercises.exercise import find
+from tools.headings import headings
+from tools.links import ROOT, prose
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PLANS = ROOT / "teaching" / "plans.toml"
+README = ROOT / "teaching" / "README.md"
+PLACE = re.compile(r"(<!-- plan: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A lesson ("05", and what of it), or something else (what, minutes). Sections are headings of level 2."""
+
+    lesson: str = ""
+    opening: int = 0
+    sections: dict[str, int] = field(default_factory=dict)
+    exercises: tuple[str, ...] = ()
+    what: str = ""
+    minutes: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.lesson) == bool(self.what):
+            raise ValueError(f"a part is a lesson or a what, got lesson={self.lesson!r}, what={self.what!r}")
+        if self.what and (self.minutes < 1 or self.opening or self.sections or self.exercises):
+            raise ValueError(f"{self.what!r} must have minutes, at least 1, and nothing else")
+        if self.lesson and self.minutes:
+            raise ValueError(f"lesson {self.lesson!r} takes the minutes of its sections, not minutes={self.minutes}")
+
+    @property
+    def total(self) -> int:
+        """Minutes."""
+        exercises = sum(find(exercise).minutes for exercise in self.exercises)
+        return self.minutes + self.opening + sum(self.sections.values()) + exercises
+
+
+@dataclass(frozen=True)
+class Plan:
+    """minutes: what the day is said to take."""
+
+    title: str
+    minutes: int
+    parts: tuple[Part, ...]
+
+
+def load(path: Path = PLANS) -> dict[str, Plan]:
+    """Name -> plan. Raises ValueError or TypeError for a part with an unknown key, or of two kinds."""
+    return {name: _plan(**table) for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def _plan(title: str, minutes: int, part: list[dict[str, Any]]) -> Plan:
+    parts = ({**keys, "exercises": tuple(keys.get("exercises", ()))} for keys in part)
+    return Plan(title, minutes, tuple(Part(**keys) for keys in parts))
+
+
+def notebook(lesson: str) -> Path:
+    """Raises ValueError when there is no such lesson."""
+    found = sorted((ROOT / "notebooks").glob(f"{lesson}_*.ipynb"))
+    if len(found) != 1:
+        raise ValueError(f"lesson must be the number of a notebook, such as 05, got {lesson!r}")
+    return found[0]
+
+
+def title_and_sections(lesson: str) -> tuple[str, list[str]]:
+    """The text of a lesson's first heading, and of those of level 2."""
+    (_, title), *below = headings(prose(notebook(lesson)))
+    return title, [text for level, text in below if level == 2]
+
+
+def render(plan: Plan) -> str:
+    """A Markdown table, a row a part."""
+    rows = ["| from | minutes | | section (minutes) |", "|---:|---:|---|---|"]
+    clock = 0
+    for part in plan.parts:
+        rows.append(f"| {clock // 60}:{clock % 60:02} | {part.total} | {_name(part)} | {_details(part)} |")
+        clock += part.total
+    rows.append(f"| {clock // 60}:{clock % 60:02} | **{clock}** | end | |")
+    return "\n".join(rows)
+
+
+def _name(part: Part) -> str:
+    if part.what:
+        return part.what
+    return f"[{title_and_sections(part.lesson)[0]}](../notebooks/{notebook(part.lesson).name})"
+
+
+def _details(part: Part) -> str:
+    pieces = [("opening", part.opening)] if part.opening else []
+    pieces += part.sections.items()
+    pieces += [(f"**{exercise}** {find(exercise).title}", find(exercise).minutes) for exercise in part.exercises]
+    return ", ".join(f"{name} ({minutes})" for name, minutes in pieces)
+
+
+def fill(text: str, plans: dict[str, Plan]) -> str:
+    """The text with each plan's table in its place. Raises ValueError when a plan and the places do not match."""
+    places = [name for _, name, _ in PLACE.findall(text)]
+    if sorted(places) != sorted(plans):
+        raise ValueError(f"text must have a place for each of {sorted(plans)}, it has {sorted(places)}")
+    return PLACE.sub(lambda match: f"{match[1]}{render(plans[match[2]])}\n{match[3]}", text)
+
+
+if __name__ == "__main__":
+    README.write_text(fill(README.read_text(encoding="utf-8"), load()), encoding="utf-8")
