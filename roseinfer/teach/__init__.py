@@ -11,7 +11,6 @@ from roseinfer.profiling.data_sheets import data_sheet
 
 from .exercises.exercise import check, hint
 from .exercises.exercise import show_exercise as exercise
-from .journal.course_map import course_map
 from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
@@ -25,6 +24,7 @@ from .measure.recorded import recorded, recorded_kernels, recorded_trace
 from .measure.roofline import roofline
 from .measure.table_price import table_price
 from .notebook_setup import device, setup
+from .source.course_map import course_map
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
