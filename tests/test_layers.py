@@ -11,13 +11,14 @@ import pytest
 from roseinfer.paths import ROOT
 
 # A room may import those of the rooms below it that are named here; docs/architecture.md draws them.
-BASE = {"paths", "arguments", "sequence", "blocks"}
+BASE = {"paths", "arguments", "hardware", "sequence", "blocks"}
 MEASURED = {*BASE, "sampling", "models", "kernels", "profiling"}
 DRIVEN = {*MEASURED, "stage", "generate", "reference", "engine", "contract"}
 SHOWN = {*DRIVEN, "display", "bench"}
 ALLOWED: dict[str, set[str]] = {
     "paths": set(),
     "arguments": set(),
+    "hardware": set(),
     "sequence": {"arguments"},
     "blocks": {"arguments"},
     "sampling": BASE,
@@ -32,10 +33,11 @@ ALLOWED: dict[str, set[str]] = {
     "display": {*BASE, "profiling"},
     "bench": {*DRIVEN, "display"},
     "posts": SHOWN,
-    "doctor": {"paths"},
+    "doctor": {"paths", "hardware"},
     "teach": {*SHOWN, "posts", "doctor"},
-    "cli": {*SHOWN, "posts", "doctor", "teach", "tools", "stages"},
-    "benchmark_scheduler": {*SHOWN, "cli", "stages"},
+    "cli": {*SHOWN, "posts", "doctor", "tools", "stages"},
+    "benchmark_scheduler": {"bench", "models", "profiling", "stage", "arguments", "cli"},
+    "__main__": {"cli"},
     "": {"models", "sequence", "kernels"},  # roseinfer/__init__.py: the public names
 }
 LIBRARY = ROOT / "roseinfer"
