@@ -8,18 +8,20 @@ import sys
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+
+from roseinfer.arguments import require_count
+from roseinfer.bench.provenance import describe_host
+from roseinfer.bench.scheduler import MODES, ServerRun, Workload, serve, summarize
+from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, workload
+from roseinfer.bench.scheduler.definitions import METRICS
+from roseinfer.bench.scheduler.output import run_lines, summary_lines
 from roseinfer.cli.clone import chosen_stages, course
 from roseinfer.cli.command import STATUSES, Parser, device_or_best, exit_status, require_writable
-
-if TYPE_CHECKING:
-    import torch
-
-    from roseinfer.bench.scheduler import ServerRun, Workload
-    from roseinfer.models import Model
-    from roseinfer.profiling import Trace
-    from roseinfer.stage import Stage
+from roseinfer.models import Model, load_model
+from roseinfer.profiling import Trace
+from roseinfer.stage import Stage
 
 SEED = 0
 
@@ -30,9 +32,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    from roseinfer.bench.scheduler.arguments import add_arguments
-    from roseinfer.bench.scheduler.definitions import METRICS
-
     fill = textwrap.TextWrapper(width=110, initial_indent="  ", subsequent_indent="      ").fill
     defined = "\n".join(fill(f"{name}: {text}.") for name, text in METRICS.items())
     p = Parser(
@@ -46,9 +45,6 @@ def parser() -> Parser:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, OSError when a file cannot be written."""
-    from roseinfer.bench.scheduler import MODES
-    from roseinfer.bench.scheduler.arguments import model_spec, workload
-
     check(args)
     spec = model_spec(args)
     model = load(args, spec, device_or_best(args.device))
@@ -61,8 +57,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    from roseinfer.arguments import require_count
-
     if args.prompts and args.num_requests is not None:
         raise ValueError(f"--num-requests={args.num_requests}: --prompts already says how many, give one of the two")
     for name, least in (("max_batch_size", 1), ("warmup_runs", 0), ("repeat_runs", 1)):
@@ -73,10 +67,6 @@ def check(args: argparse.Namespace) -> None:
 
 
 def load(args: argparse.Namespace, spec: str, device: str) -> Model:
-    import torch
-
-    from roseinfer.models import load_model
-
     half = device.startswith("cuda") and not args.no_amp
     dtype = torch.bfloat16 if args.bf16 else torch.float16 if half else torch.float32
     return load_model(spec, device=device, dtype=dtype)
@@ -104,8 +94,6 @@ def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
 def profiled(
     args: argparse.Namespace, modes: tuple[str, ...], stage: type[Stage], model: Model, requests: Workload
 ) -> dict[str, list[ServerRun]]:
-    from roseinfer.bench.scheduler.output import run_lines
-
     args.profile_dir.mkdir(parents=True, exist_ok=True)
     runs = {}
     for mode in modes:
@@ -121,8 +109,6 @@ def repeated(
     args: argparse.Namespace, modes: tuple[str, ...], stage: type[Stage], model: Model, requests: Workload
 ) -> dict[str, list[ServerRun]]:
     """Several modes run in turn (A B A B), so that a slow minute of the machine hits all of them alike."""
-    from roseinfer.bench.scheduler.output import run_lines, summary_lines
-
     runs: dict[str, list[ServerRun]] = {mode: [] for mode in modes}
     for number in range(-args.warmup_runs, args.repeat_runs):
         for mode in modes:
@@ -141,10 +127,6 @@ def repeated(
 def serve_once(
     args: argparse.Namespace, mode: str, stage: type[Stage], model: Model, requests: Workload, profile: bool = False
 ) -> tuple[ServerRun, Trace | None]:
-    import torch
-
-    from roseinfer.bench.scheduler import serve
-
     torch.manual_seed(SEED)  # with --do-sample, every run draws the same tokens
     return serve(mode, stage, model, requests, args.max_batch_size, profile=profile)
 
@@ -157,10 +139,6 @@ def progress(text: str) -> None:
 
 def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dict[str, list[ServerRun]]) -> str:
     """One line of JSON: arguments, machine, what the metrics mean, every request's and every step's raw times."""
-    from roseinfer.bench.provenance import describe_host
-    from roseinfer.bench.scheduler import summarize
-    from roseinfer.bench.scheduler.definitions import METRICS
-
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     modes = {
         mode: {

@@ -17,17 +17,15 @@ if TYPE_CHECKING:
 
     from roseinfer.stage import Stage
 
-MISSING = "the package `{}` is missing: run from a clone of the repository"
-
 
 def course() -> ModuleType:
-    """The package `stages`. Raises ValueError where it is missing."""
-    try:
-        return importlib.import_module("stages")
-    except ModuleNotFoundError as error:
-        if error.name != "stages":
-            raise
-        raise ValueError(MISSING.format("stages")) from None
+    """The package `stages`."""
+    return importlib.import_module("stages")
+
+
+def find_tools() -> None:
+    """So that `tools`, which is never installed, can be imported wherever the command is called."""
+    sys.path.insert(0, str(ROOT))
 
 
 def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:
@@ -51,11 +49,3 @@ def untimed(stages: Sequence[type[Stage]], device: torch.device) -> dict[str, st
     """The stages whose times on that device would say nothing, by name, with the reason."""
     reasons = {stage.name: stage.why_untimed(device) for stage in stages}
     return {name: reason for name, reason in reasons.items() if reason}
-
-
-def find_tools() -> None:
-    """So that `tools` can be imported wherever the command is called. Raises ValueError where it is missing."""
-    if not (ROOT / "tools").is_dir():
-        raise ValueError(MISSING.format("tools"))
-    if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))

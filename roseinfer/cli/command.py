@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
-REPOSITORY = ("roseinfer", "stages", "tools")
+INSTALL = "`make setup` installs all that the course needs, `pip install '.[course]'` all but what tests it"
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 PLAIN_WIDTH = 200  # of a table where there is no terminal to ask
@@ -58,9 +58,9 @@ def _explained(error: Exception) -> tuple[int | None, str]:
     if isinstance(error, Failed | OSError):
         return FAILED, str(error)
     if isinstance(error, ModuleNotFoundError):
-        name = (error.name or "").split(".")[0]
-        mend = "`make setup` installs all that the course needs, `pip install '.[course]'` all but what tests it"
-        return (None if name in ("", *REPOSITORY) else FAILED), f"{name} is not installed: {mend}"
+        name = (error.name or "roseinfer").split(".")[0]
+        mend = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
+        return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {mend}"
     from roseinfer.bench import ContenderFailed, TokensDiffer  # not before: it imports torch
 
     return (FAILED if isinstance(error, ContenderFailed | TokensDiffer) else None), str(error)

@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises ValueError for a bad argument, and what the post's reproduction raises."""
+    from roseinfer.posts.report.terminal import print_summary
+
     require_post(args.post)
     plan = plan_of(args)
     post = importlib.import_module(f"roseinfer.posts.post{args.post}")
@@ -65,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
         report = post.reproduce(plan)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
-    show(report, write(report, command(args, plan), args.out))
+    paths = write(report, command(args, plan), args.out)
+    print_summary(report, console())
+    for path in paths:
+        print(f"written: {path}")
     return FAILED if report.verdicts["different"] else 0
 
 
@@ -137,11 +142,3 @@ def write(report: Report, command: str, folder: Path) -> list[Path]:
         path.write_text(text, encoding="utf-8")
         paths.append(path)
     return paths
-
-
-def show(report: Report, paths: list[Path]) -> None:
-    from roseinfer.posts.report.terminal import print_summary
-
-    print_summary(report, console())
-    for path in paths:
-        print(f"written: {path}", flush=True)

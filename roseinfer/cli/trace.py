@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import Failed
+from roseinfer.cli.command import Failed, require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,11 +72,9 @@ def run(args: argparse.Namespace) -> None:
 
 def asked_query(args: argparse.Namespace) -> str | None:
     """Raises FileNotFoundError, and ValueError if the file is not text."""
-    if args.sql is None and args.sql_file is None:
-        return None
     if STDIN in (args.sql, args.sql_file):
         return sys.stdin.read()
-    if args.sql is not None:
+    if args.sql_file is None:
         return args.sql
     try:
         return Path(args.sql_file).read_text(encoding="utf-8")
@@ -88,12 +86,9 @@ def asked_query(args: argparse.Namespace) -> str | None:
 
 def check_picture(path: Path | None) -> None:
     """Before a long trace is read. Raises ValueError if the picture could not be written there."""
-    if path is None:
-        return
-    if path.suffix.lower() not in PICTURES:
+    if path is not None and path.suffix.lower() not in PICTURES:
         raise ValueError(f"--timeline {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(PICTURES)}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"--timeline {path}: must be a file in a folder that exists")
+    require_writable("--timeline", path)
 
 
 def load(path: Path) -> Trace:

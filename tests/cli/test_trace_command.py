@@ -277,7 +277,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_file_is_read(run
     "flags, message",
     [
         (["--sql", "SELECT 1", "--sql-file", "f.sql"], "not allowed with argument"),
-        (["--nosuch"], "unknown argument '--nosuch', allowed: --sql, --sql-file, --spans, --ops, --timeline"),
+        (["--nosuch"], "unknown argument '--nosuch' (nearest: --ops), allowed: --sql, "),
         (["--sql-file", "nowhere.sql"], "--sql-file nowhere.sql: there is no such file"),
         (["--sql", ""], "query must be one SELECT"),
         (["--sql", "DROP TABLE slice"], "query must be one SELECT"),

@@ -347,7 +347,7 @@ def test_a_different_fact_is_named_and_fails(post, tmp_path, capsys):
         (["0000"], "error: unknown post '0000' (nearest: 000), allowed: 000, 001, 002, 003, 004"),
         (
             ["000", "--quik"],
-            "error: unknown argument '--quik' (nearest: --quick), allowed: --device, --model, --quick, ",
+            "error: unknown argument '--quik' (nearest: --quick), allowed: --device, ",
         ),
         (["000", "--device", "gpu"], "error: device='gpu' is not a device: "),
         (["000", "--device", "cuda:99"], "error: --device cuda:99: not on this machine, which has: cpu"),

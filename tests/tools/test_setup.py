@@ -88,8 +88,10 @@ def test_a_package_stands_in_one_layer():
     assert sum(map(len, LAYERS.values())) == len(DEPENDENCIES)
 
 
-ENGINE = ("paths", "arguments", "hardware", "sequence", "blocks", "sampling", "stage", "generate", "reference", "models",
-          "kernels", "profiling", "engine", "contract")  # fmt: skip
+ENGINE = (
+    "paths", "arguments", "hardware", "sequence", "blocks", "sampling", "stage", "generate", "reference", "models",
+    "kernels", "profiling", "engine", "contract",
+)  # fmt: skip
 TOOLS_OF_COMMANDS = ("slides", "links", "headings")
 
 

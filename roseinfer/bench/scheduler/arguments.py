@@ -16,54 +16,52 @@ POST_CHECKPOINT, STAND_IN = "gpt2_small_ddp_edu_amp_bf16_init.pt", "random:gpt2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--hf-model-id", metavar="MODEL", help="tiny, random:gpt2, a local folder or a hub id")
-    model.add_argument(
-        "--checkpoint-path", metavar="MODEL",
-        help=f"a model as above; {POST_CHECKPOINT}, which only the first post's author has, stands for {STAND_IN}, "
-        "which is the same shape, untrained as well",
-    )  # fmt: skip
-    parser.add_argument("--tokenizer-name", metavar="MODEL", help="whose tokenizer to use (default: the model's own)")
-    parser.add_argument("--device", help="cpu, cuda, ... (default: cuda where there is one)")
+    checkpoint = (
+        f"a model as above; {POST_CHECKPOINT}, which only the first post's author has, stands for {STAND_IN}, "
+        "which is the same shape, untrained as well"
+    )
+    model.add_argument("--checkpoint-path", metavar="MODEL", help=checkpoint)
+    add("--tokenizer-name", metavar="MODEL", help="whose tokenizer to use; the model's own when not given")
+    add("--device", help="cpu, cuda, ...; cuda where there is one when not given")
     dtype = parser.add_mutually_exclusive_group()
     dtype.add_argument("--bf16", action="store_true", help="weights in bfloat16, not in float16 (GPU) or float32 (CPU)")
     dtype.add_argument("--no-amp", action="store_true", help="weights in float32 on a GPU too")
-    parser.add_argument("--stage", help="such as s03; what runs if not given: see --paged-attn")
-    parser.add_argument(
-        "--paged-attn", action="store_true",
-        help="the newest stage with paged attention whose times mean something on this device; without it the newest "
-        "that gathers a dense batch",
-    )  # fmt: skip
+    add("--stage", help="such as s03; what runs if not given: see --paged-attn")
+    paged = "the newest stage with paged attention whose times mean something here; without it the newest dense one"
+    add("--paged-attn", action="store_true", help=paged)
 
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", help="the prompt of every request")
     prompts.add_argument("--prompts", nargs="+", metavar="PROMPT", help="one request for each of these")
-    parser.add_argument("--num-requests", type=int, help="requests with that --prompt (default: 16)")
-    parser.add_argument("--max-new-tokens", type=int, default=100, help="tokens of a request at most")
-    parser.add_argument("--no-stop-on-eos", action="store_true", help="go on to --max-new-tokens after an end token")
-    parser.add_argument("--pretok", action="store_true", help="encode all prompts before the clock starts")
-    parser.add_argument("--do-sample", action="store_true", help="draw tokens; greedy without it")
-    parser.add_argument("--temperature", type=float, default=1.0, help="when drawing")
-    parser.add_argument("--top-k", type=int, default=0, help="when drawing: 0 keeps all")
-    parser.add_argument("--top-p", type=float, default=1.0, help="when drawing: 1 keeps all")
+    add("--num-requests", type=int, help="requests with that --prompt; 16 when not given")
+    add("--max-new-tokens", type=int, default=100, help="tokens of a request at most")
+    add("--no-stop-on-eos", action="store_true", help="go on to --max-new-tokens after an end token")
+    add("--pretok", action="store_true", help="encode all prompts before the clock starts")
+    add("--do-sample", action="store_true", help="draw tokens; greedy without it")
+    add("--temperature", type=float, default=1.0, help="when drawing")
+    add("--top-k", type=int, default=0, help="when drawing: 0 keeps all")
+    add("--top-p", type=float, default=1.0, help="when drawing: 1 keeps all")
 
-    parser.add_argument(
-        "--mode", default="online", choices=("naive", "online", "offline", "all"),
-        help="online: prefill each request as it is added, then decode --max-batch-size of them a step, in "
-        "turn; offline: decode all of them in every step; naive: one request after another",
-    )  # fmt: skip
-    parser.add_argument("--max-batch-size", type=int, default=8, help="sequences a step, online")
-    parser.add_argument("--no-prefix-cache", action="store_true", help="no effect: there is no prefix cache yet")
-    parser.add_argument("--warmup-runs", type=int, default=1, help="runs before those that are measured")
-    parser.add_argument("--repeat-runs", type=int, default=3, help="measured runs, of several modes in turn")
-    parser.add_argument("--print-per-run", action="store_true", help="print each measured run as well as the summary")
-    parser.add_argument(
-        "--profile", action="store_true",
-        help="one run of each mode, printed whole, without warm-up; a trace of three decode steps, after one that is "
-        "not profiled and two to warm up, is written to <profile-dir>/<mode>_decode.json",
-    )  # fmt: skip
-    parser.add_argument("--profile-dir", type=Path, default=Path("profiles"), help="where traces go")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write arguments, machine and every raw time there")
+    mode = (
+        "online: prefill each request as it is added, then decode --max-batch-size of them a step, in turn; "
+        "offline: decode all of them in every step; naive: one request after another"
+    )
+    add("--mode", default="online", choices=("naive", "online", "offline", "all"), help=mode)
+    add("--max-batch-size", type=int, default=8, help="sequences a step, online")
+    add("--no-prefix-cache", action="store_true", help="no effect: there is no prefix cache yet")
+    add("--warmup-runs", type=int, default=1, help="runs before those that are measured")
+    add("--repeat-runs", type=int, default=3, help="measured runs, of several modes in turn")
+    add("--print-per-run", action="store_true", help="print each measured run as well as the summary")
+    profile = (
+        "one run of each mode, printed whole, without warm-up; a trace of three decode steps, after one that is not "
+        "profiled and two to warm up, is written to <profile-dir>/<mode>_decode.json"
+    )
+    add("--profile", action="store_true", help=profile)
+    add("--profile-dir", type=Path, default=Path("profiles"), help="where traces go")
+    add("--json", type=Path, metavar="FILE", help="write arguments, machine and every raw time there")
 
 
 def model_spec(args: argparse.Namespace) -> str:
