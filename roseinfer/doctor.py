@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from roseinfer.hardware import cpu, cpu_memory
-from roseinfer.paths import ROOT
+from roseinfer.paths import TINY
 
-TINY = ROOT / "data" / "tiny-gpt2"
 TINY_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 HUB_TIMEOUT_S = 2.0
 GIB = 2**30

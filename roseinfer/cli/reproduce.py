@@ -53,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises ValueError for a bad argument, and what the post's reproduction raises."""
-    from roseinfer.posts.report.terminal import print_summary
-
     require_post(args.post)
     plan = plan_of(args)
     post = importlib.import_module(f"roseinfer.posts.post{args.post}")
@@ -67,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         report = post.reproduce(plan)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
+    from roseinfer.posts.report.terminal import print_summary
+
     paths = write(report, command(args, plan), args.out)
     print_summary(report, console())
     for path in paths:

@@ -371,12 +371,6 @@ def test_bundled_model(tiny):
     assert (check.found, check.status) == ("data/tiny-gpt2, 1.0 MB", "ok")
 
 
-def test_doctor_and_loader_look_in_the_same_place():
-    from roseinfer.models import load
-
-    assert load.TINY == doctor.TINY
-
-
 @pytest.mark.parametrize("name", doctor.TINY_FILES)
 def test_bundled_model_incomplete(tiny, name):
     (tiny / name).unlink()

@@ -24,7 +24,7 @@ from roseinfer.models import (
     to_hf,
 )
 from roseinfer.models.hf import config_from_hf
-from roseinfer.models.load import TINY
+from roseinfer.paths import TINY
 from roseinfer.reference import reference_generate, reference_logits
 
 
