@@ -34,28 +34,28 @@ test: setup ## lint, the tests, every notebook against its recorded outputs, and
 	$(PYTEST) --dist load --reruns 3 tests/browser
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
-	@$(PY) -m roseinfer.cli.ladder $(ARGS)
+	@$(PY) -m roseinfer ladder $(ARGS)
 
 reproduce: setup ## run what a post measured, its tables beside ours in reports/ (POST=000 to 004, ARGS=--quick)
-	@$(PY) -m roseinfer.cli.reproduce $(POST) $(ARGS)
+	@$(PY) -m roseinfer reproduce $(POST) $(ARGS)
 
 gpu-report: setup ## on a GPU: check every kernel and stage, race them, record it in data/ (ARGS=--quick)
-	@$(PY) -m roseinfer.cli.gpu_report $(ARGS)
+	@$(PY) -m roseinfer gpu-report $(ARGS)
 
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
-	@$(PY) -m roseinfer.cli.tensorboard $(ARGS)
+	@$(PY) -m roseinfer tensorboard $(ARGS)
 
 notebooks: setup ## run all notebooks again and record their outputs in place
 	$(PY) -m tools.record notebooks/*.ipynb
 
 slides: setup ## a file of slides a lesson in build/slides/, from the recorded notebooks; they show offline
-	@$(PY) -m tools.slides notebooks/*.ipynb
+	@$(PY) -m roseinfer slides notebooks/*.ipynb
 
 check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
-	@$(PY) -m tools.links $(ARGS)
+	@$(PY) -m roseinfer links $(ARGS)
 
 doctor: setup ## one table of what will run here, and how to mend what will not (ARGS=--json)
-	@$(PY) -m roseinfer.doctor $(ARGS)
+	@$(PY) -m roseinfer doctor $(ARGS)
 
 tiny: setup ## train the bundled model again (ARGS="--minutes 60")
 	$(PY) tools/train_tiny.py $(ARGS)

@@ -1,4 +1,4 @@
-"""What will run on this machine: `python -m roseinfer.doctor`, or `diagnose()` in a notebook.
+"""What will run on this machine: `roseinfer doctor`, or `diagnose()` in a notebook.
 
 A probe never raises and never waits long: a doctor that falls ill with its patient is of no use. For the same
 reason everything that is not in the standard library is imported inside the probe that needs it.
@@ -6,14 +6,11 @@ reason everything that is not in the standard library is imported inside the pro
 
 from __future__ import annotations
 
-import argparse
 import html
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -24,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from roseinfer.paths import ROOT
+from roseinfer.hardware import cpu, cpu_memory
+from roseinfer.paths import TINY
 
-TINY = ROOT / "data" / "tiny-gpt2"
 TINY_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 HUB_TIMEOUT_S = 2.0
 GIB = 2**30
@@ -54,6 +51,13 @@ class Report:
     @property
     def ok(self) -> bool:
         return not any(c.required and c.status == "missing" for c in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        if self.ok:
+            return "The course runs here."
+        first = ", ".join(c.what for c in self.checks if c.required and c.status == "missing")
+        return f"The course does not run here yet. To mend first: {first}."
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "checks": [asdict(c) for c in self.checks]}
@@ -100,28 +104,6 @@ def cuda_available() -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an old driver warns here; the device's line says it better
         return torch.cuda.is_available()
-
-
-def cpu_name_and_features() -> tuple[str, frozenset[str]]:
-    """The CPU's name and its feature flags as the system spells them; elsewhere the architecture and none."""
-    if sys.platform == "darwin":
-        features = {"bf16"} if _sysctl("hw.optional.arm.FEAT_BF16") == "1" else set()
-        return _sysctl("machdep.cpu.brand_string") or platform.machine(), frozenset(features)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine(), frozenset()
-    entries: dict[str, str] = {}
-    for key, colon, value in (line.partition(":") for line in lines):
-        if colon:
-            entries.setdefault(key.strip(), value.strip())  # the first processor's
-    features = frozenset((entries.get("flags") or entries.get("Features") or "").split())
-    return entries.get("model name", platform.machine()), features
-
-
-def _sysctl(name: str) -> str:
-    answer = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False)
-    return answer.stdout.strip()
 
 
 def ask_hub() -> str:
@@ -204,9 +186,8 @@ def probe_device() -> Check:
         gpu, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
         found = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {count} in all"
         return Check("device", found, "ok", "lessons measure the GPU")
-    name, _ = cpu_name_and_features()
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    found = f"{name}, {num_threads()} threads, {ram:.0f} GiB"
+    memory = cpu_memory()
+    found = f"{cpu()[0]}, {num_threads()} threads" + (f", {memory / GIB:.0f} GiB" if memory else "")
     if not shutil.which("nvidia-smi"):
         return Check("device", found, "ok", "every lesson runs; its times are this CPU's")
     if torch_is_cpu_only():
@@ -236,7 +217,7 @@ def probe_bf16() -> Check:
 
         native, by = torch.cuda.is_bf16_supported(including_emulation=False), "GPU"
     else:
-        flags = cpu_name_and_features()[1] & {"amx_bf16", "avx512_bf16", "bf16"}
+        flags = cpu()[1] & {"amx_bf16", "avx512_bf16", "bf16"}
         native, by = bool(flags), ", ".join(sorted(flags)) or "CPU"
     if native:
         return Check("bf16", f"native ({by})", "ok", "half the bytes of fp32, at full speed")
@@ -330,28 +311,7 @@ def _ask(what: str, probe: Callable[[], Check]) -> Check:
         return Check(what, found, "note", "this could not be checked", SET_UP)
 
 
-COLOURS = {"ok": "green", "note": "yellow", "missing": "red"}
-HTML_COLOURS = COLOURS | {"note": "darkorange"}  # yellow is unreadable on white
-
-
-def _verdict(report: Report) -> str:
-    if report.ok:
-        return "The course runs here."
-    first = ", ".join(c.what for c in report.checks if c.required and c.status == "missing")
-    return f"The course does not run here yet. To mend first: {first}."
-
-
-def _rich_table(report: Report) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("", "found", "", "what it means", title="What will run here")
-    table.box = box.SIMPLE_HEAD
-    for c in report.checks:
-        advice = Text(c.means).append(f"\n→ {c.mend}" if c.mend else "", style="yellow")
-        table.add_row(Text(c.what, "bold"), Text(c.found), Text(c.status, COLOURS[c.status]), advice)
-    return table
+COLOURS = {"ok": "green", "note": "darkorange", "missing": "red"}
 
 
 def _html_table(report: Report) -> str:
@@ -361,28 +321,8 @@ def _html_table(report: Report) -> str:
 
     headings = "".join(cell(h, "th") for h in ("", "found", "", "what it means", "the mend"))
     rows = "".join(
-        f"<tr>{cell(c.what, 'th')}{cell(c.found)}{cell(c.status, colour=HTML_COLOURS[c.status])}"
+        f"<tr>{cell(c.what, 'th')}{cell(c.found)}{cell(c.status, colour=COLOURS[c.status])}"
         f"{cell(c.means)}{cell(c.mend)}</tr>"
         for c in report.checks
     )
-    return f"<table><caption>{_verdict(report)}</caption><tr>{headings}</tr>{rows}</table>"
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m roseinfer.doctor", description="What will run here.")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    as_json = parser.parse_args(argv).json
-    report = diagnose()
-    try:
-        from rich.console import Console
-    except ImportError:
-        as_json = True  # the table's own library is missing, the diagnosis is not
-    if as_json:
-        print(json.dumps(report.as_dict(), indent=2))
-    else:
-        Console().print(_rich_table(report), _verdict(report))
-    return 0 if report.ok else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return f"<table><caption>{report.verdict}</caption><tr>{headings}</tr>{rows}</table>"

@@ -6,3 +6,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "data"
+TINY = DATA / "tiny-gpt2"  # the bundled model

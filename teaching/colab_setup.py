@@ -12,25 +12,25 @@ from pathlib import Path
 import tomllib
 
 COURSE = Path(__file__).resolve().parents[1]
-# Colab's own pages run on its versions of the first lines, and the lessons only need that they are there. The others
-# are for slides, tests and TensorBoard.
+# Colab's own pages run on its versions of the first line, and the lessons only need that they are there. The others are
+# for slides and TensorBoard.
 LEFT_ALONE = {
-    "ipython", "ipykernel", "ipywidgets", "jupyterlab", "jupyter-client", "nbclient", "nbformat",
-    "nbconvert", "mistune", "latex2mathml", "pyreveal",
-    "nbval", "pytest", "pytest-xdist", "playwright", "ruff", "tensorboard", "torch-tb-profiler",
+    "ipython", "ipykernel", "ipywidgets", "jupyterlab", "nbformat",
+    "nbconvert", "mistune", "latex2mathml", "pyreveal", "tensorboard", "torch-tb-profiler",
 }  # fmt: skip
 
 
-def needed(dependencies):
-    """The lines of pyproject.toml that are installed."""
-    return [line for line in dependencies if re.match(r"[\w.-]+", line)[0] not in LEFT_ALONE]
+def needed(project):
+    """The lines of pyproject.toml that are installed: of the engine and the course."""
+    lines = project["dependencies"] + project["optional-dependencies"]["course"]
+    return [line for line in lines if re.match(r"[\w.-]+", line)[0] not in LEFT_ALONE]
 
 
 def main():
     loaded = sys.modules.keys() & {"numpy", "pandas", "torch"}
     project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "-c", str(COURSE / "constraints.txt")]
-    subprocess.run([*pip, *needed(project["dependencies"])], check=True)
+    subprocess.run([*pip, *needed(project)], check=True)
     sys.path.insert(0, str(COURSE))
     if loaded:
         print("Runtime > Restart session, then run this cell once more: other versions of", *loaded, "are loaded.")

@@ -24,7 +24,7 @@ from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import Clock
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.bench.provenance import describe_host
-from roseinfer.cli.ladder import chosen_stages
+from roseinfer.cli.clone import chosen_stages
 from roseinfer.models import load_model
 from roseinfer.teach.notebook_setup import device
 from roseinfer.teach.views.dashboard import Dashboard

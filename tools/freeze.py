@@ -18,7 +18,7 @@ from typing import Any
 
 from roseinfer.generate import begin, decode_step, generate
 from roseinfer.models import load_model, load_tokenizer
-from roseinfer.paths import DATA, ROOT
+from roseinfer.paths import ROOT, TINY
 from roseinfer.profiling import MODEL_OPS, count_ops
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
@@ -30,7 +30,7 @@ else:
     import tomli as tomllib
 
 FROZEN = ROOT / "stages" / "FROZEN.toml"
-WEIGHTS = DATA / "tiny-gpt2" / "model.safetensors"
+WEIGHTS = TINY / "model.safetensors"
 PROMPTS = (
     "Return a new",
     "The with statement is used to wrap the execution of a block with methods defined by a context manager.",

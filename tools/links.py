@@ -1,14 +1,12 @@
-"""python -m tools.links: every link and image in the README, the teacher's kit and the lessons' prose.
+"""Every link and image in the README, the teacher's kit and the lessons' prose: what `roseinfer links` checks.
 
 What lies in this repository has to be there, with the heading that an anchor names. Addresses on the web are looked at
-for their form only; with --online each is asked for its header.
+for their form only, or asked for their header.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 import mistune
 import nbformat
 
-from roseinfer.paths import ROOT
 from tools.headings import headings
 
 PLACES = ("*.md", "docs/**/*.md", "teaching/**/*.md", "data/**/*.md", "notebooks/*.ipynb")
@@ -111,22 +108,11 @@ def no_answer(address: str) -> str:
         return str(error)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status 1 when a link is broken."""
-    parser = argparse.ArgumentParser(prog="python -m tools.links", description=__doc__.splitlines()[0])
-    parser.add_argument("--online", action="store_true", help="ask each address on the web for its header, too")
-    arguments = parser.parse_args(argv)
-    all_links = [link for page in pages(ROOT) for link in links(page)]
-    broken = [(link, why) for link in all_links if (why := problem(link, ROOT))]
-    web = {link.target: link for link in all_links if link.is_web}
-    if arguments.online:
+def check(root: Path, online: bool) -> tuple[list[Link], list[tuple[Link, str]]]:
+    """Every link, and the broken ones with what is wrong. online: each address on the web is asked, once."""
+    found = [link for page in pages(root) for link in links(page)]
+    broken = [(link, why) for link in found if (why := problem(link, root))]
+    if online:
+        web = {link.target: link for link in found if link.is_web}
         broken += [(link, why) for target, link in web.items() if (why := no_answer(target))]
-    for link, why in broken:
-        print(f"{link.where.relative_to(ROOT)}: {link.target}: {why}", file=sys.stderr)
-    asked = "asked" if arguments.online else "not asked, --online does"
-    print(f"{len(all_links)} links, {len(broken)} broken; {len(web)} addresses on the web ({asked})")
-    return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return found, broken

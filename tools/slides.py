@@ -1,4 +1,4 @@
-"""python -m tools.slides notebooks/*.ipynb: one HTML file a lesson, which shows offline.
+"""One HTML file of slides a lesson, which shows offline: what `roseinfer slides` writes.
 
 What becomes a slide follows from the notebook, so that its cells need no metadata:
 
@@ -14,7 +14,6 @@ Formulas become MathML; links lead to other lessons' slides, or nowhere.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib.resources
 from collections.abc import Iterator
@@ -33,7 +32,6 @@ from tools.headings import heading_of, split_at_headings
 TEMPLATES = ROOT / "teaching"
 OWN = TEMPLATES / "slides"
 REVEAL = importlib.resources.files("pyreveal") / "revealjs" / "dist"
-OUT = Path("build/slides")
 LONGEST = 12  # lines of code that are shown unfolded
 YOUR_TURN = "Your turn"
 
@@ -135,17 +133,9 @@ def to_slides(nb: NotebookNode) -> str:
     return body
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.slides", description=__doc__.splitlines()[0])
-    parser.add_argument("notebooks", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the files, {OUT} unless given")
-    arguments = parser.parse_args(argv)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for path in arguments.notebooks:
-        page = arguments.out / f"{path.stem}.html"
-        page.write_text(to_slides(nbformat.read(path, as_version=4)), encoding="utf-8")
-        print(page, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def write_slides(notebook: Path, folder: Path) -> Path:
+    """<folder>/<name of the notebook>.html. Raises ValueError as to_slides does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / f"{notebook.stem}.html"
+    page.write_text(to_slides(nbformat.read(notebook, as_version=4)), encoding="utf-8")
+    return page

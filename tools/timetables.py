@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roseinfer.paths import ROOT
 from roseinfer.teach.exercises.exercise import find
 from tools.headings import headings
-from tools.links import ROOT, prose
+from tools.links import prose
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from roseinfer.hardware import device_name
 from roseinfer.paths import ROOT
-from roseinfer.profiling.hardware import device_name
 
 # What `make gpu-report` writes does not make the code another one.
 CODE = (".", ":!data/runs", ":!data/traces")

@@ -1,110 +1,44 @@
-"""python -m roseinfer.cli.aot: compile the course's kernel for GPUs that need not be here, and say what it costs there.
+"""Compile the course's kernel for GPUs that need not be here.
 
-Registers, stack (what did not fit the registers: spills) and shared memory come from cuobjdump, which Triton ships.
-A program that spills still runs, only slowly; a kernel that does not compile is found here and not on the GPU.
+Registers, spills and shared memory of every shape, for sm_80 (A100) and sm_90 (H100, H200).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from roseinfer.kernels import triton_mode
-from roseinfer.paths import DATA
+from roseinfer.cli.clone import course
+from roseinfer.cli.command import Failed, require_writable
 
-ARCHITECTURES = (80, 90)  # A100 and H100, H200
-KEPT = DATA / "kernels" / "s07_triton_paged.json"
-# Triton's dtype, KV heads, query heads on each, head size, block size. First GPT-2 small, Qwen2.5 0.5B and 7B.
-SHAPES = (
-    ("fp16", 12, 1, 64, 64), ("bf16", 2, 7, 64, 64), ("bf16", 4, 7, 128, 64), ("bf16", 8, 4, 128, 128),
-    ("bf16", 8, 8, 128, 16), ("fp32", 12, 1, 64, 64), ("fp32", 8, 2, 32, 16), ("fp16", 8, 1, 80, 32),
-    ("fp32", 8, 1, 96, 16),
-)  # fmt: skip
+EXAMPLES = ("roseinfer aot", "roseinfer aot --json rows.json")
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What one compiled program takes: registers and bytes of stack a thread, bytes of shared memory a program."""
-
-    registers: int
-    stack_bytes: int
-    shared_bytes: int
-
-
-def compile_for(
-    kernel: Any, types: Mapping[str, str], aligned: Container[str], constexprs: Mapping[str, int], arch: int, warps: int
-) -> Resources:
-    """Compile a @triton.jit kernel for compute capability arch / 10, without a GPU.
-
-    types: Triton's type of each argument that is no constexpr, such as "*fp16", "i32". aligned: those that are
-    multiples of 16, which a launch would find out by itself and use for wide loads.
-    """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature = {name: "constexpr" if name in constexprs else types[name] for name in kernel.arg_names}
-    attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(signature) if name in aligned}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constexprs), attrs=attributes)
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps})
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(compiled.asm["cubin"])
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(cubin)]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    [found] = re.findall(r"REG:(\d+) STACK:(\d+)", usage)
-    return Resources(int(found[0]), int(found[1]), compiled.metadata.shared)
-
-
-def rows(stage_module: Any) -> Iterator[dict[str, Any]]:
-    """One row for each of ARCHITECTURES and SHAPES: the shape, the tile, and what a program takes."""
-    kernel = stage_module.paged_decode_kernel
-    for arch in ARCHITECTURES:
-        for dtype, num_kv_heads, group, head_dim, block_size in SHAPES:
-            shape = dict(stage_module.program_shape(num_kv_heads, group, head_dim, block_size, interpreted=False))
-            warps = shape.pop("num_warps")
-            types = dict.fromkeys(kernel.arg_names, "i32")
-            types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
-            types |= {"block_table": "*i32", "context_lens": "*i32", "scale": "fp32"}
-            aligned = types.keys() - {"scale", "num_kv_heads", "table_row", "table_column", *shape}
-            yield {
-                "arch": f"sm_{arch}", "dtype": dtype, "num_kv_heads": num_kv_heads, "group": group,
-                "head_dim": head_dim, "block_size": block_size, "tile": shape["TILE"], "warps": warps,
-                **asdict(compile_for(kernel, types, aligned, shape, arch, warps)),
-            }  # fmt: skip
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m roseinfer.cli.aot", description=(__doc__ or "").splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there, as JSON")
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int | None:
+    require_writable("--json", args.json)
+    from roseinfer.kernels import triton_mode
+    from roseinfer.kernels.aot import rows
+
     if triton_mode.language() is None:
-        print(f"error: {triton_mode.unavailable()}", file=sys.stderr)
-        return 1
+        raise Failed(triton_mode.unavailable())
     if triton_mode.MODE != "compile":  # decided when Triton is imported, so a process of its own
-        command = [sys.executable, "-m", "roseinfer.cli.aot", *(argv if argv is not None else sys.argv[1:])]
+        command = [sys.executable, "-m", "roseinfer", "aot", *(["--json", str(args.json)] if args.json else [])]
         return subprocess.run(command, env=os.environ | {triton_mode.VARIABLE: "compile"}).returncode
     import triton
 
-    # Looked up at run time: stages import the library, so the library must not import them.
-    found = list(rows(importlib.import_module("stages.s07_triton_paged")))
-    for row in found:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    found = []
+    for row in rows(course().s07_triton_paged):
+        print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        found.append(row)
     if args.json:
         text = json.dumps({"triton": triton.__version__, "rows": found}, indent=1)
         args.json.write_text(text + "\n", encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return None

@@ -1,60 +1,43 @@
-"""python -m roseinfer.cli.dry_run: every size of an engine, without a weight or a GPU. Run it before a long job."""
+"""Every size of an engine, before a long job: weights, KV pool, block tables.
+
+Nothing of it is allocated, and neither weights nor a GPU are needed.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from dataclasses import fields
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
+
+from roseinfer.cli.command import MODEL
 
 if TYPE_CHECKING:
     from roseinfer.engine.config import EngineSizes
 
-BAD_ARGUMENT = 2
+EXAMPLES = (
+    "roseinfer dry-run --model random:gpt2 --num-blocks 2048",
+    "roseinfer dry-run --model random:qwen2.5-7b --num-blocks 2048 --dtype bfloat16 --device cuda",
+)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0, whether or not the engine fits this machine; 2 for a bad argument."""
-    given, unknown = parser().parse_known_args(argv)
-    try:
-        # Imported here, so that --help does not wait for torch.
-        from roseinfer.arguments import unknown_name
-        from roseinfer.engine.config import EngineConfig
-
-        if unknown:
-            flag = unknown[0].split("=")[0]
-            flags = [f"--{field.name.replace('_', '-')}" for field in fields(EngineConfig)]
-            raise ValueError(f"unknown argument {unknown_name(flag, flags)}")
-        show(EngineConfig(**vars(given)).sizes())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_ARGUMENT
-    return 0
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag a field of EngineConfig, whose defaults hold for those that are not given."""
+    parser.add_argument("--model", help=f"{MODEL} (required)")
+    parser.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
+    parser.add_argument("--block-size", type=int, help="tokens of a block")
+    parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
+    parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
+    parser.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
+    parser.add_argument("--device", help="cpu, cuda, ...: need not be here")
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Without the usage before an error: what is wrong is one line, as for any other bad argument."""
+def run(args: argparse.Namespace) -> None:
+    """0, whether or not the engine fits this machine."""
+    from dataclasses import fields
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_ARGUMENT, f"error: {message}\n")
+    from roseinfer.engine.config import EngineConfig
 
-
-def parser() -> argparse.ArgumentParser:
-    """One flag a field of EngineConfig. A flag that is not given is left out: the defaults are EngineConfig's."""
-    p = OneLineParser(
-        prog="python -m roseinfer.cli.dry_run",
-        description="Print the size of an engine's weights, KV pool and block tables; allocate none of them.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,  # --num-block would pass for --num-blocks
-    )
-    p.add_argument("--model", help="tiny, random:gpt2, a local folder in HF format, or a hub id (required)")
-    p.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
-    p.add_argument("--block-size", type=int, help="tokens of a block")
-    p.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
-    p.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
-    p.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
-    p.add_argument("--device", help="cpu, cuda, ...: need not be here")
-    return p
+    values = {field.name: getattr(args, field.name) for field in fields(EngineConfig)}
+    show(EngineConfig(**{name: value for name, value in values.items() if value is not None}).sizes())
 
 
 def show(sizes: EngineSizes) -> None:
@@ -63,7 +46,3 @@ def show(sizes: EngineSizes) -> None:
     print(Table.of(sizes))
     if fit := sizes.fit():
         print(f"fits: {fit[1]}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

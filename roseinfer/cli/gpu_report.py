@@ -1,49 +1,49 @@
-"""python -m roseinfer.cli.gpu_report: check and measure everything on one GPU; the result is kept in data/."""
+"""Check every kernel and every stage's tokens on this machine's GPU, and race all stages, in under 8 minutes.
+
+Writes runs/<gpu>/<date>-<commit>.json and traces/<gpu>/*.json.gz, which the notebooks show; a report of the same day
+and commit is replaced. It fails when a check or a stage does (the report says which), and without a GPU.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
+from roseinfer.cli import clone
+from roseinfer.cli.command import FAILED, Failed, console, timed_lines
 from roseinfer.paths import DATA
 
 if TYPE_CHECKING:
     from roseinfer.bench.gpu_report import Course
 
-FAILED, INTERRUPTED = 1, 130
 NEEDS = "gpu-report needs an NVIDIA GPU, torch for CUDA, and Triton 3.6 to 3.9"
-PLAIN_WIDTH = 200  # of the tables where there is no terminal to ask
+EXAMPLES = ("roseinfer gpu-report --quick", "roseinfer gpu-report --out data")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0; 1 when a check or a stage fails (the report says which), or without a GPU; 130 for Ctrl-C."""
-    args = parser().parse_args(argv)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="about a minute: fewer shapes, batch size 8 only")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=DATA, help="where runs/ and traces/ are")
+    parser.add_argument("--commit", help="of this code, where git cannot tell (a copy that is no clone)")
+
+
+def run(args: argparse.Namespace) -> int:
     if reason := what_is_missing():
-        print(f"error: {NEEDS}: {reason}", file=sys.stderr)
-        return FAILED
+        raise Failed(f"{NEEDS}: {reason}")
+    import torch
+
+    from roseinfer.bench.gpu_report import FULL, QUICK, print_summary, run_report
+
     try:
-        return run(args)
+        report = run_report(
+            course(), QUICK if args.quick else FULL, device=torch.device("cuda:0"), folder=args.out,
+            commit=args.commit, say=timed_lines(),
+        )  # fmt: skip
     except KeyboardInterrupt:
-        print("interrupted: the file holds the parts that were finished", file=sys.stderr)
-        return INTERRUPTED
-
-
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m roseinfer.cli.gpu_report",
-        description="On this machine's GPU, in under 8 minutes: check every kernel and the tokens of every stage, and "
-        "race all stages. Writes runs/<gpu>/<date>-<commit>.json and traces/<gpu>/*.json.gz, which the notebooks "
-        "show; a report of the same day and commit is replaced.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    p.add_argument("--quick", action="store_true", help="about a minute: fewer shapes, batch size 8 only")
-    p.add_argument("--out", type=Path, metavar="DIR", default=DATA, help="where runs/ and traces/ are")
-    p.add_argument("--commit", help="of this code, where git cannot tell (a copy that is no clone)")
-    return p
+        raise KeyboardInterrupt("the file holds the parts that were finished") from None
+    print_summary(report.data, console())
+    print(f"written: {report.path}")
+    return FAILED if report.failures else 0
 
 
 def what_is_missing() -> str | None:
@@ -59,38 +59,12 @@ def what_is_missing() -> str | None:
     return triton_mode.unavailable()
 
 
-def run(args: argparse.Namespace) -> int:
-    import torch
-    from rich.console import Console
-
-    from roseinfer.bench.gpu_report import FULL, QUICK, print_summary, run_report
-
-    started = perf_counter()
-
-    def say(text: str) -> None:
-        print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)
-
-    report = run_report(
-        course(), QUICK if args.quick else FULL, device=torch.device("cuda:0"), folder=args.out, commit=args.commit,
-        say=say,
-    )  # fmt: skip
-    console = Console()
-    print_summary(report.data, console if console.is_terminal else Console(width=PLAIN_WIDTH))
-    print(f"written: {report.path}")
-    return FAILED if report.failures else 0
-
-
 def course() -> Course:
-    """Every stage, and the newest kernel with its reference. Looked up at run time, as in roseinfer.cli.ladder."""
+    """Every stage, and the newest kernel with its reference."""
     from roseinfer.bench.gpu_report import Course
 
-    kernels = importlib.import_module("stages.s07_triton_paged")
+    stages = clone.course()
+    kernels = stages.s07_triton_paged
     return Course(
-        stages=importlib.import_module("stages").LADDER,
-        reference=kernels.paged_attention_reference,
-        kernel=kernels.paged_attention_triton,
+        stages=stages.LADDER, reference=kernels.paged_attention_reference, kernel=kernels.paged_attention_triton
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,29 +1,34 @@
-"""python -m roseinfer.cli.reproduce 000: run a post's measurements here, and write its tables beside ours."""
+"""Run what a post measured, and write each of its tables beside ours.
+
+Exact facts (counts, bytes, shapes) are judged: equal, explained by a named rule, or different, and then it fails.
+Times are only shown.
+
+A post takes from seconds to some minutes on two CPU cores; with --quick, small models and few repeats, well under one.
+On a GPU the models are the posts' own sizes. Not all of a post may run here: the report ends with what did not run,
+and what that needs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import shlex
-import sys
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import unknown_name
-
-from .dry_run import OneLineParser
-from .ladder import BAD_ARGUMENT, FAILED, INTERRUPTED, PLAIN_WIDTH, chosen_stages, complain
+from roseinfer.cli import dry_run
+from roseinfer.cli.clone import chosen_stages
+from roseinfer.cli.command import DEVICE, FAILED, MODEL, console, device_or_best, timed_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
     import torch
 
     from roseinfer.posts.report import Plan, Report
 
+EXAMPLES = ("roseinfer reproduce 000 --quick", "roseinfer reproduce 004 --device cuda --dry-run")
 POSTS = {
     "000": "Performance: aten ops and spans of a decode step before and after the select-based append; throughput",
     "001": "Decode Profiling: gather, forward and write at batch 1, 4 and 8, what no label covers, a misspelt field",
@@ -33,50 +38,17 @@ POSTS = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0; 1 when a fact is different or a stage fails; 2 for a bad argument; 130 for Ctrl-C."""
-    args = parser().parse_args(argv)
-    try:
-        # Imported here, so that --help is instant and Ctrl-C while torch loads leaves cleanly too.
-        from roseinfer.bench import ContenderFailed, TokensDiffer
-
-        try:
-            return run(args)
-        except (ContenderFailed, TokensDiffer) as error:
-            return complain(error, FAILED)
-        except ValueError as error:
-            return complain(error, BAD_ARGUMENT)
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has gone; without this the flush at exit fails once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-
-
-def parser() -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     posts = "\n".join(f"  {post}  {what}" for post, what in POSTS.items())
-    p = OneLineParser(
-        prog="python -m roseinfer.cli.reproduce",
-        description="Run what a post measured, and write each of its tables beside ours. Exact facts (counts, bytes,\n"
-        "shapes) are judged: equal, explained by a named rule, or different. Times are only shown.",
-        epilog=f"posts:\n{posts}\n\n"
-        "A post takes from seconds to some minutes on two CPU cores; with --quick, small models and few repeats, well\n"
-        "under one. On a GPU the models are the posts' own sizes. Not all of a post may run here: the report ends\n"
-        "with what did not run, and what that needs.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    p.add_argument("post", nargs="?", help=f"one of {', '.join(POSTS)}")
-    p.add_argument("--device", help="cpu or cuda; cuda where there is one when not given")
-    p.add_argument(
-        "--model", help="tiny, random:gpt2, a local folder in HF format, or a hub id; by post when not given"
-    )
-    p.add_argument("--quick", action="store_true", help="smaller models, fewer tokens and repeats")
-    p.add_argument("--dry-run", action="store_true", help="only the size of every engine it would build")
-    out = "where <post>-<date>.md, .html and .json go (default: reports); the same day's are replaced"
-    p.add_argument("--out", type=Path, metavar="DIR", default=Path("reports"), help=out)
-    return p
+    parser.epilog = f"posts:\n{posts}\n\n{parser.epilog}"
+    add = parser.add_argument
+    add("post", nargs="?", help=f"one of {', '.join(POSTS)}")
+    add("--device", help=DEVICE)
+    add("--model", help=f"{MODEL}; by post when not given")
+    add("--quick", action="store_true", help="smaller models, fewer tokens and repeats")
+    add("--dry-run", action="store_true", help="only the size of every engine it would build")
+    out = "where <post>-<date>.md, .html and .json go; the same day's are replaced"
+    add("--out", type=Path, metavar="DIR", default=Path("reports"), help=out)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,8 +61,16 @@ def run(args: argparse.Namespace) -> int:
         return 0
     require_device(plan.device)
     require_folder(args.out)
-    report = post.reproduce(plan)
-    show(report, write(report, command(args, plan), args.out))
+    try:
+        report = post.reproduce(plan)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was written") from None
+    from roseinfer.posts.report.terminal import print_summary
+
+    paths = write(report, command(args, plan), args.out)
+    print_summary(report, console())
+    for path in paths:
+        print(f"written: {path}")
     return FAILED if report.verdicts["different"] else 0
 
 
@@ -108,18 +88,12 @@ def plan_of(args: argparse.Namespace) -> Plan:
     from roseinfer.models import model_config
     from roseinfer.posts.report import Plan
 
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(args.device)
     check_device(device)
     if args.model:
         model_config(args.model)  # a misspelt one is refused before anything runs
     stages = {stage.name.split("_")[0]: stage for stage in chosen_stages(None)}
-    return Plan(torch.device(device), stages, args.model, args.quick, progress())
-
-
-def progress() -> Callable[[str], None]:
-    """Prints a line on stderr, the seconds so far in front."""
-    started = perf_counter()
-    return lambda text: print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)
+    return Plan(torch.device(device), stages, args.model, args.quick, timed_lines())
 
 
 def require_device(device: torch.device) -> None:
@@ -139,18 +113,16 @@ def require_folder(folder: Path) -> None:
 
 
 def show_engines(post: ModuleType, plan: Plan) -> None:
-    from .dry_run import show as show_sizes
-
     engines = post.engines(plan)
     for config in engines:
-        show_sizes(config.sizes())
+        dry_run.show(config.sizes())
         print()
     print(f"dry run: {len(engines)} engine(s) sized; nothing was loaded, allocated or measured")
 
 
 def command(args: argparse.Namespace, plan: Plan) -> str:
     """What to type to run this again, on this device whatever another machine has."""
-    parts = ["python", "-m", "roseinfer.cli.reproduce", args.post, "--device", str(plan.device)]
+    parts = ["roseinfer", "reproduce", args.post, "--device", str(plan.device)]
     parts += ["--model", args.model] if args.model else []
     parts += ["--quick"] if args.quick else []
     return shlex.join(parts)
@@ -170,18 +142,3 @@ def write(report: Report, command: str, folder: Path) -> list[Path]:
         path.write_text(text, encoding="utf-8")
         paths.append(path)
     return paths
-
-
-def show(report: Report, paths: list[Path]) -> None:
-    from rich.console import Console
-
-    from roseinfer.posts.report.terminal import print_summary
-
-    console = Console()
-    print_summary(report, console if console.is_terminal else Console(width=PLAIN_WIDTH))
-    for path in paths:
-        print(f"written: {path}", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,7 @@
-"""python -m roseinfer.cli.tensorboard: a few stages' decode steps in TensorBoard's profiler tab, side by side."""
+"""Profile a few stages' decode steps, and serve them in TensorBoard's profiler tab, side by side.
+
+TensorBoard listens on this machine's loopback address alone: open the PYTORCH_PROFILER tab. Ctrl-C ends it.
+"""
 
 from __future__ import annotations
 
@@ -9,64 +12,42 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .ladder import BAD_ARGUMENT, FAILED, INTERRUPTED, chosen_stages, complain
+from roseinfer.cli.clone import chosen_stages
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best
 
 if TYPE_CHECKING:
     from roseinfer.models import Model
     from roseinfer.profiling import Trace
     from roseinfer.stage import Stage
 
+EXAMPLES = ("roseinfer tensorboard --stages s01,s03 --port 0", "roseinfer tensorboard --logdir tb --no-serve")
 LOOPBACK = "127.0.0.1"
 BATCH_SIZE, PROMPT_LEN, STEPS, WARMUP = 8, 8, 3, 2
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status, when it does not serve: 0; 1 when a stage fails; 2 for a bad argument; 130 for Ctrl-C."""
-    args = parser().parse_args(argv)
-    try:
-        # Imported here, so that --help is instant and Ctrl-C while torch loads leaves cleanly too.
-        from roseinfer.bench import ContenderFailed
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--stages", default="s01,s04", help="whose steps stand side by side")
+    add("--model", default="tiny", help=MODEL)
+    add("--device", help=DEVICE)
+    add("--logdir", type=Path, metavar="DIR", default=Path("tb"), help="a stage's earlier run is replaced")
+    add("--port", type=int, default=6006, help="0 for any that is free")
+    add("--no-serve", action="store_true", help="only write the runs")
 
-        try:
-            port = None if args.no_serve else free_port(args.port)
-            capture_stages(args)
-        except ContenderFailed as error:
-            return complain(error, FAILED)
-        except ValueError as error:
-            return complain(error, BAD_ARGUMENT)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+
+def run(args: argparse.Namespace) -> None:
+    """Does not return when it serves. Raises ValueError for a bad argument, ContenderFailed for a stage that fails."""
+    port = None if args.no_serve else free_port(args.port)
+    capture_stages(args)
     if port is not None:
         serve(args.logdir, port)
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m roseinfer.cli.tensorboard",
-        description=f"Profile {STEPS} decode steps of {BATCH_SIZE} sequences of each stage, a run each, and serve them "
-        "with TensorBoard, on this machine's loopback address alone: open the PYTORCH_PROFILER tab.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    p.add_argument("--stages", default="s01,s04", help="whose steps stand side by side")
-    p.add_argument("--model", default="tiny", help="tiny, random:gpt2, a local folder in HF format, or a hub id")
-    p.add_argument("--device", help="cpu, cuda, ...; cuda where there is one when not given")
-    p.add_argument("--logdir", type=Path, metavar="DIR", default=Path("tb"), help="a stage's earlier run is replaced")
-    p.add_argument("--port", type=int, default=6006, help="0 for any that is free")
-    p.add_argument("--no-serve", action="store_true", help="only write the runs")
-    return p
 
 
 def capture_stages(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument, ContenderFailed for a stage that fails."""
-    import torch
-
     from roseinfer.models import load_model
 
     stages = chosen_stages(args.stages)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_model(args.model, device=device)
+    model = load_model(args.model, device=device_or_best(args.device))
     for stage in stages:
         trace = captured_steps(stage, model)
         print(f"written: {write_run(trace, args.logdir, stage.name)}", flush=True)
@@ -112,11 +93,7 @@ def serve(logdir: Path, port: int) -> NoReturn:
     """Becomes this environment's TensorBoard, which Ctrl-C ends."""
     print(f"TensorBoard: http://{LOOPBACK}:{port}/#pytorch_profiler")
     print("open the PYTORCH_PROFILER tab, Views: Overview, Operator, Trace; Ctrl-C ends it")
-    print("(the browser fetches the tab's charts from www.gstatic.com; python -m roseinfer.cli.trace needs no network)",
+    print("(the browser fetches the tab's charts from www.gstatic.com; roseinfer trace needs no network)",
           flush=True)  # fmt: skip
     options = ["--logdir", str(logdir), "--host", LOOPBACK, "--port", str(port)]
     os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *options])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

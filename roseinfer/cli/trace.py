@@ -1,9 +1,12 @@
-"""python -m roseinfer.cli.trace: tables, SQL and a picture of a PyTorch profiler trace, ours or anyone's."""
+"""Look into a PyTorch profiler trace, ours or anyone's: SQL over it, its spans, the ops of a span, a timeline.
+
+With a file alone: what is in it. Queries are DuckDB's SQL over the table slice(id, ts, dur, cat, name, tid, pid, args);
+ts and dur are in ns.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import sys
@@ -11,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .dry_run import OneLineParser
+from roseinfer.cli.command import Failed, require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
     from roseinfer.profiling import Trace
     from roseinfer.profiling.facts import Facts
 
-BAD_ARGUMENT, FAILED, INTERRUPTED = 2, 1, 130
+EXAMPLES = (
+    "roseinfer trace profiles/online_decode.json --sql-file data/posts/000/spans.sql",
+    "roseinfer trace profiles/online_decode.json --ops roseinfer.kv.append_token --timeline step.png",
+    "echo 'SELECT COUNT(*) FROM slice' | roseinfer trace FILE --sql -",
+)
 STDIN = "-"
 PICTURES = (".png", ".svg", ".pdf")
 DECIMALS = 3  # of ms and us in our own tables; a query's numbers have all their digits
@@ -36,57 +43,38 @@ GROUP BY ALL ORDER BY cat DESC, MIN(id)
 """
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0; 1 for a file that is no trace; 2 for a bad argument, a query included; 130 for Ctrl-C."""
-    args = parser().parse_args(argv)
-    try:
-        query = asked_query(args)
-        check_picture(args.timeline)
-        try:
-            trace = load(args.file)
-        except ValueError as error:
-            return complain(error, FAILED)
-        if parts := list(sections(trace, args, query)):
-            print("\n\n".join(parts), flush=True)
-        if args.timeline:
-            trace.timeline(prefix=span_prefix(trace)).savefig(args.timeline, dpi=110)
-            print(f"written: {args.timeline}", file=sys.stderr)
-        return 0
-    except (ValueError, FileNotFoundError) as error:
-        return complain(error, BAD_ARGUMENT)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has gone; without this the flush at exit fails once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except OSError as error:
-        return complain(error, FAILED)
-
-
-def parser() -> argparse.ArgumentParser:
-    p = OneLineParser(
-        prog="python -m roseinfer.cli.trace",
-        description="Look into a PyTorch profiler trace. With a file alone: what is in it. Queries are DuckDB's SQL "
-        "over the table slice(id, ts, dur, cat, name, tid, pid, args); ts and dur are in ns.",
-    )
-    p.add_argument("file", type=Path, metavar="FILE", help="*.json or *.json.gz, as torch.profiler writes it")
-    query = p.add_mutually_exclusive_group()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="*.json or *.json.gz, as torch.profiler writes it")
+    query = parser.add_mutually_exclusive_group()
     query.add_argument("--sql", metavar="QUERY", help="one SELECT; - to read it from stdin")
     query.add_argument("--sql-file", metavar="F", help="the same from a file, such as data/posts/000/spans.sql")
-    p.add_argument("--spans", action="store_true", help="the labelled spans: time a step, share, what no label covers")
-    p.add_argument("--ops", metavar="SPAN", help="the aten ops that start inside the first span of that name")
-    p.add_argument("--timeline", type=Path, metavar="PICTURE", help="draw the first step; *.png, *.svg or *.pdf")
-    return p
+    spans = "the labelled spans: time a step, share, what no label covers"
+    parser.add_argument("--spans", action="store_true", help=spans)
+    parser.add_argument("--ops", metavar="SPAN", help="the aten ops that start inside the first span of that name")
+    picture = "draw the first step; *.png, *.svg or *.pdf"
+    parser.add_argument("--timeline", type=Path, metavar="PICTURE", help=picture)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises ValueError for a bad argument, a query included; Failed for a file that is no trace."""
+    query = asked_query(args)
+    check_picture(args.timeline)
+    try:
+        trace = load(args.file)
+    except ValueError as error:
+        raise Failed(error) from error
+    if parts := list(sections(trace, args, query)):
+        print("\n\n".join(parts), flush=True)
+    if args.timeline:
+        trace.timeline(prefix=span_prefix(trace)).savefig(args.timeline, dpi=110)
+        print(f"written: {args.timeline}", file=sys.stderr)
 
 
 def asked_query(args: argparse.Namespace) -> str | None:
     """Raises FileNotFoundError, and ValueError if the file is not text."""
-    if args.sql is None and args.sql_file is None:
-        return None
     if STDIN in (args.sql, args.sql_file):
         return sys.stdin.read()
-    if args.sql is not None:
+    if args.sql_file is None:
         return args.sql
     try:
         return Path(args.sql_file).read_text(encoding="utf-8")
@@ -98,12 +86,9 @@ def asked_query(args: argparse.Namespace) -> str | None:
 
 def check_picture(path: Path | None) -> None:
     """Before a long trace is read. Raises ValueError if the picture could not be written there."""
-    if path is None:
-        return
-    if path.suffix.lower() not in PICTURES:
+    if path is not None and path.suffix.lower() not in PICTURES:
         raise ValueError(f"--timeline {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(PICTURES)}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"--timeline {path}: must be a file in a folder that exists")
+    require_writable("--timeline", path)
 
 
 def load(path: Path) -> Trace:
@@ -193,12 +178,3 @@ def why_empty(trace: Trace, query: str) -> str:
         f"no rows; neither a name nor a cat in this trace: {', '.join(map(repr, missing))}\n"
         f"cats: {', '.join(cats)}\nspans: {', '.join(dict.fromkeys(spans)) or 'none'}"
     )
-
-
-def complain(error: Exception, status: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

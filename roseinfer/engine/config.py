@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Any, TypeVar
 
-import pandas as pd
 import torch
 
 from roseinfer.arguments import require_count, unknown_name
+from roseinfer.hardware import device_memory
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.profiling.facts import Facts, HasFacts
 
@@ -165,6 +164,8 @@ class EngineSizes(HasFacts):
 
     def facts(self) -> Facts:
         """The sizes, exact; and where the device is here, a live row on whether they fit its memory."""
+        import pandas as pd
+
         rows = self._rows()
         exact_rows = [True] * len(rows)
         if fit := self.fit():
@@ -206,13 +207,3 @@ class EngineSizes(HasFacts):
             ("block tables", self.block_table_bytes, "bytes", tables),
             ("total", self.total_bytes, "bytes", "weights + pool + block tables"),
         ]
-
-
-def device_memory(device: str) -> int | None:
-    """Bytes of memory that the device has, in use or not; None where this machine lacks it or does not tell."""
-    wanted = torch.device(device)
-    if wanted.type == "cuda" and (wanted.index or 0) < torch.cuda.device_count():
-        return torch.cuda.get_device_properties(wanted).total_memory
-    if wanted.type == "cpu" and hasattr(os, "sysconf"):  # not on Windows
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None

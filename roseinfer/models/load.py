@@ -9,14 +9,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from roseinfer.paths import DATA
+from roseinfer.paths import TINY
 
 from .config import ModelConfig
 from .hf import config_from_hf, weights_from_hf
 from .model import Model
 from .shapes import RANDOM_SHAPES, empty_model, random_model
 
-TINY = DATA / "tiny-gpt2"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MODEL_FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"

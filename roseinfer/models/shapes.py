@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
+
+from roseinfer.hardware import available_bytes
 
 from .config import ModelConfig
 from .gpt2 import GPT2
@@ -86,16 +85,3 @@ def _check_fits(model: Model, device: torch.device, dtype: torch.dtype) -> None:
     needed, available = sum(p.numel() for p in model.parameters()) * dtype.itemsize, available_bytes(device)
     if available is not None and needed > available:
         raise ValueError(f"the weights take {needed:,} bytes in {dtype}, and {device} has {available:,} available")
-
-
-def available_bytes(device: torch.device) -> int | None:
-    """Memory that may still be taken on the device. On a CPU that does not say: all it has; None where unknown."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    if hasattr(os, "sysconf"):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None

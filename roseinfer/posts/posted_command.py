@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Mapping
 
-from roseinfer.benchmark_scheduler import parser
+from roseinfer.bench.scheduler.arguments import add_arguments
 
 from .data import post_facts
 
@@ -39,4 +39,6 @@ def command_line(arguments: list[str]) -> str:
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """What our benchmark makes of them."""
-    return parser().parse_args(arguments)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(arguments)

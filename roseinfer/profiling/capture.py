@@ -13,9 +13,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from roseinfer.arguments import require_count
+from roseinfer.hardware import device_name
 
 from .chrome import read_chrome_trace
-from .hardware import device_name
 from .trace import DEVICE_WORK, METADATA_KEY, Trace
 
 # Kineto writes "USDT: ... profiler_start" to stderr with a date in it, which would land in recorded

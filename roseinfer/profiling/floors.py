@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roseinfer.hardware import device_name
+
 from .facts import Facts, HasFacts
-from .hardware import device_name
 
 if TYPE_CHECKING:
     from roseinfer.models.config import ModelConfig

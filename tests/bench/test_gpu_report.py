@@ -33,6 +33,7 @@ from roseinfer.bench.gpu_report.traces import trimmed
 from roseinfer.bench.interleave import Run
 from roseinfer.bench.provenance import describe_host, short_commit
 from roseinfer.cli import gpu_report
+from roseinfer.cli.main import main
 from roseinfer.models import model_config
 from roseinfer.profiling import Trace, capture, span
 from roseinfer.teach.measure.recorded import gpu_reports, recorded, recorded_kernels, recorded_trace
@@ -440,7 +441,7 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, content: str, message: st
 
 def test_without_a_gpu_it_says_what_it_needs(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert gpu_report.main(["--quick"]) == 1
+    assert main(["gpu-report", "--quick"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert err.startswith("error: gpu-report needs an NVIDIA GPU, torch for CUDA, and Triton 3.6 to 3.9: torch ")
@@ -465,7 +466,7 @@ def test_the_exit_status_says_whether_anything_failed(capsys, monkeypatch, repor
 
     monkeypatch.setattr(gpu_report, "what_is_missing", lambda: None)
     monkeypatch.setattr("roseinfer.bench.gpu_report.run_report", finished)
-    assert gpu_report.main(["--quick", "--commit", "abc"]) == status
+    assert main(["gpu-report", "--quick", "--commit", "abc"]) == status
     out, err = capsys.readouterr()
     assert asked == [(len(gpu_report.course().stages), QUICK, "cuda:0", gpu_report.DATA, "abc")]
     assert err == "    0 s  machine\n" and out.endswith(f"written: {report.path}\n")

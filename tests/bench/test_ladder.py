@@ -17,7 +17,8 @@ from oracles import prompts_of, small_model
 from roseinfer.bench import ContenderFailed, LadderResult, Run, TokensDiffer, ladder, measure
 from roseinfer.bench.contenders import hf_contender
 from roseinfer.bench.token_check import Referee
-from roseinfer.cli.ladder import chosen_stages, main, untimed
+from roseinfer.cli.clone import chosen_stages, untimed
+from roseinfer.cli.main import main as roseinfer
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
@@ -35,6 +36,10 @@ class Ticks:
     def __call__(self) -> float:
         self.now += 1.0
         return self.now
+
+
+def main(arguments: list[str]) -> int:
+    return roseinfer(["ladder", *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -395,7 +400,7 @@ def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_command_prints_a_table_and_json_as_its_last_line(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "roseinfer.cli.ladder", "--stages", "s01,s02", "--max-new-tokens", "4", "--repeats", "1",
+        [sys.executable, "-m", "roseinfer", "ladder", "--stages", "s01,s02", "--max-new-tokens", "4", "--repeats", "1",
          "--batch-size", "2", "--device", "cpu", "--json", str(tmp_path / "ladder.json")],
         capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from roseinfer.cli import aot
-from roseinfer.kernels import triton_mode
+from roseinfer.kernels import aot, triton_mode
 
 pytestmark = pytest.mark.skipif(triton_mode.language() is None, reason="Triton is not installed: nothing compiles")
 SHAPE = ("arch", "dtype", "num_kv_heads", "group", "head_dim", "block_size")
@@ -19,7 +18,7 @@ SHAPE = ("arch", "dtype", "num_kv_heads", "group", "head_dim", "block_size")
 def compiled(tmp_path_factory) -> dict:
     """What one run of the command finds, on this machine."""
     path = tmp_path_factory.mktemp("aot") / "rows.json"
-    done = subprocess.run([sys.executable, "-m", "roseinfer.cli.aot", "--json", path], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "roseinfer", "aot", "--json", path], capture_output=True, text=True)
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     return json.loads(path.read_text(encoding="utf-8"))

@@ -18,8 +18,10 @@ import torch
 from huggingface_hub import constants
 from safetensors.numpy import save_file
 
-from roseinfer import doctor
+from roseinfer import doctor, hardware
+from roseinfer.cli.main import main
 from roseinfer.doctor import Check, Report
+from roseinfer.paths import ROOT
 
 NAMES = "Python, torch, Triton, device, bf16, hub, bundled model, TensorBoard, JupyterLab, browser"
 
@@ -77,7 +79,7 @@ def test_only_something_required_and_missing_fails(monkeypatch, capsys):
     required = Check("torch", "missing", "missing", "", required=True)
     for checks, code in (((note, optional), 0), ((note, required), 1)):
         monkeypatch.setattr(doctor, "diagnose", lambda checks=checks: Report(checks))
-        assert doctor.main([]) == code
+        assert main(["doctor"]) == code
     assert "To mend first: torch." in capsys.readouterr().out
 
 
@@ -85,13 +87,13 @@ def test_the_terminal_shows_every_row_and_its_mend(monkeypatch, capsys):
     monkeypatch.setattr(
         doctor, "diagnose", lambda: Report((Check("hub", "offline", "note", "no [bold] names", "connect"),))
     )
-    doctor.main([])
+    main(["doctor"])
     shown = capsys.readouterr().out
     assert "no [bold] names" in shown and "→ connect" in shown and "The course runs here." in shown
 
 
 def test_json(no_network, capsys):
-    doctor.main(["--json"])
+    main(["doctor", "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert ", ".join(c["what"] for c in answer["checks"]) == NAMES
     assert set(answer["checks"][0]) == {"what", "found", "status", "means", "mend", "required"}
@@ -100,7 +102,7 @@ def test_json(no_network, capsys):
 def test_without_rich_the_diagnosis_is_json(monkeypatch, without_module, no_network, capsys):
     monkeypatch.setattr(doctor, "PROBES", {"hub": doctor.probe_hub})
     without_module("rich")
-    assert doctor.main([]) == 0
+    assert main(["doctor"]) == 0
     assert json.loads(capsys.readouterr().out)["checks"][0]["found"] == "offline (ConnectError)"
 
 
@@ -116,10 +118,20 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
     assert check.mend == doctor.SET_UP
 
 
-def test_importing_the_doctor_imports_nothing_heavy():
-    code = "import sys, roseinfer.doctor; print({'torch', 'rich', 'huggingface_hub'} & set(sys.modules))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "set()"
+def test_the_doctor_needs_the_standard_library_alone():
+    """With no other package to be found, it still says so of each."""
+    folders = [path for path in sys.path if path and "site-packages" not in path]
+    code = f"""
+import sys
+sys.path[:] = {[str(ROOT), *folders]!r}
+from roseinfer.cli.main import main
+sys.exit(main(["doctor"]))
+"""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    found = {check["what"]: check["status"] for check in answer["checks"]}
+    assert (done.returncode, done.stderr, ", ".join(found)) == (1, "", NAMES)
+    assert found["torch"] == found["JupyterLab"] == "missing" and found["device"] != "missing"
 
 
 # Python and torch
@@ -240,7 +252,7 @@ def test_device_gpu(monkeypatch):
 )
 def test_device_cpu(monkeypatch, driver, cpu_only, status, mend):
     monkeypatch.setattr(doctor, "cuda_available", lambda: False)
-    monkeypatch.setattr(doctor, "cpu_name_and_features", lambda: ("CPU X", frozenset()))
+    monkeypatch.setattr(doctor, "cpu", lambda: ("CPU X", frozenset()))
     monkeypatch.setattr(doctor.shutil, "which", lambda name: driver)
     monkeypatch.setattr(doctor, "torch_is_cpu_only", lambda: cpu_only)
     check = doctor.probe_device()
@@ -258,7 +270,7 @@ def test_device_cpu(monkeypatch, driver, cpu_only, status, mend):
 )
 def test_bf16_on_a_cpu(monkeypatch, features, found, mend):
     monkeypatch.setattr(doctor, "cuda_available", lambda: False)
-    monkeypatch.setattr(doctor, "cpu_name_and_features", lambda: ("CPU X", frozenset(features)))
+    monkeypatch.setattr(doctor, "cpu", lambda: ("CPU X", frozenset(features)))
     check = doctor.probe_bf16()
     assert (check.found, check.mend) == (found, mend)
 
@@ -270,17 +282,31 @@ def test_bf16_on_a_gpu(monkeypatch):
         assert doctor.probe_bf16().found == found
 
 
-def test_cpu_features_elsewhere(monkeypatch):
-    def unreadable(self):
-        raise OSError
+@pytest.fixture
+def another_cpu(monkeypatch, tmp_path):
+    """system, /proc/cpuinfo and sysctl's answers -> the CPU's name and features there."""
 
-    monkeypatch.setattr(doctor.Path, "read_text", unreadable)
-    monkeypatch.setattr(doctor.sys, "platform", "linux")
-    assert doctor.cpu_name_and_features() == (doctor.platform.machine(), frozenset())
+    def ask(system, cpuinfo=None, answers=None):
+        file = tmp_path / "cpuinfo"
+        if cpuinfo is not None:
+            file.write_text(cpuinfo)
+        monkeypatch.setattr(hardware, "CPUINFO", file)
+        monkeypatch.setattr(hardware.sys, "platform", system)
+        monkeypatch.setattr(hardware, "_sysctl", (answers or {}).get)
+        monkeypatch.setattr(hardware.platform, "processor", lambda: "")
+        monkeypatch.setattr(hardware.platform, "machine", lambda: "riscv64")
+        return hardware.cpu.__wrapped__()
+
+    return ask
+
+
+def test_cpus(another_cpu):
+    assert another_cpu("linux") == ("riscv64", frozenset())
+    named = "processor\t: 0\nmodel name\t: CPU X\nflags\t\t: fpu amx_bf16\n\nprocessor\t: 1\nmodel name\t: CPU Y\n"
+    assert another_cpu("linux", named) == ("CPU X", frozenset({"fpu", "amx_bf16"}))
+    assert another_cpu("linux", "Features\t: fp bf16\n") == ("riscv64", frozenset({"fp", "bf16"}))
     answers = {"machdep.cpu.brand_string": "Apple X", "hw.optional.arm.FEAT_BF16": "1"}
-    monkeypatch.setattr(doctor, "_sysctl", answers.get)
-    monkeypatch.setattr(doctor.sys, "platform", "darwin")
-    assert doctor.cpu_name_and_features() == ("Apple X", frozenset({"bf16"}))
+    assert another_cpu("darwin", answers=answers) == ("Apple X", frozenset({"bf16"}))
 
 
 # The hub
@@ -343,12 +369,6 @@ def tiny(monkeypatch, tmp_path):
 def test_bundled_model(tiny):
     check = doctor.probe_bundled_model()
     assert (check.found, check.status) == ("data/tiny-gpt2, 1.0 MB", "ok")
-
-
-def test_doctor_and_loader_look_in_the_same_place():
-    from roseinfer.models import load
-
-    assert load.TINY == doctor.TINY
 
 
 @pytest.mark.parametrize("name", doctor.TINY_FILES)

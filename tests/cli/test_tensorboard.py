@@ -1,4 +1,4 @@
-"""python -m roseinfer.cli.tensorboard: the runs it writes, and what TensorBoard's profiler plugin makes of them."""
+"""roseinfer tensorboard: the runs it writes, and what TensorBoard's profiler plugin makes of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from roseinfer.cli import tensorboard
+from roseinfer.cli.main import main
 from roseinfer.cli.tensorboard import STEPS, free_port
 from roseinfer.profiling import Trace
 
@@ -34,17 +35,7 @@ class Server:
     """The command as a process of its own, and the plugin's answers."""
 
     def __init__(self, logdir: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "roseinfer.cli.tensorboard",
-            "--model",
-            MODEL,
-            "--device",
-            "cpu",
-            "--port",
-            "0",
-        ]
+        command = [sys.executable, "-m", "roseinfer", "tensorboard", "--model", MODEL, "--device", "cpu", "--port", "0"]
         self.process = subprocess.Popen(
             [*command, "--logdir", str(logdir)],
             stdout=subprocess.PIPE,
@@ -118,9 +109,9 @@ def test_the_plugin_shows_each_stage_with_our_op_counts(tmp_path):
 def test_only_the_runs_are_written_and_a_stages_run_is_replaced(tmp_path, capsys):
     arguments = ["--model", MODEL, "--device", "cpu", "--logdir", str(tmp_path), "--no-serve"]
     keep = tmp_path / "s03_select_append" / "mine.json"
-    assert tensorboard.main([*arguments, "--stages", "s03"]) == 0
+    assert main(["tensorboard", *arguments, "--stages", "s03"]) == 0
     keep.write_text("{}")
-    assert tensorboard.main([*arguments, "--stages", "s03,s05"]) == 0
+    assert main(["tensorboard", *arguments, "--stages", "s03,s05"]) == 0
     first, second, third = (Path(line.removeprefix("written: ")) for line in capsys.readouterr().out.splitlines())
     assert not first.exists() and {second, keep} == set(keep.parent.iterdir())
     assert second.parent == keep.parent and third.parent == tmp_path / "s05_block_table"
@@ -137,7 +128,7 @@ def test_only_the_runs_are_written_and_a_stages_run_is_replaced(tmp_path, capsys
     ids=["model", "stages", "port"],
 )
 def test_bad_arguments_are_one_line(tmp_path, capsys, arguments, line):
-    assert tensorboard.main(["--logdir", str(tmp_path / "tb"), "--port", "0", *arguments]) == 2
+    assert main(["tensorboard", "--logdir", str(tmp_path / "tb"), "--port", "0", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and line in said and len(said.splitlines()) == 1
     assert not list(tmp_path.iterdir())
@@ -146,7 +137,7 @@ def test_bad_arguments_are_one_line(tmp_path, capsys, arguments, line):
 def test_a_port_in_use_is_refused_before_anything_is_profiled(tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert tensorboard.main(["--logdir", str(tmp_path / "tb"), "--port", str(port)]) == 2
+        assert main(["tensorboard", "--logdir", str(tmp_path / "tb"), "--port", str(port)]) == 2
     assert capsys.readouterr().err.startswith(f"error: --port {port}: ")
     assert not list(tmp_path.iterdir())
     assert free_port(port) == port
@@ -167,5 +158,5 @@ def test_ctrl_c_while_it_profiles(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tensorboard, "capture_stages", interrupted)
-    assert tensorboard.main(["--no-serve"]) == 130
+    assert main(["tensorboard", "--no-serve"]) == 130
     assert capsys.readouterr().err == "interrupted\n"

@@ -11,6 +11,7 @@ import torch
 from oracles import assert_logits_close, prompts_of, small_model
 from safetensors.torch import load_file, save_file
 
+from roseinfer.hardware import available_bytes
 from roseinfer.models import (
     GPT2,
     ModelConfig,
@@ -23,8 +24,7 @@ from roseinfer.models import (
     to_hf,
 )
 from roseinfer.models.hf import config_from_hf
-from roseinfer.models.load import TINY
-from roseinfer.models.shapes import available_bytes
+from roseinfer.paths import TINY
 from roseinfer.reference import reference_generate, reference_logits
 
 

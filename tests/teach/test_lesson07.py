@@ -298,7 +298,7 @@ def test_the_solution_compiles_for_a_gpu(tmp_path):
     code = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 from my_kernel import my_kernel
-from roseinfer.cli.aot import compile_for
+from roseinfer.kernels.aot import compile_for
 types = dict.fromkeys(my_kernel.arg_names, "i32") | {{"block_table": "*i32", "context_lens": "*i32", "scale": "fp32"}}
 types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), "*bf16")
 shape = dict(NUM_HEADS=6, NUM_KV_HEADS=2, HEAD_DIM=80, DIM_PAD=128, BLOCK_SIZE=16)

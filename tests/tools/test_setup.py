@@ -15,6 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from test_layers import nodes
 
 from roseinfer.paths import ROOT
 
@@ -29,7 +30,9 @@ TARGETS = {
     "slides", "check-links", "clean",
 }  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DEPENDENCIES = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}
+EXTRAS = PROJECT["optional-dependencies"]
+LAYERS = {"engine": PROJECT["dependencies"], **EXTRAS}  # each holds what is first needed there
+DEPENDENCIES = {canonicalize_name(r.name): r for lines in LAYERS.values() for r in map(Requirement, lines)}
 PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 
 
@@ -71,25 +74,51 @@ def test_python_range():
     assert all(SpecifierSet(PROJECT["requires-python"]).contains(python) for python in PYTHONS)
 
 
-def imported_packages(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported_packages(path, on_loading):
+    """Of all imports; on_loading: of those alone that run when the module is loaded."""
+    for node in nodes(ast.parse(path.read_text()), lazy=not on_loading):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield node.module.split(".")[0]
 
 
-def test_what_is_imported_is_declared():
+def test_a_package_stands_in_one_layer():
+    assert list(EXTRAS) == ["course", "dev"]
+    assert sum(map(len, LAYERS.values())) == len(DEPENDENCIES)
+
+
+ENGINE = (
+    "paths", "arguments", "hardware", "sequence", "blocks", "sampling", "stage", "generate", "reference", "models",
+    "kernels", "profiling", "engine", "contract",
+)  # fmt: skip
+TOOLS_OF_COMMANDS = ("slides", "links", "headings")
+
+
+def layer_of(path, on_loading):
+    """The layer in which a module's imports have to be; of those that wait for a call, one further out will do."""
+    folder, *rest = path.relative_to(ROOT).with_suffix("").parts
+    if folder == "stages" or (folder == "roseinfer" and (on_loading and rest[0] in ENGINE or rest[0] == "__init__")):
+        return "engine"
+    return "course" if folder == "roseinfer" or rest[0] in TOOLS_OF_COMMANDS else "dev"
+
+
+def test_what_is_imported_is_declared_in_its_layer():
     files = [p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")]
     ours = {"roseinfer", "stages"} | {"tools"} | {p.stem for p in (ROOT / "tests").glob("*.py")}
     distributions = importlib.metadata.packages_distributions()
-    undeclared = {
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in files
-        for name in imported_packages(path)
-        if name not in sys.stdlib_module_names | ours | {"tomli"}  # tomli: declared for Python 3.10 only
-        and not {canonicalize_name(d) for d in distributions.get(name, [])} & DEPENDENCIES.keys()
-    }
+    order = list(LAYERS)
+    undeclared = set()
+    for path in files:
+        for on_loading in (True, False):
+            layers = order[: order.index(layer_of(path, on_loading)) + 1]
+            declared = {canonicalize_name(Requirement(line).name) for layer in layers for line in LAYERS[layer]}
+            undeclared |= {
+                f"{path.relative_to(ROOT)} imports {name}, which is not in {' or '.join(layers)}"
+                for name in imported_packages(path, on_loading)
+                if name not in sys.stdlib_module_names | ours | {"tomli"}  # tomli: declared for Python 3.10 only
+                and not {canonicalize_name(d) for d in distributions.get(name, [])} & declared
+            }
     assert not undeclared
 
 
@@ -129,7 +158,7 @@ def test_make_lab_opens_the_first_lesson():
 
 
 def test_arguments_are_passed_on():
-    assert make("-n", "ladder", "ARGS=--model tiny").strip().endswith("-m roseinfer.cli.ladder --model tiny")
+    assert make("-n", "ladder", "ARGS=--model tiny").strip().endswith("-m roseinfer ladder --model tiny")
     assert 'PYTHON="python3.12" PIP_ARGS="-v"' in make("-n", "setup", PYTHON="python3.12", PIP_ARGS="-v")
 
 
@@ -145,7 +174,7 @@ def test_arguments_are_passed_on():
 )
 def test_which_environment_is_used(active, used):
     setup, doctor = make("-n", "doctor", **active).splitlines()
-    assert f'ENV_DIR="{used}"' in setup and doctor.startswith(f'"{used}/bin/python" -m roseinfer.doctor')
+    assert f'ENV_DIR="{used}"' in setup and doctor.startswith(f'"{used}/bin/python" -m roseinfer doctor')
 
 
 def test_ci_runs_make_test():
@@ -209,7 +238,7 @@ def test_set_up_once(checkout):
     code, said = checkout.setup(PIP_ARGS="--index-url INDEX")
     assert code == 0
     assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 3
-    assert checkout.installs == ["-m pip install -q -e . -c constraints.txt --index-url INDEX"]
+    assert checkout.installs == ["-m pip install -q -e .[course,dev] -c constraints.txt --index-url INDEX"]
     assert checkout.setup() == (0, "")
     assert len(checkout.installs) == 1
 

@@ -10,6 +10,7 @@ import pytest
 from lab import FLAGS, chromium
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from roseinfer.cli.main import main
 from roseinfer.paths import ROOT
 from tools import slides
 from tools.headings import heading_of, headings, split_at_headings
@@ -173,7 +174,7 @@ def test_a_lesson_loads_nothing_and_every_figure_has_its_text(path):
 
 
 def test_one_file_a_lesson(tmp_path, capsys):
-    slides.main([str(NOTEBOOKS[0]), str(NOTEBOOKS[1]), "--out", str(tmp_path / "new")])
+    main(["slides", str(NOTEBOOKS[0]), str(NOTEBOOKS[1]), "--out", str(tmp_path / "new")])
     written = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert written == [f"{path.stem}.html" for path in NOTEBOOKS[:2]]
     assert capsys.readouterr().out.count("\n") == 2
@@ -186,7 +187,7 @@ def test_one_file_a_lesson(tmp_path, capsys):
 def test_slides_show_offline_and_tables_fit(tmp_path):
     from playwright.sync_api import sync_playwright
 
-    slides.main([str(NOTEBOOKS[3]), "--out", str(tmp_path)])
+    main(["slides", str(NOTEBOOKS[3]), "--out", str(tmp_path)])
     address = (tmp_path / f"{NOTEBOOKS[3].stem}.html").as_uri()
     asked, errors = [], []
     with sync_playwright() as playwright:

@@ -33,7 +33,8 @@ PLANS = plans.load()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 THREE_DAYS = ("day-1", "day-2", "day-3")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DEPENDENCIES = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
+COURSE = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
+DEPENDENCIES = {r.name: r for r in map(Requirement, COURSE)}
 YOUR_TURN = "Your turn"  # its minutes are those of its exercises
 
 

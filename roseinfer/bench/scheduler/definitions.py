@@ -1,4 +1,4 @@
-"""What the figures of a served run mean: printed by --help, kept in every recorded run. Here alone, without torch."""
+"""What the figures of a served run mean: printed by --help, kept in every recorded run."""
 
 METRICS = {
     "Elapsed (prefill/add)": "all requests added one after another, each prefilled at once and its first token drawn",

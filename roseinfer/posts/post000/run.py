@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from roseinfer.bench.scheduler import ServerRun, Workload, serve
-from roseinfer.benchmark_scheduler import workload
+from roseinfer.bench.scheduler.arguments import workload
 from roseinfer.models import Model, load_model
 from roseinfer.profiling import Trace
 

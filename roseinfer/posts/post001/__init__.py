@@ -6,8 +6,8 @@ import torch
 
 from roseinfer.bench.contenders import BLOCK_SIZE, HF_NAME
 from roseinfer.engine.config import EngineConfig, EngineSizes
+from roseinfer.hardware import available_bytes
 from roseinfer.models import load_model
-from roseinfer.models.shapes import available_bytes
 
 from ..data import post_facts
 from ..report.content import NotRun, Report

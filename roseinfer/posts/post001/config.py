@@ -35,7 +35,7 @@ def config_lesson() -> Section:
             "later. The post's lesson stands: a dry run that builds the config, without a GPU. The error here names "
             "the nearest field.",
         ],
-        code=f"python -m roseinfer.cli.dry_run --model {MODEL} --{name.replace('_', '-')} {value}",
+        code=f"roseinfer dry-run --model {MODEL} --{name.replace('_', '-')} {value}",
         grids=[Grid("Tried here", ["what", "answer"], [[what, _answer(attempt)] for what, attempt in tried])],
     )
 

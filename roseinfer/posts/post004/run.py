@@ -9,8 +9,8 @@ import torch
 
 from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.scheduler import ServerRun, Workload, serve
+from roseinfer.bench.scheduler.arguments import workload
 from roseinfer.bench.table_steps import table_steps
-from roseinfer.benchmark_scheduler import workload
 from roseinfer.models import Model, load_model
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model

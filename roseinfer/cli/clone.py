@@ -1,0 +1,51 @@
+"""What a command takes from the clone around the library, at run time: the stages, which import it, and the tools."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from roseinfer.arguments import unknown_name
+from roseinfer.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from roseinfer.stage import Stage
+
+
+def course() -> ModuleType:
+    """The package `stages`."""
+    return importlib.import_module("stages")
+
+
+def find_tools() -> None:
+    """So that `tools`, which is never installed, can be imported wherever the command is called."""
+    sys.path.insert(0, str(ROOT))
+
+
+def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:
+    """The stages that `spec` names ("s01,s03_select_append"), in its order; all for None.
+
+    Raises ValueError, with the flag that asked for it, for an unknown one.
+    """
+    stages = course().LADDER
+    if spec is None:
+        return list(stages)
+    by_name = {name: stage for stage in stages for name in (stage.name, stage.name.split("_")[0])}
+    chosen = [name.strip() for name in spec.split(",")]
+    for name in chosen:
+        if name not in by_name:
+            unknown = unknown_name(name, [stage.name for stage in stages])
+            raise ValueError(f"{flag}: unknown stage {unknown}, or the first part (s01)")
+    return [by_name[name] for name in chosen]
+
+
+def untimed(stages: Sequence[type[Stage]], device: torch.device) -> dict[str, str]:
+    """The stages whose times on that device would say nothing, by name, with the reason."""
+    reasons = {stage.name: stage.why_untimed(device) for stage in stages}
+    return {name: reason for name, reason in reasons.items() if reason}

@@ -1,0 +1,45 @@
+"""The command `roseinfer`, and `python -m roseinfer`: a module a subcommand, and what each of them must give.
+
+Its docstring is the help: the first line for the list of commands, all of it for its own. EXAMPLES: lines to type.
+add_arguments(parser). run(arguments): the exit status, None for 0; what it may raise is in roseinfer.cli.command.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from roseinfer.cli import aot, doctor, dry_run, gpu_report, ladder, links, reproduce, slides, tensorboard, trace
+from roseinfer.cli.command import STATUSES, Parser, exit_status
+
+MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
+COMMANDS = (doctor, ladder, reproduce, trace, dry_run, aot, gpu_report, tensorboard, slides, links)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit status. Raises SystemExit for --help."""
+
+    def run() -> int | None:
+        arguments = parser().parse_args(argv)
+        return arguments.run(arguments)
+
+    return exit_status(run)
+
+
+def parser() -> Parser:
+    """Of all subcommands."""
+    p = Parser(prog="roseinfer", description="A course on LLM inference engines, and its engine.", epilog=MORE)
+    p.set_defaults(run=lambda arguments: p.print_help())
+    commands = p.add_subparsers(metavar="COMMAND", title="commands")
+    for module in COMMANDS:
+        about = (module.__doc__ or "").strip()
+        examples = "\n".join(["examples:", *(f"  {line}" for line in module.EXAMPLES)])
+        name = name_of(module)
+        own = commands.add_parser(name, help=about.splitlines()[0], description=about, epilog=examples)
+        module.add_arguments(own)
+        own.set_defaults(run=module.run)
+    return p
+
+
+def name_of(module: ModuleType) -> str:
+    """As one types it: dry-run, of the module dry_run."""
+    return module.__name__.rpartition(".")[2].replace("_", "-")

@@ -1,0 +1,23 @@
+"""Write a file of slides a lesson, from the recorded notebooks; they show offline."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from roseinfer.cli.clone import find_tools
+
+EXAMPLES = ("roseinfer slides notebooks/*.ipynb",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="a lesson, *.ipynb")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("build/slides"), help="where the files go")
+
+
+def run(args: argparse.Namespace) -> None:
+    find_tools()
+    from tools.slides import write_slides
+
+    for path in args.notebooks:
+        print(write_slides(path, args.out), flush=True)

@@ -1,0 +1,79 @@
+"""What this machine calls itself and how much memory it has. The doctor asks too, so torch is imported where needed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+
+
+def device_name(device: torch.device | str) -> str:
+    """The GPU's name, or the CPU's model name."""
+    import torch
+
+    device = torch.device(device)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu()[0]
+
+
+@lru_cache(maxsize=1)
+def cpu() -> tuple[str, frozenset[str]]:
+    """The CPU's name, and its feature flags as the system spells them; of one that tells neither, the architecture."""
+    # platform.processor() is empty or just "x86_64" on most Linux systems, so it comes last.
+    unnamed = platform.processor() or platform.machine() or "CPU"
+    if sys.platform == "darwin":
+        features = {"bf16"} if _sysctl("hw.optional.arm.FEAT_BF16") == "1" else set()
+        return _sysctl("machdep.cpu.brand_string") or unnamed, frozenset(features)
+    try:
+        lines = CPUINFO.read_text(errors="replace").splitlines()
+    except OSError:
+        return unnamed, frozenset()
+    entries: dict[str, str] = {}
+    for key, colon, value in (line.partition(":") for line in lines):
+        if colon:
+            entries.setdefault(key.strip(), value.strip())  # the first processor's
+    features = (entries.get("flags") or entries.get("Features") or "").split()
+    return entries.get("model name") or unnamed, frozenset(features)
+
+
+def _sysctl(name: str) -> str:
+    answer = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False)
+    return answer.stdout.strip()
+
+
+def cpu_memory() -> int | None:
+    """Bytes of memory that the machine has, in use or not; None where it does not tell."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def device_memory(device: torch.device | str) -> int | None:
+    """Bytes of memory that the device has, in use or not; None where this machine lacks it or does not tell."""
+    import torch
+
+    device = torch.device(device)
+    if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count():
+        return torch.cuda.get_device_properties(device).total_memory
+    return cpu_memory() if device.type == "cpu" else None
+
+
+def available_bytes(device: torch.device | str) -> int | None:
+    """Bytes that may still be taken on the device. On a CPU that does not say: all it has; None where unknown."""
+    import torch
+
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if MEMINFO.is_file():
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    return cpu_memory()

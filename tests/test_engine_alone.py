@@ -1,0 +1,99 @@
+"""`pip install .` brings the engine: it loads and decodes where no package of the course's can be found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from roseinfer.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ALONE = """
+import sys
+from importlib.machinery import PathFinder
+
+class WithoutTheCourse(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {absent} else super().find_spec(name, path, target)
+
+sys.meta_path = [WithoutTheCourse if finder is PathFinder else finder for finder in sys.meta_path]
+try:
+    import pandas
+except ModuleNotFoundError:
+    pass
+else:
+    raise AssertionError("pandas was to be hidden")
+"""
+GENERATES = """
+import importlib
+for name in {modules}:
+    importlib.import_module(name)
+import roseinfer, stages
+from roseinfer.contract import PROMISES, check_promises
+from roseinfer.engine.config import EngineConfig
+from roseinfer.generate import generate
+from roseinfer.reference import reference_generate
+
+model, tokenizer = roseinfer.load_model("tiny"), roseinfer.load_tokenizer("tiny")
+prompts = [tokenizer.encode(text).ids for text in ("Return a new", "None")]
+wanted = reference_generate(model, prompts, 5)
+params = roseinfer.SamplingParams(max_tokens=5, ignore_eos=True)
+for stage in (stages.NaiveCat, stages.BlockTableCache):
+    done = generate(stage(model, num_blocks=16, block_size=16), prompts, params)
+    assert [seq.output_ids for seq in done] == wanted, stage
+[outcome] = check_promises(stages.BlockTable, promises=PROMISES[:1], quick=True)
+assert outcome.verdict == "held", outcome
+assert EngineConfig(model="tiny", num_blocks=8).sizes().total_bytes > 0
+"""
+ROOMS = ("models", "kernels", "profiling", "contract", "engine")
+FILES = ("arguments", "blocks", "generate", "hardware", "paths", "reference", "sampling", "sequence", "stage")
+
+
+def of_the_course() -> set[str]:
+    """The top-level modules of packages that the engine's layer does not name, as far as they are installed."""
+    names = {canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values()
+             for line in lines}  # fmt: skip
+    return {module for module, owners in packages_distributions().items()
+            if {canonicalize_name(owner) for owner in owners} <= names}  # fmt: skip
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_engine_needs_nothing_of_the_course():
+    absent = of_the_course()
+    assert absent >= {"pandas", "duckdb", "matplotlib", "altair", "vl_convert", "IPython", "ipywidgets", "nbformat",
+                      "nbclient", "pytest", "hypothesis"}  # fmt: skip
+    paths = [path for room in ROOMS for path in (ROOT / "roseinfer" / room).rglob("*.py")]
+    paths += [ROOT / "roseinfer" / f"{name}.py" for name in FILES]
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    run(ALONE.format(absent=absent) + GENERATES.format(modules=modules))
+
+
+def test_what_a_command_lacks_is_one_line():
+    """The size of an engine is shown by the course's tables."""
+    code = """
+from roseinfer.cli.main import main
+sys.stderr = sys.stdout
+print(main(["dry-run", "--model", "tiny", "--num-blocks", "8"]))
+"""
+    line, status = run(ALONE.format(absent=of_the_course()) + code).splitlines()
+    assert line.startswith("error: pandas is not installed: ") and "[course]" in line and status == "1"
+
+
+def test_roseinfer_itself_imports_nothing_heavy():
+    heavy = {"torch", "transformers", "rich", "numpy", *of_the_course()}
+    assert run(f"import sys, roseinfer; print({heavy} & sys.modules.keys())") == "set()\n"
