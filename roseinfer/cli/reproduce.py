@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from roseinfer.arguments import unknown_name
 
 from .dry_run import OneLineParser
-from .ladder import BAD_ARGUMENT, FAILED, INTERRUPTED, PLAIN_WIDTH, chosen_stages, complain
+from .ladder import BAD_ARGUMENT, FAILED, INTERRUPTED, chosen_stages, complain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from roseinfer.posts.report import Plan, Report
+    from roseinfer.posts.report import PostReport, Setting
 
 POSTS = {
     "000": "Performance: aten ops and spans of a decode step before and after the select-based append; throughput",
@@ -82,15 +82,15 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Raises ValueError for a bad argument, and what the post's reproduction raises."""
     require_post(args.post)
-    plan = plan_of(args)
+    setting = setting_of(args)
     post = importlib.import_module(f"roseinfer.posts.post{args.post}")
     if args.dry_run:
-        show_engines(post, plan)
+        show_engines(post, setting)
         return 0
-    require_device(plan.device)
+    require_device(setting.device)
     require_folder(args.out)
-    report = post.reproduce(plan)
-    show(report, write(report, command(args, plan), args.out))
+    report = post.reproduce(setting)
+    show(report, write(report, command(args, setting), args.out))
     return FAILED if report.verdicts["different"] else 0
 
 
@@ -101,19 +101,19 @@ def require_post(post: str | None) -> None:
         raise ValueError(f"unknown post {unknown_name(post, POSTS)}")
 
 
-def plan_of(args: argparse.Namespace) -> Plan:
+def setting_of(args: argparse.Namespace) -> Setting:
     import torch
 
     from roseinfer.engine.config import check_device
     from roseinfer.models import model_config
-    from roseinfer.posts.report import Plan
+    from roseinfer.posts.report import Setting
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     check_device(device)
     if args.model:
         model_config(args.model)  # a misspelt one is refused before anything runs
     stages = {stage.name.split("_")[0]: stage for stage in chosen_stages(None)}
-    return Plan(torch.device(device), stages, args.model, args.quick, progress())
+    return Setting(torch.device(device), stages, args.model, args.quick, progress())
 
 
 def progress() -> Callable[[str], None]:
@@ -138,32 +138,32 @@ def require_folder(folder: Path) -> None:
         raise ValueError(f"--out {folder}: must be a folder that can be written to: {error.strerror}") from error
 
 
-def show_engines(post: ModuleType, plan: Plan) -> None:
+def show_engines(post: ModuleType, setting: Setting) -> None:
     from .dry_run import show as show_sizes
 
-    engines = post.engines(plan)
+    engines = post.engines(setting)
     for config in engines:
         show_sizes(config.sizes())
         print()
     print(f"dry run: {len(engines)} engine(s) sized; nothing was loaded, allocated or measured")
 
 
-def command(args: argparse.Namespace, plan: Plan) -> str:
+def command(args: argparse.Namespace, setting: Setting) -> str:
     """What to type to run this again, on this device whatever another machine has."""
-    parts = ["python", "-m", "roseinfer.cli.reproduce", args.post, "--device", str(plan.device)]
+    parts = ["python", "-m", "roseinfer.cli.reproduce", args.post, "--device", str(setting.device)]
     parts += ["--model", args.model] if args.model else []
     parts += ["--quick"] if args.quick else []
     return shlex.join(parts)
 
 
-def write(report: Report, command: str, folder: Path) -> list[Path]:
+def write(report: PostReport, command: str, folder: Path) -> list[Path]:
     """<post>-<date>.json, .md and .html in `folder`; what an earlier run of the day left is replaced."""
     from roseinfer.posts.report.markdown import to_markdown
-    from roseinfer.posts.report.outline import blocks, title
     from roseinfer.posts.report.page import to_page
 
-    shown = blocks(report, command)
-    texts = {"json": report.to_json() + "\n", "md": to_markdown(shown), "html": to_page(shown, title(report))}
+    markdown = to_markdown(report, command)
+    images = [image for section in report.sections for image in section.images]
+    texts = {"json": report.to_json() + "\n", "md": markdown, "html": to_page(markdown, report.title, images)}
     paths = []
     for suffix, text in texts.items():
         path = folder / f"{report.post}-{report.recorded_at[:10]}.{suffix}"
@@ -172,13 +172,11 @@ def write(report: Report, command: str, folder: Path) -> list[Path]:
     return paths
 
 
-def show(report: Report, paths: list[Path]) -> None:
-    from rich.console import Console
+def show(report: PostReport, paths: list[Path]) -> None:
+    from roseinfer.display.cells import terminal_width
+    from roseinfer.posts.report.terminal import summary
 
-    from roseinfer.posts.report.terminal import print_summary
-
-    console = Console()
-    print_summary(report, console if console.is_terminal else Console(width=PLAIN_WIDTH))
+    print(summary(report, terminal_width()))
     for path in paths:
         print(f"written: {path}", flush=True)
 

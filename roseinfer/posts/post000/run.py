@@ -13,7 +13,7 @@ from roseinfer.models import Model, load_model
 from roseinfer.profiling import Trace
 
 from ..posted_command import arguments_here, parsed
-from ..report.setting import Plan
+from ..report.setting import Setting
 
 BEFORE, AFTER = "s02", "s03"
 QUICK_TOKENS = 8  # steps enough for a profile
@@ -33,38 +33,38 @@ class Measured:
     raced: dict[str, list[ServerRun]]
 
 
-def arguments(plan: Plan) -> list[str]:
+def arguments(setting: Setting) -> list[str]:
     """The post's command for this machine: weights that everybody has, and a device that is there."""
     changes = {
-        "--checkpoint-path": None, "--tokenizer-name": None, "--hf-model-id": plan.model or "random:gpt2",
-        "--device": str(plan.device),
+        "--checkpoint-path": None, "--tokenizer-name": None, "--hf-model-id": setting.model or "random:gpt2",
+        "--device": str(setting.device),
     }  # fmt: skip
-    return arguments_here("000", changes | ({"--max-new-tokens": str(QUICK_TOKENS)} if plan.quick else {}))
+    return arguments_here("000", changes | ({"--max-new-tokens": str(QUICK_TOKENS)} if setting.quick else {}))
 
 
-def dtype_of(plan: Plan) -> str:
+def dtype_of(setting: Setting) -> str:
     """Half precision on a GPU, as the post's autocast; fp32 on a CPU."""
-    return "float16" if plan.on_gpu else "float32"
+    return "float16" if setting.on_gpu else "float32"
 
 
-def measure(plan: Plan) -> Measured:
-    argv = arguments(plan)
+def measure(setting: Setting) -> Measured:
+    argv = arguments(setting)
     args = parsed(argv)
-    plan.say(f"loading {args.hf_model_id}")
-    model = load_model(args.hf_model_id, device=plan.device, dtype=getattr(torch, dtype_of(plan)))
+    setting.say(f"loading {args.hf_model_id}")
+    model = load_model(args.hf_model_id, device=setting.device, dtype=getattr(torch, dtype_of(setting)))
     work = workload(args, args.hf_model_id, model)
 
     def run(stage: str, profile: bool = False) -> tuple[ServerRun, Trace | None]:
         torch.manual_seed(0)  # both stages draw the same tokens
-        return serve(args.mode, plan.stages[stage], model, work, args.max_batch_size, profile=profile)
+        return serve(args.mode, setting.stages[stage], model, work, args.max_batch_size, profile=profile)
 
     profiled = {}
     for stage in (BEFORE, AFTER):
-        plan.say(f"the post's command, profiled: {stage}")
+        setting.say(f"the post's command, profiled: {stage}")
         profiled[stage] = run(stage, profile=True)
     raced: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
-    for repeat in range(1 if plan.quick else REPEATS):
-        plan.say(f"without the profiler, in turn: {repeat + 1}")
+    for repeat in range(1 if setting.quick else REPEATS):
+        setting.say(f"without the profiler, in turn: {repeat + 1}")
         for stage in (BEFORE, AFTER) if repeat % 2 == 0 else (AFTER, BEFORE):
             raced[stage].append(run(stage)[0])
     return Measured(argv, args, model, work, profiled, raced)

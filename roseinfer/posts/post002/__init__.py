@@ -16,8 +16,8 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import PromptAttention
 
 from ..data import post_facts
-from ..report.content import Grid, NotRun, Report, Section, judge
-from ..report.setting import Plan
+from ..report.content import Grid, NotRun, PostReport, Section, judge
+from ..report.setting import Setting
 from .arrays import dtype_section, greedy_section, prefill_section
 from .scheduling import SEED, abort_section, order_section
 
@@ -26,17 +26,17 @@ STEPS = 4
 QKV_MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
 
 
-def engines(plan: Plan) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[EngineConfig]:
     """One, for the logits that are looked at."""
-    return [EngineConfig(model=plan.model or "tiny", num_blocks=8, max_num_seqs=8, device=str(plan.device))]
+    return [EngineConfig(model=setting.model or "tiny", num_blocks=8, max_num_seqs=8, device=str(setting.device))]
 
 
-def reproduce(plan: Plan) -> Report:
+def reproduce(setting: Setting) -> PostReport:
     about = post_facts("002")
-    (config,) = engines(plan)
-    plan.say(f"logits of {STEPS} steps of {config.model}")
-    logits = real_logits(plan, config)
-    plan.say(f"{about['num_requests']:,} requests in three orders")
+    (config,) = engines(setting)
+    setting.say(f"logits of {STEPS} steps of {config.model}")
+    logits = real_logits(setting, config)
+    setting.say(f"{about['num_requests']:,} requests in three orders")
     sections = [
         load_section(about),
         order_section(about),
@@ -44,9 +44,9 @@ def reproduce(plan: Plan) -> Report:
         dtype_section(about),
         greedy_section(about, logits),
         prefill_section(about),
-        qkv_section(about, plan),
+        qkv_section(about, setting),
     ]
-    return plan.report("002", {"model": config.model, "seed": SEED}, sections, not_run(about))
+    return setting.report("002", {"model": config.model, "seed": SEED}, sections, not_run(about))
 
 
 def load_section(about: Mapping[str, Any]) -> Section:
@@ -85,10 +85,10 @@ def load_section(about: Mapping[str, Any]) -> Section:
     )  # fmt: skip
 
 
-def real_logits(plan: Plan, config: EngineConfig) -> Tensor:
+def real_logits(setting: Setting, config: EngineConfig) -> Tensor:
     """Logits [N, V] of prefills and a few greedy decode steps."""
-    model = load_model(config.model, device=plan.device)
-    stage = plan.stages[STAGE](
+    model = load_model(config.model, device=setting.device)
+    stage = setting.stages[STAGE](
         model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs
     )
     prompts = random_prompts(model, config.max_num_seqs, prompt_len=8, seed=SEED)
@@ -101,9 +101,9 @@ def real_logits(plan: Plan, config: EngineConfig) -> Tensor:
     return torch.cat(logits)
 
 
-def qkv_section(about: Mapping[str, Any], plan: Plan) -> Section:
+def qkv_section(about: Mapping[str, Any], setting: Setting) -> Section:
     claims = about["claims"]
-    counts = {spec: matrix_products(load_model(spec, device=plan.device)) for spec in QKV_MODELS}
+    counts = {spec: matrix_products(load_model(spec, device=setting.device)) for spec in QKV_MODELS}
     fused = claims["qkv_products_after"]
     return Section(
         "q, k and v from one matrix product",

@@ -13,8 +13,8 @@ from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
 
 from ..data import post_facts, post_table
-from ..report.content import Grid, NotRun, Report, Section, Time, judge
-from ..report.setting import Plan
+from ..report.content import Grid, NotRun, PostReport, Section, Time, judge
+from ..report.setting import Setting
 from . import host_share as host
 from . import times
 from .batches_in_flight import take_turns
@@ -23,24 +23,24 @@ CARD = "RTX 4090"
 BATCH, REQUESTS, TOKENS = 8, 16, 6  # of the counted batches in flight
 
 
-def engines(plan: Plan) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[EngineConfig]:
     """One for the timestamps, then one a model for the host's share: a dense and a paged stage build it each."""
-    return [times.engine(plan), *host.engines(plan)]
+    return [times.engine(setting), *host.engines(setting)]
 
 
-def reproduce(plan: Plan) -> Report:
+def reproduce(setting: Setting) -> PostReport:
     about = post_facts("003")
-    plan.say("timestamps of a few requests")
-    times_section = times.section(plan)
-    plan.say("rates of this machine")
-    machine = measure_machine(plan.device, getattr(torch, host.dtype(plan)))
-    host_section = host.section(plan, machine)
+    setting.say("timestamps of a few requests")
+    times_section = times.section(setting)
+    setting.say("rates of this machine")
+    machine = measure_machine(setting.device, getattr(torch, host.dtype(setting)))
+    host_section = host.section(setting, machine)
     arguments = {
-        "models": [config.model for config in host.engines(plan)],
-        "stages": [stage.name for stage in host.stages(plan)],
+        "models": [config.model for config in host.engines(setting)],
+        "stages": [stage.name for stage in host.stages(setting)],
     }
     sections = [times_section, ratio_section(about, machine), host_section, in_flight_section(about)]
-    return plan.report("003", arguments, sections, [*host.left_out(plan), *not_run(about)])
+    return setting.report("003", arguments, sections, [*host.left_out(setting), *not_run(about)])
 
 
 def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:

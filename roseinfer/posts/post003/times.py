@@ -15,7 +15,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
-from ..report.setting import Plan
+from ..report.setting import Setting
 from .timed_model import TimedModel, build_stage
 from .timestamps import RequestTimes, record_times
 
@@ -30,12 +30,14 @@ FIELD_NAMES = {
 }
 
 
-def engine(plan: Plan) -> EngineConfig:
-    return EngineConfig(model=plan.model or "tiny", num_blocks=PLACES, max_num_seqs=PLACES, device=str(plan.device))
+def engine(setting: Setting) -> EngineConfig:
+    return EngineConfig(
+        model=setting.model or "tiny", num_blocks=PLACES, max_num_seqs=PLACES, device=str(setting.device)
+    )
 
 
-def section(plan: Plan) -> Section:
-    requests = run(plan)
+def section(setting: Setting) -> Section:
+    requests = run(setting)
     tokens = [request.timestamps(i) for request in requests for i in range(len(request.steps))]
     first_tokens = [request.timestamps(0) for request in requests]
     facts: list[Fact] = []
@@ -77,13 +79,13 @@ def section(plan: Plan) -> Section:
     )
 
 
-def run(plan: Plan) -> list[RequestTimes]:
+def run(setting: Setting) -> list[RequestTimes]:
     """Timestamps of more requests than the stage has places."""
-    config = engine(plan)
+    config = engine(setting)
     model = load_model(config.model, config.device, getattr(torch, config.dtype))
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
-    stage = build_stage(plan.stages[STAGE], TimedModel(model), config)
+    stage = build_stage(setting.stages[STAGE], TimedModel(model), config)
     return record_times(stage, [Sequence(prompt, params) for prompt in prompts])
 
 

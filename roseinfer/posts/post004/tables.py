@@ -16,8 +16,8 @@ from roseinfer.profiling import decode_floor, measure_machine
 
 from ..data import post_facts, post_table
 from ..posted_command import command_line
-from ..report.content import Fact, Grid, Picture, Section, Time, judge
-from ..report.setting import Plan
+from ..report.content import Fact, Grid, Image, Section, Time, judge
+from ..report.setting import Setting
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
 POST = "004"
@@ -125,7 +125,7 @@ def rebuilds(m: Measured) -> Section:
             histogram("The post's sizes", m.post_rows),
             histogram("The run that was timed", {BEFORE: [ours] * len(m.rows), AFTER: m.rows}),
         ],
-        pictures=[draw_rows(m.post_rows)],
+        images=[draw_rows(m.post_rows)],
         samples={"post_rows": m.post_rows, "rows": m.rows},
     )
 
@@ -151,7 +151,7 @@ def histogram(title: str, rows: dict[str, list[int]]) -> Grid:
     )
 
 
-def draw_rows(rows: dict[str, list[int]]) -> Picture:
+def draw_rows(rows: dict[str, list[int]]) -> Image:
     """A bar a step, as high as the rows that it builds; before the change above, after it below."""
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.subplots(len(rows), 1, sharex=True, sharey=True)
@@ -165,14 +165,14 @@ def draw_rows(rows: dict[str, list[int]]) -> Picture:
     figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = [f"{when} {sum(n > 0 for n in of_steps)} of {len(of_steps)} steps build rows, {max(of_steps)} at most"
             for when, of_steps in rows.items()]  # fmt: skip
-    return Picture(png.getvalue(), f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
+    return Image(png.getvalue(), f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
 
 
-def price(plan: Plan, m: Measured) -> Section:
+def price(setting: Setting, m: Measured) -> Section:
     """What building costs the host alone, beside what the post gained a token."""
     theirs = post_table(POST, "summary").set_index("metric").loc["TPOT"]
     facts = post_facts(POST)
-    stages = [plan.stages["s05"], plan.stages["s06"]]
+    stages = [setting.stages["s05"], setting.stages["s06"]]
     table = compare_builds(stages, flat_model(), [facts["num_requests"]], block_size=facts["block_size"]).df
     us = table.set_index(["step", "stage"])["build us"]
     names = dict(zip((BEFORE, AFTER), (stage.name for stage in stages), strict=True))

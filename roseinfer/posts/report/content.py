@@ -78,8 +78,8 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """png: the image's bytes. alt: what it shows, in words, for whoever does not see it."""
+class Image:
+    """png: its bytes. alt: what it shows, in words, for whoever does not see it."""
 
     png: bytes
     alt: str
@@ -99,7 +99,7 @@ class Section:
     facts: Sequence[Fact] = ()
     times: Sequence[Time] = ()
     grids: Sequence[Grid] = ()
-    pictures: Sequence[Picture] = ()
+    images: Sequence[Image] = ()
     samples: dict[str, Any] = field(default_factory=dict)
 
 
@@ -112,9 +112,9 @@ class NotRun:
 
 
 @dataclass(frozen=True)
-class Report:
+class PostReport:
     """The reproduction of one post. about: the post's facts; arguments: what this run chose; the rest is where it ran,
-    as from bench.host.describe_host."""
+    as from bench.provenance.describe_host."""
 
     post: str
     about: dict[str, Any]
@@ -128,13 +128,23 @@ class Report:
     recorded_at: str  # ISO 8601, UTC
 
     @property
+    def title(self) -> str:
+        name = self.about.get("title")
+        return f"Post {self.post} reproduced" + (f": {name}" if name else "")
+
+    @property
     def verdicts(self) -> Counter[str]:
         """How many facts are equal, explained, different."""
         return Counter(fact.verdict for section in self.sections for fact in section.facts)
 
+    @property
+    def different(self) -> list[tuple[str, Fact]]:
+        """Every fact that is different, with its section's title."""
+        return [(s.title, fact) for s in self.sections for fact in s.facts if fact.verdict == DIFFERENT]
+
     def to_json(self) -> str:
-        """Everything but the pictures, raw samples included."""
+        """Everything but the images, raw samples included."""
         data = asdict(self)
         for section in data["sections"]:
-            del section["pictures"]
+            del section["images"]
         return json.dumps(data | {"verdicts": dict(self.verdicts)}, indent=1, allow_nan=False)

@@ -13,11 +13,11 @@ from roseinfer.bench.provenance import describe_host
 from roseinfer.stage import Stage
 
 from ..data import post_facts
-from .content import NotRun, Report, Section
+from .content import NotRun, PostReport, Section
 
 
 @dataclass(frozen=True)
-class Plan:
+class Setting:
     """device: where to run. model: a spec, None for what the post's reproduction chooses for that device.
 
     quick: fewer tokens and repeats. stages: by short name ("s04"), handed in, for the library imports no stage.
@@ -36,10 +36,10 @@ class Plan:
 
     def report(
         self, post: str, arguments: dict[str, Any], sections: Sequence[Section], not_run: Sequence[NotRun]
-    ) -> Report:
+    ) -> PostReport:
         """The finished report, with where and when it ran."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         arguments = {"device": str(self.device), "quick": self.quick, **arguments}
-        return Report(
+        return PostReport(
             post, post_facts(post), arguments, sections, not_run, **describe_host(self.device), recorded_at=now
         )
