@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 FAILED, INTERRUPTED = 1, 130
 NEEDS = "gpu-report needs an NVIDIA GPU, torch for CUDA, and Triton 3.6 to 3.9"
-PLAIN_WIDTH = 200  # of the tables where there is no terminal to ask
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,9 +60,9 @@ def what_is_missing() -> str | None:
 
 def run(args: argparse.Namespace) -> int:
     import torch
-    from rich.console import Console
 
-    from roseinfer.bench.gpu_report import FULL, QUICK, print_summary, run_report
+    from roseinfer.bench.gpu_report import FULL, QUICK, run_report, summary
+    from roseinfer.display.cells import terminal_width
 
     started = perf_counter()
 
@@ -74,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
         course(), QUICK if args.quick else FULL, device=torch.device("cuda:0"), folder=args.out, commit=args.commit,
         say=say,
     )  # fmt: skip
-    console = Console()
-    print_summary(report.data, console if console.is_terminal else Console(width=PLAIN_WIDTH))
+    print(summary(report.data, terminal_width()))
     print(f"written: {report.path}")
     return FAILED if report.failures else 0
 

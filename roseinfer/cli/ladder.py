@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from roseinfer.stage import Stage
 
 BAD_ARGUMENT, FAILED, INTERRUPTED = 2, 1, 130
-PLAIN_WIDTH = 200  # of the table where there is no terminal to ask
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,10 +152,9 @@ def progress_bar() -> Iterator[OnProgress]:
 
 
 def show(result: LadderResult) -> None:
-    from rich.console import Console
+    from roseinfer.display.cells import terminal_width
 
-    console = Console()
-    (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(result.table())
+    print(result.text(terminal_width()))
 
 
 def complain(error: Exception, status: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import subprocess
 from collections import Counter
@@ -11,7 +10,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from rich.console import Console
 
 from roseinfer.bench import LadderResult
 from roseinfer.bench.contenders import ContenderFailed, hf_contender
@@ -24,8 +22,8 @@ from roseinfer.bench.gpu_report import (  # fmt: skip
     Plan,
     Size,
     TimedShape,
-    print_summary,
     run_report,
+    summary,
 )
 from roseinfer.bench.gpu_report.context import one_line
 from roseinfer.bench.gpu_report.ladders import affordable
@@ -120,9 +118,7 @@ def test_the_file_says_where_it_comes_from(report, folder):
 
 
 def test_the_summary_has_every_verdict(report):
-    console = Console(file=io.StringIO(), width=200)
-    print_summary(report.data, console)
-    text = console.file.getvalue()
+    text = summary(report.data)
     for line in (
         "kernel checks, float32: 1 of 1, largest error",
         "greedy tokens equal to the reference, float32: 2 of 2 (model, stage) pairs",
@@ -214,9 +210,7 @@ def test_transformers_failing_is_a_note_and_no_failure(spoilt):
     assert "HF generate" in [row["stage"] for row in ladder["rows"]]
     assert any("no compiler" in note for note in spoilt.data["notes"])
     assert not any("no compiler" in failure for failure in spoilt.failures)
-    console = Console(file=io.StringIO(), width=300)
-    print_summary(spoilt.data, console)
-    assert console.file.getvalue().count("FAILED: ") == len(spoilt.failures)
+    assert summary(spoilt.data).count("FAILED: ") == len(spoilt.failures)
 
 
 def test_a_part_that_raises_ends_only_itself(tmp_path):
