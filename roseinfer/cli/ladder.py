@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from roseinfer.bench import LadderResult
-    from roseinfer.bench.interleave import OnProgress, Progress
+    from roseinfer.bench.interleave import OnProgress, RunProgress
     from roseinfer.stage import Stage
 
 BAD_ARGUMENT, FAILED, INTERRUPTED = 2, 1, 130
@@ -143,7 +143,7 @@ def progress_bar() -> Iterator[OnProgress]:
     with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring this machine", total=None)
 
-        def on_progress(p: Progress) -> None:
+        def on_progress(p: RunProgress) -> None:
             speed = f", {p.tokens / p.seconds:,.0f} tok/s" if p.seconds else ""
             description = f"{p.phase}: {p.name}{speed}"
             bar.update(task, description=description, completed=p.runs_done, total=p.runs_total or None)

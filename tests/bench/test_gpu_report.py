@@ -43,13 +43,13 @@ COURSE = Course([PreallocGather, SelectAppend], paged_attention_reference, paged
 PLAN = Plan(
     seconds=3600, kernel_check_seconds=3600,
     kernel_shapes=(KernelShape(32, 2, 16),), timed_shapes=(TimedShape(2, 16, 1, 2, 16, 16, "float32"),),
-    contract_models=(TINY,), contract_prompt_lens=(1, 15, 17), contract_new_tokens=3,
+    checked_models=(TINY,), checked_prompt_lens=(1, 15, 17), checked_new_tokens=3,
     trace_model=TINY, trace_dtype="float32", trace_batch_size=2, trace_steps=2, trace_bytes=400_000,
     ladders=(LadderShape(TINY, "float32", 2), LadderShape(TINY, "bfloat16", 1)), prompt_len=4,
     ladder_sizes=(Size(5, 1), Size(3, 1)), static_cache_seconds=0, dtypes=("float32", "bfloat16"),
 )  # fmt: skip
 NO_PARTS = replace(
-    PLAN, kernel_shapes=(), timed_shapes=(), contract_models=(), ladders=(), dtypes=(), trace_steps=1
+    PLAN, kernel_shapes=(), timed_shapes=(), checked_models=(), ladders=(), dtypes=(), trace_steps=1
 )  # only traces are left
 
 
@@ -82,11 +82,11 @@ def test_every_part_has_its_rows_and_nothing_failed(report):
     data = report.data
     assert report.failures == []
     assert {part: len(data[part]) for part in data["seconds"]} == {
-        "machine": 2, "kernel_checks": 2, "kernel_times": 1, "contract": 2, "traces": 2, "ladders": 2,
+        "machine": 2, "kernel_checks": 2, "kernel_times": 1, "tokens": 2, "traces": 2, "ladders": 2,
     }  # fmt: skip
     assert [(row["dtype"], row["verdict"]) for row in data["kernel_checks"]] == [("float32", "ok"), ("bfloat16", "ok")]
     assert 0 < data["kernel_checks"][0]["max_error"] < 2e-5 < data["kernel_checks"][1]["max_error"]
-    assert [(row["stage"], row["verdict"]) for row in data["contract"]] == [
+    assert [(row["stage"], row["verdict"]) for row in data["tokens"]] == [
         ("s02_prealloc_gather", "equal"), ("s03_select_append", "equal"),
     ]  # fmt: skip
     stages = ["s02_prealloc_gather", "s03_select_append", "HF generate", "HF generate, static cache"]
@@ -186,7 +186,7 @@ def spoilt(tmp_path_factory):
 def test_a_failing_stage_leaves_the_others(spoilt):
     raised = "Raises failed in decode step 0: IndexError: list index out of range"
     data = spoilt.data
-    verdicts = {row["stage"]: row["verdict"] for row in data["contract"]}
+    verdicts = {row["stage"]: row["verdict"] for row in data["tokens"]}
     assert verdicts["s01_naive_cat"] == "equal"
     assert verdicts["Raises"] == "Raises failed in generate: IndexError: list index out of range"
     assert verdicts["ForgetsTheLastToken"].startswith("ForgetsTheLastToken: tokens differ from the reference")
@@ -243,7 +243,7 @@ def test_the_first_size_that_fits_is_taken():
 
 
 def test_what_there_is_no_time_for_is_named(tmp_path):
-    plan = replace(PLAN, seconds=0, kernel_check_seconds=-1, contract_models=(), timed_shapes=(), trace_steps=1)
+    plan = replace(PLAN, seconds=0, kernel_check_seconds=-1, checked_models=(), timed_shapes=(), trace_steps=1)
     report = run_report(COURSE, plan, device=CPU, folder=tmp_path)
     assert report.data["kernel_checks"] == report.data["ladders"] == []
     assert report.data["notes"] == [
@@ -265,7 +265,7 @@ def test_without_time_to_compile_there_is_no_static_cache(tmp_path):
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
 def test_a_plan_names_what_exists_and_fits(plan: Plan):
     longest = plan.prompt_len + max(size.max_new_tokens for size in plan.ladder_sizes)
-    models = {plan.trace_model, *plan.contract_models, *(shape.model for shape in plan.ladders)}
+    models = {plan.trace_model, *plan.checked_models, *(shape.model for shape in plan.ladders)}
     assert all(longest <= model_config(model).max_model_len for model in models)
     costs = [size.max_new_tokens * size.repeats for size in plan.ladder_sizes]
     assert costs == sorted(costs, reverse=True)

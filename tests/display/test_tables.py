@@ -1,4 +1,4 @@
-"""Table: the contract in text/plain, the live view in text/html."""
+"""Table: exact text in text/plain, the live view in text/html."""
 
 import pandas as pd
 import pytest

@@ -20,7 +20,7 @@ from .context import Context, Course, one_line
 from .kernels import kernel_checks, kernel_times
 from .ladders import ladders
 from .plan import Plan
-from .tokens import contract
+from .tokens import tokens
 from .traces import traces
 
 KIND, FORMAT = "gpu-report", 1
@@ -61,7 +61,7 @@ PARTS: dict[str, Callable[[Context], Iterable[dict[str, Any]]]] = {
     "machine": machine,
     "kernel_checks": kernel_checks,
     "kernel_times": kernel_times,
-    "contract": contract,
+    "tokens": tokens,
     "traces": traces,
     "ladders": ladders,
 }

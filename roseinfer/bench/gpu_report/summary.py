@@ -31,7 +31,7 @@ def verdicts(data: dict[str, Any]) -> Iterable[str]:
         errors = [row["max_error"] for row in rows if row["max_error"] is not None]
         largest = f", largest error {max(errors):.1e}" if errors else ""
         yield f"kernel checks, {dtype}: {_held(rows, 'ok')}{largest}"
-    yield f"greedy tokens equal to the reference, float32: {_held(data['contract'], 'equal')} (model, stage) pairs"
+    yield f"greedy tokens equal to the reference, float32: {_held(data['tokens'], 'equal')} (model, stage) pairs"
     nbytes = sum(row["bytes"] for row in data["traces"])
     yield f"traces: {len(data['traces'])} stages, {nbytes:,} bytes"
     yield "seconds: " + ", ".join(f"{part.replace('_', ' ')} {s:.0f}" for part, s in data["seconds"].items())
