@@ -14,24 +14,13 @@ from ..posted_command import parsed
 from ..report.content import NotRun, PostReport
 from ..report.setting import Setting
 from . import tables
-from .run import AFTER, BEFORE, arguments, dtype_of, measure
+from .run import AFTER, BEFORE, arguments, measure
 
 
 def engines(setting: Setting) -> list[EngineConfig]:
-    """One: both stages have the same sizes."""
+    """One: both stages have the same sizes. A prompt has one block at most, as a word has."""
     args = parsed(arguments(setting))
-    # A prompt of one block at most, as a word is.
-    blocks = -(-(args.max_new_tokens + BLOCK_SIZE) // BLOCK_SIZE)
-    return [
-        EngineConfig(
-            model=args.hf_model_id,
-            num_blocks=args.num_requests * blocks,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=args.num_requests,
-            dtype=dtype_of(setting),
-            device=str(setting.device),
-        )  # fmt: skip
-    ]
+    return [setting.engine(args.hf_model_id, args.num_requests, BLOCK_SIZE + args.max_new_tokens)]
 
 
 def reproduce(setting: Setting) -> PostReport:
@@ -44,7 +33,7 @@ def reproduce(setting: Setting) -> PostReport:
         tables.spans(measured), tables.self_time(measured), tables.arithmetic(measured),
     ]  # fmt: skip
     arguments = {
-        "model": args.hf_model_id, "dtype": dtype_of(setting), "before": BEFORE, "after": AFTER,
+        "model": args.hf_model_id, "dtype": setting.dtype, "before": BEFORE, "after": AFTER,
         "num_requests": args.num_requests, "max_batch_size": args.max_batch_size,
         "max_new_tokens": args.max_new_tokens, "decode_steps": len(before.steps),
         "repeats": len(measured.raced[BEFORE]),

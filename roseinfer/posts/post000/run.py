@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
 import torch
 
-from roseinfer.bench.scheduler import ServerRun, Workload, serve
-from roseinfer.benchmark_scheduler import workload
-from roseinfer.models import Model, load_model
+from roseinfer.bench.scheduler import ServerRun
 from roseinfer.profiling import Trace
 
-from ..posted_command import arguments_here, parsed
+from ..posted_command import PostedCommand, arguments_here
 from ..report.setting import Setting
 
 BEFORE, AFTER = "s02", "s03"
@@ -21,14 +18,9 @@ REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Measured:
-    """argv: the post's command with the changes of this machine, without a stage. profiled: run and trace of each
-    stage, by its short name; raced: runs without the profiler, interleaved."""
+class Measured(PostedCommand):
+    """profiled: run and trace of each stage, by its short name; raced: runs without the profiler, interleaved."""
 
-    argv: list[str]
-    args: argparse.Namespace
-    model: Model
-    work: Workload
     profiled: dict[str, tuple[ServerRun, Trace]]
     raced: dict[str, list[ServerRun]]
 
@@ -42,21 +34,12 @@ def arguments(setting: Setting) -> list[str]:
     return arguments_here("000", changes | ({"--max-new-tokens": str(QUICK_TOKENS)} if setting.quick else {}))
 
 
-def dtype_of(setting: Setting) -> str:
-    """Half precision on a GPU, as the post's autocast; fp32 on a CPU."""
-    return "float16" if setting.on_gpu else "float32"
-
-
 def measure(setting: Setting) -> Measured:
-    argv = arguments(setting)
-    args = parsed(argv)
-    setting.say(f"loading {args.hf_model_id}")
-    model = load_model(args.hf_model_id, device=setting.device, dtype=getattr(torch, dtype_of(setting)))
-    work = workload(args, args.hf_model_id, model)
+    command = PostedCommand.load(setting, arguments(setting))
 
     def run(stage: str, profile: bool = False) -> tuple[ServerRun, Trace | None]:
         torch.manual_seed(0)  # both stages draw the same tokens
-        return serve(args.mode, setting.stages[stage], model, work, args.max_batch_size, profile=profile)
+        return command.serve(setting.stages[stage], profile=profile)
 
     profiled = {}
     for stage in (BEFORE, AFTER):
@@ -67,4 +50,4 @@ def measure(setting: Setting) -> Measured:
         setting.say(f"without the profiler, in turn: {repeat + 1}")
         for stage in (BEFORE, AFTER) if repeat % 2 == 0 else (AFTER, BEFORE):
             raced[stage].append(run(stage)[0])
-    return Measured(argv, args, model, work, profiled, raced)
+    return Measured(**vars(command), profiled=profiled, raced=raced)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from roseinfer.bench.contenders import BLOCK_SIZE, HF_NAME
+from roseinfer.bench.contenders import HF_NAME
 from roseinfer.engine.config import EngineConfig, EngineSizes
-from roseinfer.models import load_model
 from roseinfer.models.shapes import available_bytes
 
 from ..data import post_facts
@@ -23,32 +24,18 @@ REPEATS = 3
 
 def engines(setting: Setting) -> list[EngineConfig]:
     """One for each of the post's batch sizes, the largest last."""
-    model, dtype = (POST_MODEL, POST_DTYPE) if setting.on_gpu else ("random:qwen2.5-0.5b", "float32")
-    if setting.quick:
-        model = "random:tiny-qwen2"
-    return [
-        _engine(setting.model or model, dtype, str(setting.device), size) for size in post_facts("001")["batch_sizes"]
-    ]
-
-
-def _engine(model: str, dtype: str, device: str, batch_size: int) -> EngineConfig:
-    facts = post_facts("001")
-    tokens = facts["python_gather"]["cached_tokens"] + facts["num_steps"]
-    blocks = -(-(tokens - 1) // BLOCK_SIZE)  # the last token is returned, never cached
-    return EngineConfig(
-        model=model, num_blocks=batch_size * blocks, block_size=BLOCK_SIZE, max_num_seqs=batch_size,
-        max_model_len=tokens, dtype=dtype, device=device,
-    )  # fmt: skip
+    facts, here = post_facts("001"), POST_MODEL if setting.on_gpu else "random:qwen2.5-0.5b"
+    model = setting.model or ("random:tiny-qwen2" if setting.quick else here)
+    tokens = facts["python_gather"]["cached_tokens"] + facts["num_steps"]  # the last one is returned, never cached
+    return [setting.engine(model, size, tokens - 1, max_model_len=tokens) for size in facts["batch_sizes"]]
 
 
 def reproduce(setting: Setting) -> PostReport:
     """Raises ValueError for a model that is not found, is too short or does not fit, before anything is measured."""
     configs = engines(setting)
     largest = configs[-1].sizes()
-    theirs = _engine(POST_MODEL, POST_DTYPE, "cuda", largest.config.max_num_seqs).sizes()
-    setting.say(f"loading {largest.config.model} in {largest.config.dtype}")
-    model = load_model(largest.config.model, device=setting.device, dtype=getattr(torch, largest.config.dtype))
-
+    theirs = engines(replace(setting, device=torch.device("cuda"), model=POST_MODEL))[-1].sizes()
+    model = setting.load(largest.config)
     no_hf = no_room_for_hf(largest, available_bytes(model.device))
     repeats = 1 if setting.quick else REPEATS
     measured = measure_post(setting, model, configs, repeats=repeats, with_hf=not no_hf)

@@ -22,13 +22,13 @@ from .arrays import dtype_section, greedy_section, prefill_section
 from .scheduling import SEED, abort_section, order_section
 
 STAGE = "s04"
-STEPS = 4
+PROMPT_LEN, STEPS = 8, 4
 QKV_MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
 
 
 def engines(setting: Setting) -> list[EngineConfig]:
     """One, for the logits that are looked at."""
-    return [EngineConfig(model=setting.model or "tiny", num_blocks=8, max_num_seqs=8, device=str(setting.device))]
+    return [setting.engine(setting.model or "tiny", num_seqs=8, tokens=PROMPT_LEN + STEPS, dtype="float32")]
 
 
 def reproduce(setting: Setting) -> PostReport:
@@ -87,11 +87,11 @@ def load_section(about: Mapping[str, Any]) -> Section:
 
 def real_logits(setting: Setting, config: EngineConfig) -> Tensor:
     """Logits [N, V] of prefills and a few greedy decode steps."""
-    model = load_model(config.model, device=setting.device)
+    model = setting.load(config)
     stage = setting.stages[STAGE](
         model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs
     )
-    prompts = random_prompts(model, config.max_num_seqs, prompt_len=8, seed=SEED)
+    prompts = random_prompts(model, config.max_num_seqs, prompt_len=PROMPT_LEN, seed=SEED)
     seqs = [Sequence(prompt, SamplingParams(max_tokens=STEPS)) for prompt in prompts]
     logits = [torch.stack([stage.prefill(seq) for seq in seqs])]
     for _ in range(STEPS - 1):

@@ -33,7 +33,7 @@ def reproduce(setting: Setting) -> PostReport:
     setting.say("timestamps of a few requests")
     times_section = times.section(setting)
     setting.say("rates of this machine")
-    machine = measure_machine(setting.device, getattr(torch, host.dtype(setting)))
+    machine = measure_machine(setting.device, getattr(torch, setting.dtype))
     host_section = host.section(setting, machine)
     arguments = {
         "models": [config.model for config in host.engines(setting)],
@@ -89,6 +89,7 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
         gaps[in_flight] = max(gap for request in requests for gap in request.gaps)
         rows.append([in_flight, steps, gaps[in_flight], max(request.latency for request in requests), waited])
     factor = about["latency_factor_two_in_flight"]
+    titles = {"batches_in_flight": "batches in flight", "overlaps": "what overlaps"}
     return Section(
         "What two batches in flight cost",
         [
@@ -113,20 +114,9 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
                 ["batches in flight", "steps in all", "token to token", "a request, first to last", "requests queued"],
                 rows,
             ),
-            Grid(
-                "The post's executors",
-                ["executor", "batches in flight", "what overlaps", "throughput"],
-                [
-                    [row.executor, row.batches_in_flight, _text(row.overlaps), row.throughput]
-                    for row in post_table("003", "executors").itertuples()
-                ],
-            ),
+            Grid.of("The post's executors", post_table("003", "executors").rename(columns=titles)),
         ],
     )  # fmt: skip
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None  # pandas reads an empty field as NaN
 
 
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import torch
-
 from roseinfer.engine.config import EngineConfig
-from roseinfer.models import load_model
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.stage import Stage
 
@@ -19,7 +16,6 @@ from .timed_model import HostShare, host_shares, most_gain
 DENSE = "s04"
 BATCH, PROMPT_LEN = 8, 32
 STEPS, QUICK_STEPS = 20, 8
-BLOCK_SIZE = 64
 CPU_MODELS = ("tiny", "random:gpt2")
 GPU_MODELS = ("random:gpt2", "random:qwen2.5-7b")
 
@@ -39,14 +35,7 @@ def left_out(setting: Setting) -> list[NotRun]:
 
 
 def _configs(setting: Setting) -> list[EngineConfig]:
-    blocks = BATCH * -(-(PROMPT_LEN + STEPS + 2) // BLOCK_SIZE)
-    return [
-        EngineConfig(
-            model=model, num_blocks=blocks, block_size=BLOCK_SIZE, max_num_seqs=BATCH,
-            dtype=dtype(setting), device=str(setting.device),
-        )
-        for model in _models(setting)
-    ]  # fmt: skip
+    return [setting.engine(model, BATCH, PROMPT_LEN + STEPS + 2) for model in _models(setting)]
 
 
 def _models(setting: Setting) -> tuple[str, ...]:
@@ -58,10 +47,6 @@ def _models(setting: Setting) -> tuple[str, ...]:
 def _fits(config: EngineConfig) -> bool:
     fit = config.sizes().fit()
     return fit is None or fit[0] >= 0  # None: a device that is not here, in a dry run
-
-
-def dtype(setting: Setting) -> str:
-    return "float16" if setting.on_gpu else "float32"
 
 
 def stages(setting: Setting) -> list[type[Stage]]:
@@ -127,7 +112,7 @@ def _bound(step: float, host: float) -> tuple[str, str]:
 
 def measure(setting: Setting, config: EngineConfig, machine: Machine) -> tuple[list[HostShare], float]:
     """The host's share of each stage's step, and the floor of the middle step in seconds."""
-    model = load_model(config.model, config.device, getattr(torch, config.dtype))
+    model = setting.load(config)
     steps = QUICK_STEPS if setting.quick else STEPS
     shares = host_shares(stages(setting), model, config, prompt_len=PROMPT_LEN, steps=steps)
     context_lens = [PROMPT_LEN + 2 + steps // 2] * BATCH

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 from statistics import mean
 
-import torch
-
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.engine.config import EngineConfig
-from roseinfer.models import load_model
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_table
@@ -31,9 +28,7 @@ FIELD_NAMES = {
 
 
 def engine(setting: Setting) -> EngineConfig:
-    return EngineConfig(
-        model=setting.model or "tiny", num_blocks=PLACES, max_num_seqs=PLACES, device=str(setting.device)
-    )
+    return setting.engine(setting.model or "tiny", PLACES, PROMPT_LEN + TOKENS, dtype="float32")
 
 
 def section(setting: Setting) -> Section:
@@ -82,7 +77,7 @@ def section(setting: Setting) -> Section:
 def run(setting: Setting) -> list[RequestTimes]:
     """Timestamps of more requests than the stage has places."""
     config = engine(setting)
-    model = load_model(config.model, config.device, getattr(torch, config.dtype))
+    model = setting.load(config)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     stage = build_stage(setting.stages[STAGE], TimedModel(model), config)

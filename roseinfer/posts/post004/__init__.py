@@ -5,7 +5,6 @@ Before: block tables built anew on every step (stage 05). After: a sequence's ro
 
 from __future__ import annotations
 
-from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.engine.config import EngineConfig
 
 from ..data import post_facts
@@ -13,19 +12,13 @@ from ..posted_command import arguments_here, command_line, parsed
 from ..report.content import NotRun, PostReport
 from ..report.setting import Setting
 from . import tables
-from .run import AFTER, BEFORE, Measured, arguments, dtype_of, measure
+from .run import AFTER, BEFORE, Measured, arguments, measure
 
 
 def engines(setting: Setting) -> list[EngineConfig]:
     """One: both stages have the same sizes."""
     args = parsed(arguments(setting))
-    blocks = -(-(args.max_new_tokens + 1) // BLOCK_SIZE)
-    return [
-        EngineConfig(
-            model=args.hf_model_id, num_blocks=args.num_requests * blocks, block_size=BLOCK_SIZE,
-            max_num_seqs=args.num_requests, dtype=dtype_of(setting), device=str(setting.device),
-        )
-    ]  # fmt: skip
+    return [setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens + 1)]
 
 
 def reproduce(setting: Setting) -> PostReport:
@@ -39,7 +32,7 @@ def reproduce(setting: Setting) -> PostReport:
         tables.signature(),
     ]
     arguments = {
-        "model": m.args.hf_model_id, "dtype": dtype_of(setting), "before": m.stages[BEFORE].name,
+        "model": m.args.hf_model_id, "dtype": setting.dtype, "before": m.stages[BEFORE].name,
         "after": m.stages[AFTER].name, "num_requests": m.args.num_requests, "max_new_tokens": m.args.max_new_tokens,
         "warmup_runs": m.args.warmup_runs, "repeat_runs": m.args.repeat_runs,
     }  # fmt: skip

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, replace
 
-import torch
-
 from roseinfer.bench.contenders import BLOCK_SIZE
-from roseinfer.bench.scheduler import ServerRun, Workload, serve
+from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.table_steps import table_steps
-from roseinfer.benchmark_scheduler import workload
-from roseinfer.models import Model, load_model
+from roseinfer.models import Model
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model
 from roseinfer.stage import Stage
 
 from ..data import post_facts
-from ..posted_command import arguments_here, parsed
+from ..posted_command import PostedCommand, arguments_here
 from ..report.setting import Setting
 
 BEFORE, AFTER = "before", "after"
@@ -26,16 +22,12 @@ CPU_TOKENS = BLOCK_SIZE + 8  # enough for every sequence to cross a block's edge
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(PostedCommand):
     """stages and runs under BEFORE and AFTER. rows: of a counted run of AFTER, rows built by each decode step.
 
     post_rows: of both, for the post's own sizes, without a model.
     """
 
-    argv: list[str]
-    args: argparse.Namespace
-    model: Model
-    work: Workload
     stages: dict[str, type[Stage]]
     runs: dict[str, list[ServerRun]]
     rows: list[int]
@@ -55,10 +47,6 @@ def arguments(setting: Setting) -> list[str]:
     return arguments_here("004", changes)
 
 
-def dtype_of(setting: Setting) -> str:
-    return "float16" if setting.on_gpu else "float32"
-
-
 def pair(setting: Setting) -> dict[str, type[Stage]]:
     """Stages 05 and 06. On a GPU both with stage 07's kernel, as the post's had one; on a CPU its interpreter's times
     would say nothing."""
@@ -70,18 +58,15 @@ def pair(setting: Setting) -> dict[str, type[Stage]]:
 
 
 def measure(setting: Setting) -> Measured:
-    argv = arguments(setting)
-    args = parsed(argv)
-    setting.say(f"loading {args.hf_model_id}")
-    model = load_model(args.hf_model_id, device=setting.device, dtype=getattr(torch, dtype_of(setting)))
-    work = workload(args, args.hf_model_id, model)
+    command = PostedCommand.load(setting, arguments(setting))
+    args = command.args
     stages = pair(setting)
     rows: list[int] = []
     runs: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
     for number in range(-args.warmup_runs, args.repeat_runs):
         setting.say(f"{'warm-up' if number < 0 else f'run {number + 1} of {args.repeat_runs}'}: both, in turn")
         for when in (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE):
-            run, _ = serve(args.mode, stages[when], model, work, args.max_batch_size)
+            run, _ = command.serve(stages[when])
             if number >= 0:
                 runs[when].append(run)
     setting.say("counting the rows that each step builds")
@@ -89,8 +74,8 @@ def measure(setting: Setting) -> Measured:
     def count(stage: Stage) -> None:
         rows.append(stage.rows_built - sum(rows))
 
-    serve(args.mode, stages[AFTER], model, work, args.max_batch_size, after_step=count)
-    return Measured(argv, args, model, work, stages, runs, rows, post_rows(setting))
+    command.serve(stages[AFTER], after_step=count)
+    return Measured(**vars(command), stages=stages, runs=runs, rows=rows, post_rows=post_rows(setting))
 
 
 def post_rows(setting: Setting) -> dict[str, list[int]]:

@@ -12,15 +12,14 @@ from roseinfer.bench.scheduler import Stat, summarize
 from roseinfer.bench.scheduler.definitions import METRICS
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.models.load import shape_of
-from roseinfer.profiling import decode_floor, measure_machine
 
 from ..data import post_facts, post_table
-from ..posted_command import command_line
 from ..report.content import Fact, Grid, Image, Section, Time, judge
 from ..report.setting import Setting
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
 POST = "004"
+COUNTED = ["step", "stage", "rows built", "copies", "stacks", "table bytes"]
 COLOURS = {BEFORE: "#D55E00", AFTER: "#0072B2"}  # told apart by colour-blind readers too
 
 
@@ -45,7 +44,6 @@ def summary(m: Measured) -> Section:
               m.runs[AFTER][0].completion_tokens, rule=args.num_requests * args.max_new_tokens,
               why=f"{args.max_new_tokens} tokens each were asked for"),
     ]  # fmt: skip
-    commands = [command_line([*m.argv, "--stage", stage.name.split("_")[0]]) for stage in m.stages.values()]
     return Section(
         "The summary",
         text=(
@@ -53,7 +51,7 @@ def summary(m: Measured) -> Section:
             "process, so that a slow minute of the machine hits both alike.",
             "The floor reads every step's weights and cached tokens once and does nothing else.",
         ),
-        code="\n".join(commands),
+        code=m.lines(*(stage.name.split("_")[0] for stage in m.stages.values())),
         facts=judged,
         times=times,
         grids=[changes(m, stats)],
@@ -67,8 +65,8 @@ def figure(stat: Stat, kind: str) -> float:
 
 def summary_floors(m: Measured) -> dict[str, float]:
     """Of the figures that decoding alone decides, in the post's units."""
-    machine, run = measure_machine(m.model.device, m.model.dtype), m.runs[AFTER][0]
-    seconds = sum(decode_floor(m.model.config, s.context_lens, m.model.dtype, machine).seconds for s in run.steps)
+    run = m.runs[AFTER][0]
+    seconds = m.floor_seconds(run)
     return {
         "Decode time": seconds,
         "Throughput(completion,decode)": run.completion_tokens / seconds,
@@ -189,8 +187,7 @@ def price(setting: Setting, m: Measured) -> Section:
             "would need neither the rows of the other layers nor the cache; lesson 06 measures that.",
         ),
         times=times,
-        grids=[Grid("Counted", ("step", "stage", "rows built", "copies", "stacks", "bytes of the tables"),
-                    table[["step", "stage", "rows built", "copies", "stacks", "table bytes"]].values.tolist())],
+        grids=[Grid.of("Counted", table[COUNTED])],
     )  # fmt: skip
 
 

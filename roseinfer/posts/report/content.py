@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EQUAL, EXPLAINED, DIFFERENT = "equal", "explained", "different"
 Exact = int | float | str
@@ -75,6 +79,21 @@ class Grid:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Exact | None]]
+
+    @classmethod
+    def of(cls, title: str, frame: pd.DataFrame) -> Grid:
+        """A frame's columns and rows. What it lacks (NaN) is None."""
+        return cls(title, list(frame.columns), frame.astype(object).where(frame.notna(), None).to_numpy().tolist())
+
+    @classmethod
+    def of_runs(cls, title: str, what: str, runs: Mapping[str, Sequence[float]], decimals: int) -> Grid:
+        """Median, least and most of each row's figures; a row without any is left out."""
+        rows = [
+            (name, len(figures), *(round(of(figures), decimals) for of in (median, min, max)))
+            for name, figures in runs.items()
+            if figures
+        ]
+        return cls(title, (what, "runs", "median", "least", "most"), rows)
 
 
 @dataclass(frozen=True)
