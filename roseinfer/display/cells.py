@@ -70,10 +70,9 @@ class Cells:
     def _lines(self, texts: Sequence[str], widths: Sequence[int], below: bool = True) -> list[str]:
         """A row. below: cells of fewer lines than others have their empty ones below."""
         folded = [fold(text, size) for text, size in zip(texts, widths, strict=True)]
-        height = max(map(len, folded), default=1)
+        height = max(map(len, folded))
         whole = [f + [""] * (height - len(f)) if below else [""] * (height - len(f)) + f for f in folded]
-        lines = [GAP.join(map(aligned, line, widths, self.right)).rstrip() for line in zip(*whole, strict=True)]
-        return lines or [""]
+        return [GAP.join(map(aligned, line, widths, self.right)).rstrip() for line in zip(*whole, strict=True)]
 
     def markdown(self, bold: str = "") -> str:
         """GitHub's table, or its head and "(no rows)". bold: the text of cells that are to stand out."""

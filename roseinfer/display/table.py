@@ -34,8 +34,8 @@ class Table(Facts):
         return facts if isinstance(facts, cls) else cls(**vars(facts))
 
     def __repr__(self) -> str:
-        cells = self.cells(self.exact, self.exact_rows).text()
-        return f"{self.title}\n{cells}" if self.title else cells
+        cells = self.cells(self.exact, self.exact_rows).text() if self.exact else ""
+        return "\n".join(filter(None, (self.title, cells)))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self.to_html()}

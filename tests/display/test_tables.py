@@ -66,6 +66,11 @@ def test_rows_can_be_live_too():
     assert "s02" in table.to_html()
 
 
+def test_a_table_of_times_alone_has_its_title_as_text():
+    table = Table(DF, exact=[], live=["ms"], title="Times")
+    assert repr(table) == "Times" and "12.500" in table.to_html()
+
+
 def test_an_empty_table_says_so():
     assert repr(Table(DF.head(0), exact=["stage"])).splitlines() == ["stage", "-----", "(no rows)"]
 
