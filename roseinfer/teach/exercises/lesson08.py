@@ -211,15 +211,7 @@ def _check_torn_prefill(stage_class: Any, model: Model) -> None:
     for failing in (0, 1):
         stage = stage_class(model, num_blocks=8)
         seq, write_prompt = Sequence([5, 6, 7], SamplingParams()), stage.write_prompt
-
-        def fail(
-            seq: Sequence, layer: int, k: Tensor, v: Tensor, failing: int = failing, write: Any = write_prompt
-        ) -> None:
-            if layer == failing:
-                raise MemoryError
-            write(seq, layer, k, v)
-
-        stage.write_prompt = fail
+        stage.write_prompt = _failing(write_prompt, failing)
         try:
             stage.prefill(seq)
         except MemoryError:
