@@ -73,7 +73,7 @@ class LadderResult:
         cells = self._view.cells([name for name in self.frame.columns if name not in left_out])
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        return f"{title}\n{table}\n{textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+        return f"{title}\n{table}\n\n{textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
 
     @property
     def title(self) -> str:
