@@ -20,8 +20,8 @@ NO_ROWS = "(no rows)"
 LEFT, RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
-# An underscore inside a word starts no emphasis; an ampersand is one unless it looks like an entity.
-SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_|_\b|&(?=#?\w+;)")
+# Underscores inside a word start no emphasis; an ampersand is one unless it looks like an entity.
+SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_+|_+\b|&(?=#?\w+;)")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def are_numbers(values: Sequence[Any]) -> bool:
 def markdown_text(text: str) -> str:
     """Plain text so that Markdown shows it as it is; code between backticks stays code. Fit for a table's cell too."""
     parts = CODE_SPAN.split(text)
-    parts[::2] = [SPECIAL.sub(lambda found: f"\\{found[0]}", part) for part in parts[::2]]
+    parts[::2] = [SPECIAL.sub(lambda found: re.sub("(.)", r"\\\1", found[0]), part) for part in parts[::2]]
     parts[1::2] = [part.replace("|", r"\|") for part in parts[1::2]]
     return "".join(parts).replace("\n", "<br>")
 

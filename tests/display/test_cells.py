@@ -60,6 +60,7 @@ def test_markdown_shows_text_as_it_is():
     assert markdown_text("a_b *c* [d] $e$ ~~f~~ &amp; & g_ _h `i|_*j`") == (
         r"a_b \*c\* \[d\] \$e\$ \~\~f\~\~ \&amp; & g\_ \_h `i\|_*j`"
     )
+    assert markdown_text("aten::__or__ a__b") == r"aten::\_\_or\_\_ a__b"
     assert markdown_text("an odd ` and\na line") == r"an odd \` and<br>a line"
 
 

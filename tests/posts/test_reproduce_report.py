@@ -12,10 +12,13 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.cli import reproduce
+from roseinfer.display.cells import Cells
 from roseinfer.engine.config import EngineConfig
 from roseinfer.models.load import ModelLoadError
 from roseinfer.posts.report import Fact, Grid, Image, NotRun, PostReport, Section, Time, judge
@@ -209,6 +212,14 @@ def test_the_page_shows_text_as_it_is(page):
     assert ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for :"] in page.rows
     assert {tag for tag, _ in page.elements}.isdisjoint({"rows", "small", "spans"})
     assert "<p>(no rows)</p>" in to_page(MARKDOWN, "", IMAGES)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text("ab_*~$|[]<>&;#\\! .()1-+:/'\"=^", min_size=1).map(str.strip).filter(bool))
+def test_no_text_is_taken_for_markdown(text):
+    shown = Page(to_page(f"{paragraph(text)}\n\n{Cells.of(['text'], [(text,)]).markdown()}\n", ""))
+    assert shown.rows == [["text"], [text]]
+    assert {tag for tag, _ in shown.elements}.isdisjoint({"em", "strong", "a", "code", "dl", "h1", "pre", "del", "hr"})
 
 
 def test_verdicts_are_words_with_a_class(page):

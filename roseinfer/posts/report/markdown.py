@@ -13,6 +13,7 @@ from .content import DIFFERENT, EQUAL, EXPLAINED, PostReport, Section
 from .tables import different_table, facts_table, grid_table, not_run_table, times_table
 
 BLOCK_START = re.compile(r"^(\s*(?=[#>+-])|\s*\d+(?=[.)]))")  # of a heading, a quotation, a list
+PICTURE = "Picture, in the HTML page: "  # GitHub shows none that lies inside the text
 VERDICTS_CLAUSE = (
     "Equal: as in the post. Explained: not as in the post, but just what the named difference (a version, a size) "
     "makes of it. Different: neither."
@@ -72,8 +73,8 @@ def _section(section: Section) -> Iterator[str]:
         yield from titled("Times", times_table(section.times))
     for grid in section.grids:
         yield from titled(grid.title, grid_table(grid))
-    for image in section.images:  # GitHub shows none that lies inside the text
-        yield f"*Picture, in the HTML page: {markdown_text(image.alt)}*"
+    for image in section.images:
+        yield f"*{PICTURE}{markdown_text(image.alt)}*"
 
 
 def _not_run(report: PostReport) -> Iterator[str]:

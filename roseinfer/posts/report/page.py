@@ -12,6 +12,7 @@ from typing import Any
 import mistune
 
 from .content import DIFFERENT, EQUAL, EXPLAINED, Image
+from .markdown import PICTURE
 
 FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
 TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")
@@ -66,7 +67,9 @@ class PageRenderer(mistune.HTMLRenderer):
         return _tally(*map(int, tally.groups())) if tally else super().paragraph(text)
 
     def emphasis(self, text: str) -> str:
-        """What is emphasized in a report's Markdown is the line that stands for an image."""
+        """The line that stands for an image, and nothing else that a report emphasizes."""
+        if not text.startswith(PICTURE):
+            return super().emphasis(text)
         image = next(self._images)
         data = base64.b64encode(image.png).decode("ascii")
         return f'<img alt="{escape(image.alt)}" src="data:image/png;base64,{data}">'
