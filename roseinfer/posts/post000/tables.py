@@ -205,7 +205,7 @@ def arithmetic(m: Measured) -> Section:
         "gather_after": one_longest.gather_ops(),
     }  # fmt: skip
     facts = [
-        judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0), rule=int(n), why="")
+        judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0))
         for table, counts in posted.items()
         for op, n in counts.items()
     ]

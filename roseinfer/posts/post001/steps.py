@@ -151,7 +151,7 @@ def gather(m: Measurements) -> Section:
             "grow with the batch and with the length.",
         ],
         facts=[
-            judge(what, example["scalar_reads"], reads, rule=example["scalar_reads"], why=rule),
+            judge(what, example["scalar_reads"], reads, why=rule),
             *(_indexing_calls(batch, theirs, ours) for batch in m.batches),
         ],
         grids=[

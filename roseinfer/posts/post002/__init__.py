@@ -51,7 +51,7 @@ def reproduce(setting: Setting) -> PostReport:
 
 def load_section(about: Mapping[str, Any]) -> Section:
     slots, tokens = about["decode_batch_size"], about["num_blocks"] * about["block_size"]
-    requests, columns = about["num_requests"], about["block_table_columns"]
+    requests, columns, seq_length = about["num_requests"], about["block_table_columns"], about["seq_length"]
     return Section(
         "The load test and the pool",
         [
@@ -62,14 +62,9 @@ def load_section(about: Mapping[str, Any]) -> Section:
             "requests only. The post does not say how long its requests are.",
         ],
         facts=[
-            judge(
-                "requests in all",
-                requests, about["requests_per_second"] * about["seconds"], rule=requests, why="rate x seconds",
-            ),
-            judge(
-                "columns of a block table in the warm-up",
-                columns, about["seq_length"] // about["block_size"], rule=columns, why="seq_length / block_size",
-            ),
+            judge("requests in all", requests, about["requests_per_second"] * about["seconds"], why="rate x seconds"),
+            judge("columns of a block table in the warm-up", columns, seq_length // about["block_size"],
+                  why="seq_length / block_size"),
         ],
         grids=[
             Grid(
@@ -78,7 +73,7 @@ def load_section(about: Mapping[str, Any]) -> Section:
                 [
                     ["tokens", tokens],
                     [f"tokens a request, {slots} running", tokens // slots],
-                    [f"requests of {about['seq_length']:,} tokens", tokens // about["seq_length"]],
+                    [f"requests of {seq_length:,} tokens", tokens // seq_length],
                 ],
             )
         ],
@@ -113,7 +108,7 @@ def qkv_section(about: Mapping[str, Any], setting: Setting) -> Section:
             "gate and up as well, so there is no stage before it to race against.",
         ],
         facts=[
-            judge(f"products for q, k and v in a layer, {spec}", fused, qkv, rule=fused, why="joined weights")
+            judge(f"products for q, k and v in a layer, {spec}", fused, qkv, why="joined weights")
             for spec, (qkv, _) in counts.items()
         ],
         grids=[

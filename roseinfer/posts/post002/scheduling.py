@@ -58,7 +58,7 @@ def order_section(about: Mapping[str, Any]) -> Section:
         facts=[
             judge(
                 "fewer steps, wherever lengths differ: first come or longest first",
-                claimed, here, rule=claimed, why="the post's order",
+                claimed, here, why="the post's order",
             )
         ],
         times=[

@@ -66,7 +66,7 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
         facts=[
             judge(
                 "operations to bytes, from the post's two rates",
-                printed, f"{ratio:.0f}:1", rule=printed, why="operations a second over bytes a second",
+                printed, f"{ratio:.0f}:1", why="operations a second over bytes a second",
             )
         ],
         times=[Time("operations for each byte read", "FLOP/byte", ratio, list(ratios.values())[-1])],

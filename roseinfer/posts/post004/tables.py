@@ -14,7 +14,7 @@ from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.models.load import shape_of
 
 from ..data import post_facts, post_table
-from ..report.content import Fact, Grid, Image, Section, Time, judge
+from ..report.content import Grid, Image, Section, Time, judge
 from ..report.setting import Setting
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
@@ -98,10 +98,10 @@ def rebuilds(m: Measured) -> Section:
     edges = steps // facts["block_size"]
     after, before = m.post_rows[AFTER], m.post_rows[BEFORE]
     judged = [
-        _same("rows built, before, all steps", steps * all_rows, sum(before)),
-        _same("rows built, after, all steps", (1 + edges) * all_rows, sum(after)),
-        _same("steps that build no row, after", steps - 1 - edges, after.count(0)),
-        _same("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:])),
+        judge("rows built, before, all steps", steps * all_rows, sum(before)),
+        judge("rows built, after, all steps", (1 + edges) * all_rows, sum(after)),
+        judge("steps that build no row, after", steps - 1 - edges, after.count(0)),
+        judge("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:])),
     ]
     ours = m.args.num_requests * m.model.config.num_layers
     own_edges = (m.work.prompt_lens[0] + len(m.rows) - 1) // BLOCK_SIZE
@@ -126,10 +126,6 @@ def rebuilds(m: Measured) -> Section:
         images=[draw_rows(m.post_rows)],
         samples={"post_rows": m.post_rows, "rows": m.rows},
     )
-
-
-def _same(what: str, reckoned: int, counted: int) -> Fact:
-    return judge(what, reckoned, counted, rule=reckoned, why="")
 
 
 def sizes(m: Measured, edges: int) -> str:
@@ -200,7 +196,7 @@ def definitions(m: Measured) -> Section:
         rate = theirs.loc[f"Throughput(completion,{throughput})"]
         for when in (BEFORE, AFTER):
             counted = round(rate[f"{when}_p50"] * theirs.loc[time, f"{when}_p50"])
-            judged.append(_same(f"tokens in the post's {throughput} throughput, {when}", tokens, counted))
+            judged.append(judge(f"tokens in the post's {throughput} throughput, {when}", tokens, counted))
     ours = m.runs[AFTER][0]
     printed = {name: text for name, text in METRICS.items() if name in {*theirs.index, "p50/mean"}}
     printed = {"Decode time": METRICS["Elapsed (decode/run)"], **printed}

@@ -32,17 +32,19 @@ class Fact:
     why: str = ""
 
 
-def judge(what: str, post: Exact, here: Exact, *, rule: Exact, why: str) -> Fact:
+def judge(what: str, post: Exact, here: Exact, *, rule: Exact | None = None, why: str = "") -> Fact:
     """`here` beside the post's value.
 
-    rule: what must come out here, reckoned from what is known to differ (versions, sizes); why: that difference, in a
-    few words. Equal to the post's is EQUAL, and needs no why; equal to the rule is EXPLAINED; else DIFFERENT.
+    rule: what must come out here, reckoned from what is known to differ (versions, sizes), the post's value if None;
+    why: the rule in a few words. Equal to the post's is EQUAL, and shows no why; equal to the rule is EXPLAINED; else
+    DIFFERENT.
     """
+    rule = post if rule is None else rule
     if here == post:
         return Fact(what, post, here, EQUAL)
     if here == rule:
         return Fact(what, post, here, EXPLAINED, why)
-    return Fact(what, post, here, DIFFERENT, f"not explained: the rule ({why}) gives {rule}")
+    return Fact(what, post, here, DIFFERENT, f"not explained: the rule {f'({why}) ' if why else ''}gives {rule}")
 
 
 @dataclass(frozen=True)
