@@ -40,8 +40,8 @@ class LadderResult:
     """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
 
     rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
-    raw runs behind them (see runner.measure). floor: of one decode step at the middle context. not_run: who was left
-    out or failed, and why.
+    raw runs behind them (see interleave.measure). floor: of one decode step at the middle context. not_run: who was
+    left out or failed, and why.
     """
 
     arguments: dict[str, Any]

@@ -24,14 +24,14 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Call:
+class StageCall:
     """names: one, or those of a decode. tokens: a prefill's prompt, or the one token that a decode goes on with."""
 
     kind: Literal["prefill", "decode", "free"]
     names: tuple[str, ...]
     tokens: tuple[int, ...] = ()
 
-    def simpler(self) -> Iterator[Call]:
+    def simpler(self) -> Iterator[StageCall]:
         if len(self.names) > 1:
             for name in self.names:
                 yield replace(self, names=tuple(other for other in self.names if other != name))
@@ -49,7 +49,7 @@ class Case:
     """A schedule on the model of that name in small_models.MAKERS."""
 
     model: str
-    calls: tuple[Call, ...]
+    calls: tuple[StageCall, ...]
 
     def simpler(self) -> Iterator[Case]:
         if self.model != SMALL[0]:
@@ -79,11 +79,11 @@ def random_case(seed: int) -> Case:
     return Case(rng.choice(SMALL), tuple(_random_call(rng) for _ in range(NUM_CALLS)))
 
 
-def _random_call(rng: Random) -> Call:
+def _random_call(rng: Random) -> StageCall:
     kind = rng.choices(("prefill", "decode", "free"), weights=(5, 4, 1))[0]  # few frees: the pool is to run short
     names = rng.sample(NAMES, k=rng.randint(1, len(NAMES)) if kind == "decode" else 1)
     num_tokens = {"prefill": rng.randint(1, 11), "decode": 1, "free": 0}[kind]
-    return Call(kind, tuple(names), tuple(rng.randrange(97) for _ in range(num_tokens)))
+    return StageCall(kind, tuple(names), tuple(rng.randrange(97) for _ in range(num_tokens)))
 
 
 def random_schedules(stage_class: type[Stage], device: str) -> None:
@@ -129,7 +129,7 @@ class Play:
             model_of(model, device), num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)
         )
 
-    def take(self, call: Call) -> None:
+    def take(self, call: StageCall) -> None:
         live = [name for name in call.names if name in self.live]
         if call.kind == "prefill" and not live:
             self.prefill(*call.names, call.tokens)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from roseinfer.blocks import BlockTables, OutOfBlocks
 from roseinfer.contract import PROMISES, bytes_held, check_promises
 from roseinfer.contract.broken_promises import require_one_owner
-from roseinfer.contract.schedule_search import Call, Case
+from roseinfer.contract.schedule_search import Case, StageCall
 from roseinfer.contract.time_limit import TookTooLong, time_limit
 from roseinfer.stage import Stage
 from roseinfer.teach import contract
@@ -398,7 +398,7 @@ def test_bytes_held_counts_each_storage_once(small):
 
 
 def test_a_case_tells_its_calls_in_order_and_renamed():
-    calls = Call("prefill", ("D",), (1, 2)), Call("decode", ("D", "B"), (3,)), Call("free", ("D",))
+    calls = StageCall("prefill", ("D",), (1, 2)), StageCall("decode", ("D", "B"), (3,)), StageCall("free", ("D",))
     assert str(Case("gpt2", calls).renamed()) == (
         "model gpt2, 9 blocks of 4 tokens; prefill A, a prompt of 2 tokens; decode A, B; free A"
     )

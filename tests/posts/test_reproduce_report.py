@@ -233,6 +233,12 @@ def test_verdicts_are_words_with_a_class(page):
     assert [li["class"] for li in none.all("li") if "class" in li] == ["equal", "explained", "different none"]
 
 
+def test_tables_have_names(page):
+    assert [region["aria-label"] for region in page.all("div") if "aria-label" in region] == [
+        "What is different", "Exact facts", "Times", "Times", "Nothing", "Rows", "Exact facts", "Table",
+    ]  # fmt: skip
+
+
 def test_every_part_is_linked_to(page):
     targets = [a["href"].removeprefix("#") for a in page.all("a")]
     assert targets == [heading["id"] for heading in page.all("h2")] and len(set(targets)) == 9

@@ -16,6 +16,7 @@ from .markdown import PICTURE
 
 FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
 TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")
+TITLE, NO_TITLE = re.compile("<strong>(.*)</strong>"), "Table"  # the bold line before a table is its name
 VERDICT = re.compile(rf"(?:<strong>)?({EQUAL}|{EXPLAINED}|{DIFFERENT})(?:</strong>)?")
 SHARE = re.compile(r"([\d.]+)%")
 # The browser itself refuses whatever would be fetched.
@@ -54,7 +55,7 @@ class PageRenderer(mistune.HTMLRenderer):
         super().__init__()
         self.parts: list[str] = []
         self._images = iter(images)
-        self._title = ""  # the bold line that stands before a table is its name
+        self._title = NO_TITLE
 
     def heading(self, text: str, level: int, **attributes: Any) -> str:
         if level != 2:
@@ -63,8 +64,11 @@ class PageRenderer(mistune.HTMLRenderer):
         return f'<h2 id="part-{len(self.parts)}">{text}</h2>\n'
 
     def paragraph(self, text: str) -> str:
-        tally = TALLY.fullmatch(text)
-        return _tally(*map(int, tally.groups())) if tally else super().paragraph(text)
+        if tally := TALLY.fullmatch(text):
+            return _tally(*map(int, tally.groups()))
+        if title := TITLE.fullmatch(text):
+            self._title = re.sub("<.*?>", "", title[1])
+        return super().paragraph(text)
 
     def emphasis(self, text: str) -> str:
         """The line that stands for an image, and nothing else that a report emphasizes."""
@@ -73,10 +77,6 @@ class PageRenderer(mistune.HTMLRenderer):
         image = next(self._images)
         data = base64.b64encode(image.png).decode("ascii")
         return f'<img alt="{escape(image.alt)}" src="data:image/png;base64,{data}">'
-
-    def strong(self, text: str) -> str:
-        self._title = re.sub("<.*?>", "", text)
-        return super().strong(text)
 
     def list(self, text: str, ordered: bool, **attributes: Any) -> str:
         return f"<dl>{text}</dl>\n"
@@ -89,16 +89,16 @@ class PageRenderer(mistune.HTMLRenderer):
         return html if html == "<br>" else super().inline_html(html)
 
     def codespan(self, text: str) -> str:
-        return f"<code>{_code(text.replace(chr(92) + '|', '|'))}</code>"  # a table's cell has it escaped
+        code = text.replace(r"\|", "|")  # as a table's cell has it
+        return f"<code>{_code(code)}</code>"
 
     def block_code(self, code: str, info: str | None = None) -> str:
         return f'<pre tabindex="0"><code>{_code(code.rstrip())}</code></pre>\n'
 
     def table(self, text: str) -> str:
         """What is wider than the page is scrolled, with the keyboard too."""
-        return (
-            f'<div class="scroll" role="region" tabindex="0" aria-label="{self._title}"><table>{text}</table></div>\n'
-        )
+        title, self._title = self._title, NO_TITLE
+        return f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table>{text}</table></div>\n'
 
     def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
         kind = f' class="{"number" if align else "text"}"'
