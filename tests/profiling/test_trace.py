@@ -393,7 +393,7 @@ def test_timeline_leaves_gaps_where_no_span_is(two_steps_on_a_gpu):
     assert extents == [pytest.approx((0.01, 0.04)), pytest.approx((0.04, 0.09))]  # of 0..0.1
 
 
-def test_timeline_shows_a_picture_and_a_text_free_of_times(live, two_steps_on_a_gpu):
+def test_timeline_shows_a_picture_and_a_contract_free_of_times(live, two_steps_on_a_gpu):
     bundle, metadata = live.timeline()._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG")
     assert bundle["text/plain"] == live.timeline()._repr_mimebundle_()[0]["text/plain"]

@@ -92,7 +92,7 @@ def _stays(schedule: Schedule) -> list[tuple[int, int]]:
     return [(block, number) for number in range(len(schedule.steps)) for block in schedule.taken(number)]
 
 
-def test_text_plain_is_the_whole_exact_text(schedule):
+def test_text_plain_is_the_whole_contract(schedule):
     view = teach.block_view(schedule)
     bundle = view._repr_mimebundle_(include=None, exclude=None)
     assert bundle["text/plain"] == CONTRACT.format(stage="s01_naive_cat")
