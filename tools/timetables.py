@@ -1,6 +1,6 @@
-"""python -m tools.timetables: write the timetables of teaching/README.md from teaching/plans.toml.
+"""python -m tools.timetables: write the timetables of teaching/README.md from teaching/timetables.toml.
 
-A table stands between `<!-- plan: NAME -->` and `<!-- end -->`. Clock times start at 0:00 and include the breaks.
+A table stands between `<!-- timetable: NAME -->` and `<!-- end -->`. Clock times start at 0:00 and include the breaks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PLANS = ROOT / "teaching" / "plans.toml"
+TIMETABLES = ROOT / "teaching" / "timetables.toml"
 README = ROOT / "teaching" / "README.md"
-PLACE = re.compile(r"(<!-- plan: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- timetable: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Timetable:
     """minutes: what the day is said to take."""
 
     title: str
@@ -61,14 +61,14 @@ class Plan:
     parts: tuple[Part, ...]
 
 
-def load(path: Path = PLANS) -> dict[str, Plan]:
-    """Name -> plan. Raises ValueError or TypeError for a part with an unknown key, or of two kinds."""
-    return {name: _plan(**table) for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+def load(path: Path = TIMETABLES) -> dict[str, Timetable]:
+    """Name -> timetable. Raises ValueError or TypeError for a part with an unknown key, or of two kinds."""
+    return {name: _timetable(**table) for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items()}
 
 
-def _plan(title: str, minutes: int, part: list[dict[str, Any]]) -> Plan:
+def _timetable(title: str, minutes: int, part: list[dict[str, Any]]) -> Timetable:
     parts = ({**keys, "exercises": tuple(keys.get("exercises", ()))} for keys in part)
-    return Plan(title, minutes, tuple(Part(**keys) for keys in parts))
+    return Timetable(title, minutes, tuple(Part(**keys) for keys in parts))
 
 
 def notebook(lesson: str) -> Path:
@@ -85,11 +85,11 @@ def title_and_sections(lesson: str) -> tuple[str, list[str]]:
     return title, [text for level, text in below if level == 2]
 
 
-def render(plan: Plan) -> str:
+def render(timetable: Timetable) -> str:
     """A Markdown table, a row a part."""
     rows = ["| from | minutes | | section (minutes) |", "|---:|---:|---|---|"]
     clock = 0
-    for part in plan.parts:
+    for part in timetable.parts:
         rows.append(f"| {clock // 60}:{clock % 60:02} | {part.total} | {_name(part)} | {_details(part)} |")
         clock += part.total
     rows.append(f"| {clock // 60}:{clock % 60:02} | **{clock}** | end | |")
@@ -109,12 +109,12 @@ def _details(part: Part) -> str:
     return ", ".join(f"{name} ({minutes})" for name, minutes in pieces)
 
 
-def fill(text: str, plans: dict[str, Plan]) -> str:
-    """The text with each plan's table in its place. Raises ValueError when a plan and the places do not match."""
+def fill(text: str, timetables: dict[str, Timetable]) -> str:
+    """The text with the timetables in their places. Raises ValueError when one and the places do not match."""
     places = [name for _, name, _ in PLACE.findall(text)]
-    if sorted(places) != sorted(plans):
-        raise ValueError(f"text must have a place for each of {sorted(plans)}, it has {sorted(places)}")
-    return PLACE.sub(lambda match: f"{match[1]}{render(plans[match[2]])}\n{match[3]}", text)
+    if sorted(places) != sorted(timetables):
+        raise ValueError(f"text must have a place for each of {sorted(timetables)}, it has {sorted(places)}")
+    return PLACE.sub(lambda match: f"{match[1]}{render(timetables[match[2]])}\n{match[3]}", text)
 
 
 if __name__ == "__main__":

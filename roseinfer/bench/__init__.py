@@ -5,11 +5,11 @@
 """
 
 from .contenders import ContenderFailed
-from .interleave import Progress, Run, Stopwatch, measure
+from .interleave import Run, RunProgress, Stopwatch, measure
 from .ladder import ladder
 from .ladder_result import LadderResult
 from .token_check import TokensDiffer
 
 __all__ = [
-    "ContenderFailed", "LadderResult", "Progress", "Run", "Stopwatch", "TokensDiffer", "ladder", "measure",
+    "ContenderFailed", "LadderResult", "RunProgress", "Run", "Stopwatch", "TokensDiffer", "ladder", "measure",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ Contender = tuple[str, Callable[[OnStep], Run]]
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """Where a measurement stands. repeat: -1 while nothing is timed. tokens and seconds: decoding of this run."""
 
     phase: str
@@ -50,7 +50,7 @@ class Progress:
     runs_total: int = 0
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[RunProgress], None]
 
 
 class Stopwatch:
@@ -96,7 +96,7 @@ def measure(
         phase = "warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"
         first = repeat % len(contenders)
         for position, (name, run) in enumerate([*contenders[first:], *contenders[:first]]):
-            here = Progress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
+            here = RunProgress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
             result = run(partial(_report_step, report, here))
             runs_done += 1
             sample = _sample(name, repeat, position, result)
@@ -107,7 +107,7 @@ def measure(
     return samples
 
 
-def _report_step(report: OnProgress, here: Progress, tokens: int, seconds: float) -> None:
+def _report_step(report: OnProgress, here: RunProgress, tokens: int, seconds: float) -> None:
     report(replace(here, tokens=tokens, seconds=seconds))
 
 

@@ -16,7 +16,7 @@ from roseinfer.profiling import Floor, decode_floor, measure_machine
 from roseinfer.stage import Stage
 
 from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
-from .interleave import Clock, Contender, OnProgress, OnStep, Progress, Run, measure
+from .interleave import Clock, Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .token_check import Referee, TokensDiffer
@@ -70,7 +70,7 @@ def ladder(
         if entrant.name in not_run:
             continue
         if on_progress:
-            on_progress(Progress("counting ops", entrant.name))
+            on_progress(RunProgress("counting ops", entrant.name))
         counts[entrant.name] = entrant.counts(middle)
 
     samples = measure(contenders, repeats=repeats, warmup=int(not keep_going), on_progress=on_progress)

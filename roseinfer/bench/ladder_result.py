@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import textwrap
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.display.table import Table, format_cell
+from roseinfer.display.table import Table
 
 from .contenders import HF_NAMES
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table as RichTable
 
 FORMATS = {
     "tok/s": "{:,.0f}",
@@ -31,6 +31,7 @@ FORMATS = {
 }
 COUNTS = ["copies", "cats", "selects", "bytes copied"]
 NOT_IN_TERMINAL = ["of fastest", "total tok/s", "cats", "selects"]
+NOTE_WIDTH = 120
 EXACT = ["stage", *COUNTS, "tokens"]
 
 
@@ -39,8 +40,8 @@ class LadderResult:
     """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
 
     rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
-    raw runs behind them (see runner.measure). floor: of one decode step at the middle context. not_run: who was left
-    out or failed, and why.
+    raw runs behind them (see interleave.measure). floor: of one decode step at the middle context. not_run: who was
+    left out or failed, and why.
     """
 
     arguments: dict[str, Any]
@@ -65,25 +66,14 @@ class LadderResult:
         """Everything, on one line: host, device, versions, commit, arguments, raw samples, rows."""
         return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
 
-    def table(self) -> RichTable:
+    def text(self, width: int | None = None) -> str:
         """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table as RichTable
-
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
-        frame = self.frame.drop(columns=[*NOT_IN_TERMINAL, *(["tokens"] if all_equal else [])])
+        left_out = {*NOT_IN_TERMINAL, *(["tokens"] if all_equal else [])}
+        cells = self._view.cells([name for name in self.frame.columns if name not in left_out])
+        table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        table = RichTable(
-            title=title, caption=escape(self.note), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
-        )
-        for column in frame.columns:
-            is_number = frame[column].dtype.kind in "iuf"
-            table.add_column(column.replace(" ", "\n"), justify="right" if is_number else "left", vertical="bottom")
-        for row in frame.itertuples(index=False):
-            cells = zip(frame.columns, row, strict=True)
-            table.add_row(*(format_cell(value, FORMATS.get(column)) for column, value in cells))
-        return table
+        return f"{title}\n{table}\n\n{textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
 
     @property
     def title(self) -> str:

@@ -12,19 +12,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from roseinfer.arguments import unknown_name
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
 INSTALL = "`make setup` installs all that the course needs, `pip install '.[course]'` all but what tests it"
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
-PLAIN_WIDTH = 200  # of a table where there is no terminal to ask
 
 
 class Failed(Exception):
@@ -106,14 +102,6 @@ def device_or_best(device: str | None) -> str:
     import torch
 
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def console() -> Console:
-    """For stdout; where that is no terminal, too wide to fold a table."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 def timed_lines() -> Callable[[str], None]:

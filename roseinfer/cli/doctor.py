@@ -10,12 +10,13 @@ import json
 from typing import TYPE_CHECKING
 
 from roseinfer import doctor
-from roseinfer.cli.command import FAILED, console
+from roseinfer.cli.command import FAILED
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 EXAMPLES = ("roseinfer doctor", "roseinfer doctor --json")
+PLAIN_WIDTH = 200  # of the table where there is no terminal to ask
 COLOURS = {"ok": "green", "note": "yellow", "missing": "red"}
 
 
@@ -32,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
     if shown is None:
         print(json.dumps(report.as_dict(), indent=2))
     else:
-        console().print(shown, report.verdict)
+        from rich.console import Console
+
+        console = Console()
+        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(shown, report.verdict)
     return 0 if report.ok else FAILED
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.cli import clone
-from roseinfer.cli.command import FAILED, Failed, console, timed_lines
+from roseinfer.cli.command import FAILED, Failed, timed_lines
 from roseinfer.paths import DATA
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
         raise Failed(f"{NEEDS}: {reason}")
     import torch
 
-    from roseinfer.bench.gpu_report import FULL, QUICK, print_summary, run_report
+    from roseinfer.bench.gpu_report import FULL, QUICK, run_report, summary
+    from roseinfer.display.cells import terminal_width
 
     try:
         report = run_report(
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the file holds the parts that were finished") from None
-    print_summary(report.data, console())
+    print(summary(report.data, terminal_width()))
     print(f"written: {report.path}")
     return FAILED if report.failures else 0
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.clone import chosen_stages, untimed
-from roseinfer.cli.command import DEVICE, MODEL, console, device_or_best, require_writable
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from roseinfer.bench import LadderResult
-    from roseinfer.bench.interleave import OnProgress, Progress
+    from roseinfer.bench.interleave import OnProgress, RunProgress
 
 EXAMPLES = (
     "roseinfer ladder --model random:gpt2 --batch-size 16",
@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, and what bench.ladder raises."""
     require_writable("--json", args.json)
     result = raced(args)
-    console().print(result.table())
+    from roseinfer.display.cells import terminal_width
+
+    print(result.text(terminal_width()))
     line = result.to_json()
     try:
         if args.json:
@@ -90,7 +92,7 @@ def progress_bar() -> Iterator[OnProgress]:
     with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring this machine", total=None)
 
-        def on_progress(p: Progress) -> None:
+        def on_progress(p: RunProgress) -> None:
             speed = f", {p.tokens / p.seconds:,.0f} tok/s" if p.seconds else ""
             description = f"{p.phase}: {p.name}{speed}"
             bar.update(task, description=description, completed=p.runs_done, total=p.runs_total or None)

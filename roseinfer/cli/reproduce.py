@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from roseinfer.arguments import unknown_name
 from roseinfer.cli import dry_run
 from roseinfer.cli.clone import chosen_stages
-from roseinfer.cli.command import DEVICE, FAILED, MODEL, console, device_or_best, timed_lines
+from roseinfer.cli.command import DEVICE, FAILED, MODEL, device_or_best, timed_lines
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     import torch
 
-    from roseinfer.posts.report import Plan, Report
+    from roseinfer.posts.report import PostReport, Setting
 
 EXAMPLES = ("roseinfer reproduce 000 --quick", "roseinfer reproduce 004 --device cuda --dry-run")
 POSTS = {
@@ -54,21 +54,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises ValueError for a bad argument, and what the post's reproduction raises."""
     require_post(args.post)
-    plan = plan_of(args)
+    setting = setting_of(args)
     post = importlib.import_module(f"roseinfer.posts.post{args.post}")
     if args.dry_run:
-        show_engines(post, plan)
+        show_engines(post, setting)
         return 0
-    require_device(plan.device)
+    require_device(setting.device)
     require_folder(args.out)
     try:
-        report = post.reproduce(plan)
+        report = post.reproduce(setting)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
-    from roseinfer.posts.report.terminal import print_summary
+    from roseinfer.display.cells import terminal_width
+    from roseinfer.posts.report.terminal import summary
 
-    paths = write(report, command(args, plan), args.out)
-    print_summary(report, console())
+    paths = write(report, command(args, setting), args.out)
+    print(summary(report, terminal_width()))
     for path in paths:
         print(f"written: {path}")
     return FAILED if report.verdicts["different"] else 0
@@ -81,19 +82,19 @@ def require_post(post: str | None) -> None:
         raise ValueError(f"unknown post {unknown_name(post, POSTS)}")
 
 
-def plan_of(args: argparse.Namespace) -> Plan:
+def setting_of(args: argparse.Namespace) -> Setting:
     import torch
 
     from roseinfer.engine.config import check_device
     from roseinfer.models import model_config
-    from roseinfer.posts.report import Plan
+    from roseinfer.posts.report import Setting
 
     device = device_or_best(args.device)
     check_device(device)
     if args.model:
         model_config(args.model)  # a misspelt one is refused before anything runs
     stages = {stage.name.split("_")[0]: stage for stage in chosen_stages(None)}
-    return Plan(torch.device(device), stages, args.model, args.quick, timed_lines())
+    return Setting(torch.device(device), stages, args.model, args.quick, timed_lines())
 
 
 def require_device(device: torch.device) -> None:
@@ -112,30 +113,30 @@ def require_folder(folder: Path) -> None:
         raise ValueError(f"--out {folder}: must be a folder that can be written to: {error.strerror}") from error
 
 
-def show_engines(post: ModuleType, plan: Plan) -> None:
-    engines = post.engines(plan)
+def show_engines(post: ModuleType, setting: Setting) -> None:
+    engines = post.engines(setting)
     for config in engines:
         dry_run.show(config.sizes())
         print()
     print(f"dry run: {len(engines)} engine(s) sized; nothing was loaded, allocated or measured")
 
 
-def command(args: argparse.Namespace, plan: Plan) -> str:
+def command(args: argparse.Namespace, setting: Setting) -> str:
     """What to type to run this again, on this device whatever another machine has."""
-    parts = ["roseinfer", "reproduce", args.post, "--device", str(plan.device)]
+    parts = ["roseinfer", "reproduce", args.post, "--device", str(setting.device)]
     parts += ["--model", args.model] if args.model else []
     parts += ["--quick"] if args.quick else []
     return shlex.join(parts)
 
 
-def write(report: Report, command: str, folder: Path) -> list[Path]:
+def write(report: PostReport, command: str, folder: Path) -> list[Path]:
     """<post>-<date>.json, .md and .html in `folder`; what an earlier run of the day left is replaced."""
     from roseinfer.posts.report.markdown import to_markdown
-    from roseinfer.posts.report.outline import blocks, title
     from roseinfer.posts.report.page import to_page
 
-    shown = blocks(report, command)
-    texts = {"json": report.to_json() + "\n", "md": to_markdown(shown), "html": to_page(shown, title(report))}
+    markdown = to_markdown(report, command)
+    images = [image for section in report.sections for image in section.images]
+    texts = {"json": report.to_json() + "\n", "md": markdown, "html": to_page(markdown, report.title, images)}
     paths = []
     for suffix, text in texts.items():
         path = folder / f"{report.post}-{report.recorded_at[:10]}.{suffix}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -136,10 +135,13 @@ def captioned(trace: Trace, table: Facts) -> str:
 
 def as_text(columns: list[str], rows: list[tuple[Any, ...]], decimals: int | None = None) -> str:
     """For the terminal that stdout is, if it is one."""
-    from roseinfer.display.text_table import text_table
+    from functools import partial
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return text_table(columns, rows, decimals=decimals, width=width)
+    from roseinfer.display.cells import Cells, Column, terminal_width
+    from roseinfer.display.number_text import rounded
+
+    show = str if decimals is None else partial(rounded, decimals=decimals)
+    return Cells.of([Column(name, show) for name in columns], rows, missing="NULL").text(terminal_width())
 
 
 def summary(trace: Trace, path: Path) -> str:

@@ -14,7 +14,7 @@ from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .compare import an, refused, require_all_free, require_logits, require_tokens
+from .broken_promises import an, refused, require_all_free, require_logits, require_tokens
 from .small_models import expected, last_logits, model_of, prompts_for
 from .token_promises import greedy
 

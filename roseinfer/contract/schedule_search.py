@@ -1,4 +1,4 @@
-"""The promise that is a search: random schedules of prefills, steps and frees, and the shortest one that goes wrong."""
+"""The promise that is a search: random schedules of calls on a stage, and the shortest one that goes wrong."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from roseinfer.blocks import OutOfBlocks
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .compare import count, lengths_text, require_all_free, require_one_owner
+from .broken_promises import count, lengths_text, require_all_free, require_one_owner
 from .small_models import SMALL, last_logits, model_of
 
-NUM_CASES, NUM_STEPS = 22, 25
+NUM_CASES, NUM_CALLS = 22, 25
 NUM_BLOCKS, BLOCK_SIZE = 9, 4
 NAMES = "ABCD"  # as many sequences at once
 TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Step:
+class StageCall:
     """names: one, or those of a decode. tokens: a prefill's prompt, or the one token that a decode goes on with."""
 
     kind: Literal["prefill", "decode", "free"]
     names: tuple[str, ...]
     tokens: tuple[int, ...] = ()
 
-    def simpler(self) -> Iterator[Step]:
+    def simpler(self) -> Iterator[StageCall]:
         if len(self.names) > 1:
             for name in self.names:
                 yield replace(self, names=tuple(other for other in self.names if other != name))
@@ -46,44 +46,44 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """A schedule on the model of that name in models.MAKERS."""
+    """A schedule on the model of that name in small_models.MAKERS."""
 
     model: str
-    steps: tuple[Step, ...]
+    calls: tuple[StageCall, ...]
 
     def simpler(self) -> Iterator[Case]:
         if self.model != SMALL[0]:
             yield replace(self, model=SMALL[0])
-        size = len(self.steps)
+        size = len(self.calls)
         while size := size // 2:
-            for start in range(0, len(self.steps), size):
-                yield replace(self, steps=self.steps[:start] + self.steps[start + size :])
-        for i, step in enumerate(self.steps):
-            for other in step.simpler():
-                yield replace(self, steps=(*self.steps[:i], other, *self.steps[i + 1 :]))
+            for start in range(0, len(self.calls), size):
+                yield replace(self, calls=self.calls[:start] + self.calls[start + size :])
+        for i, call in enumerate(self.calls):
+            for other in call.simpler():
+                yield replace(self, calls=(*self.calls[:i], other, *self.calls[i + 1 :]))
 
     def renamed(self) -> Case:
         """Sequences named A, B, C in the order in which they come."""
-        order = dict.fromkeys(name for step in self.steps for name in step.names)
+        order = dict.fromkeys(name for call in self.calls for name in call.names)
         letter = dict(zip(order, NAMES, strict=False))
-        steps = (replace(step, names=tuple(letter[name] for name in step.names)) for step in self.steps)
-        return replace(self, steps=tuple(steps))
+        calls = (replace(call, names=tuple(letter[name] for name in call.names)) for call in self.calls)
+        return replace(self, calls=tuple(calls))
 
     def __str__(self) -> str:
         pool = f"model {self.model}, {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens"
-        return "; ".join([pool, *map(str, self.steps)])
+        return "; ".join([pool, *map(str, self.calls)])
 
 
 def random_case(seed: int) -> Case:
     rng = Random(seed)
-    return Case(rng.choice(SMALL), tuple(_random_step(rng) for _ in range(NUM_STEPS)))
+    return Case(rng.choice(SMALL), tuple(_random_call(rng) for _ in range(NUM_CALLS)))
 
 
-def _random_step(rng: Random) -> Step:
+def _random_call(rng: Random) -> StageCall:
     kind = rng.choices(("prefill", "decode", "free"), weights=(5, 4, 1))[0]  # few frees: the pool is to run short
     names = rng.sample(NAMES, k=rng.randint(1, len(NAMES)) if kind == "decode" else 1)
     num_tokens = {"prefill": rng.randint(1, 11), "decode": 1, "free": 0}[kind]
-    return Step(kind, tuple(names), tuple(rng.randrange(97) for _ in range(num_tokens)))
+    return StageCall(kind, tuple(names), tuple(rng.randrange(97) for _ in range(num_tokens)))
 
 
 def random_schedules(stage_class: type[Stage], device: str) -> None:
@@ -97,7 +97,7 @@ def random_schedules(stage_class: type[Stage], device: str) -> None:
 
 
 def shortest(stage_class: type[Stage], device: str, case: Case) -> Case:
-    """The case made simpler step by step, for as long as it still breaks."""
+    """The case made simpler call by call, for as long as it still breaks."""
     while True:
         breaks = (other for other in case.simpler() if what_breaks(stage_class, device, other))
         simpler = next(breaks, None)
@@ -110,8 +110,8 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
     """The first error of the schedule on a fresh stage."""
     try:
         play = Play(stage_class, device, case.model)
-        for step in case.steps:
-            play.take(step)
+        for call in case.calls:
+            play.take(call)
             play.require_books()
         play.free_all()
     except Exception as error:
@@ -120,7 +120,7 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
 
 
 class Play:
-    """Takes the steps that make sense: any part of a schedule is one. Every step's logits equal the reference's."""
+    """Takes the calls that make sense: any part of a schedule is one. Every call's logits equal the reference's."""
 
     def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
         self.model, self.device = model, device
@@ -129,13 +129,13 @@ class Play:
             model_of(model, device), num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)
         )
 
-    def take(self, step: Step) -> None:
-        live = [name for name in step.names if name in self.live]
-        if step.kind == "prefill" and not live:
-            self.prefill(*step.names, step.tokens)
-        elif step.kind == "decode" and live:
-            self.decode(live, *step.tokens)
-        elif step.kind == "free" and live:
+    def take(self, call: StageCall) -> None:
+        live = [name for name in call.names if name in self.live]
+        if call.kind == "prefill" and not live:
+            self.prefill(*call.names, call.tokens)
+        elif call.kind == "decode" and live:
+            self.decode(live, *call.tokens)
+        elif call.kind == "free" and live:
             self.stage.free(self.live.pop(*live))
 
     def prefill(self, name: str, prompt: tuple[int, ...]) -> None:

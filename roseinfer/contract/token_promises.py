@@ -10,7 +10,7 @@ from roseinfer.reference import reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .compare import lengths_text, require_all_free, require_logits, require_tokens
+from .broken_promises import lengths_text, require_all_free, require_logits, require_tokens
 from .small_models import (
     LLAMAS,
     expected,

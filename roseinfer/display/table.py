@@ -1,4 +1,4 @@
-"""Table: a DataFrame shown twice, once as a contract and once as a live view.
+"""Table: a DataFrame shown twice, once as exact text and once as a live view.
 
 text/plain holds only exact facts, so that a recorded notebook output can be compared with a new run on another
 machine. text/html holds everything, times included.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from numbers import Integral, Number
+from functools import partial
 from typing import Any
 
 from roseinfer.profiling.facts import Facts, HasFacts
+
+from .cells import Cells, Column
+from .number_text import rounded
 
 # Semi-transparent, so that it reads on JupyterLab's light and dark themes alike; text keeps the theme's own colour.
 BAR_COLOUR = "rgba(86, 180, 233, 0.4)"
@@ -31,68 +34,38 @@ class Table(Facts):
         return facts if isinstance(facts, cls) else cls(**vars(facts))
 
     def __repr__(self) -> str:
-        rows = self._rows(self.exact)
-        cells = [[text for _, text in row] for row, keep in zip(rows, self.exact_rows, strict=True) if keep]
-        widths = [max(map(len, column)) for column in zip(self.exact, *cells, strict=True)]
-        right = [self._is_number(name) for name in self.exact]
-
-        def line(texts: Sequence[str]) -> str:
-            padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))
-            return "  ".join(padded).rstrip()
-
-        lines = [self.title] if self.title else []
-        lines += [line(self.exact), "  ".join("-" * width for width in widths)]
-        lines += [line(row) for row in cells] or ["(no rows)"]
-        return "\n".join(lines)
+        cells = self.cells(self.exact, self.exact_rows).text() if self.exact else ""
+        return "\n".join(filter(None, (self.title, cells)))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self.to_html()}
 
+    def cells(self, columns: Sequence[str], keep: Sequence[bool] | None = None) -> Cells:
+        """These columns as text, of all rows or of those that `keep` marks."""
+        df = self.df if keep is None else self.df.loc[keep]
+        shown = [
+            Column(name, partial(format_cell, template=self.formats.get(name)), df[name].dtype.kind in "iuf")
+            for name in columns
+        ]
+        return Cells.of(shown, zip(*(df[name].tolist() for name in columns), strict=True))
+
     def to_html(self) -> str:
         """The live view: every column of exact and live, the note and the folded query."""
         columns = [name for name in self.df.columns if name in self.exact or name in self.live]
+        cells = self.cells(columns)
+
+        def bar(row: int, column: int) -> str:
+            if columns[column] not in self.bars or not cells.rows[row][column]:
+                return ""
+            width = 100 * min(max(float(self.df[columns[column]].iloc[row]), 0.0), 1.0)
+            stops = f"{BAR_COLOUR} {width:.1f}%, transparent {width:.1f}%"
+            return f"; background: linear-gradient(90deg, {stops})"
+
         heading = f"<div><strong>{html.escape(self.title)}</strong></div>" if self.title else ""
-        if self.note:
-            heading += f'<div style="{MUTED}">{html.escape(self.note)}</div>'
-        head = "".join(f'<th scope="col" style="{self._align(name)}">{html.escape(name)}</th>' for name in columns)
-        body = "".join(f"<tr>{self._html_row(columns, row)}</tr>" for row in self._rows(columns))
-        query = (
-            f"<details><summary>SQL</summary><pre>{html.escape(self.query.strip())}</pre></details>"
-            if self.query
-            else ""
-        )
-        return (
-            # not a <caption>, which would be wrapped to the width of a narrow table
-            f'{heading}<table aria-label="{html.escape(self.title)}">'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{query}"
-        )
-
-    def _html_row(self, columns: Sequence[str], row: Sequence[tuple[Any, str]]) -> str:
-        cells = []
-        for name, (value, text) in zip(columns, row, strict=True):
-            style = self._align(name)
-            if name in self.bars and text:
-                width = 100 * min(max(float(value), 0.0), 1.0)
-                stops = f"{BAR_COLOUR} {width:.1f}%, transparent {width:.1f}%"
-                style += f"; background: linear-gradient(90deg, {stops})"
-            cells.append(f'<td style="{style}">{html.escape(text)}</td>')
-        return "".join(cells)
-
-    def _rows(self, columns: Sequence[str]) -> list[list[tuple[Any, str]]]:
-        """(value, formatted text) of each cell, row by row."""
-        values = [self.df[name].tolist() for name in columns]
-        return [
-            [(value, format_cell(value, self.formats.get(name))) for name, value in zip(columns, row, strict=True)]
-            for row in zip(*values, strict=True)
-        ]
-
-    def _is_number(self, name: str) -> bool:
-        return self.df[name].dtype.kind in "iuf"
-
-    def _align(self, name: str) -> str:
-        if self._is_number(name):
-            return "text-align: right; font-variant-numeric: tabular-nums"
-        return "text-align: left"
+        note = f'<div style="{MUTED}">{html.escape(self.note)}</div>' if self.note else ""
+        query = html.escape(self.query.strip())
+        query = f"<details><summary>SQL</summary><pre>{query}</pre></details>" if query else ""
+        return f"{heading}{note}{cells.html(self.title, bar)}{query}"
 
 
 def format_cell(value: Any, template: str | None = None) -> str:
@@ -101,8 +74,4 @@ def format_cell(value: Any, template: str | None = None) -> str:
 
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return ""
-    if template is not None:
-        return template.format(value)
-    if isinstance(value, Number) and not isinstance(value, (Integral, bool)):
-        return f"{value:,.3f}"
-    return str(value)
+    return rounded(value) if template is None else template.format(value)

@@ -17,7 +17,7 @@ BAR = {"plain": "#888888", "good": "#0072B2", "not yet": "#E69F00"}
 
 
 class View:
-    """Shown twice: repr is the contract (exact facts, the same anywhere), to_html the live view."""
+    """Shown twice: repr is the exact text (facts that are the same anywhere), to_html the live view."""
 
     def to_html(self) -> str:
         raise NotImplementedError

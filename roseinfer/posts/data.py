@@ -36,7 +36,7 @@ def beside_post(post: str, table: str, ours: pd.DataFrame, only: List[str] = ())
     """The post's op table and ours in one, matched by op: counts of both, then the mean host time of both.
 
     ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df. only: the ops to show, all if empty;
-    what an op such as aten::cat starts inside depends on the number of threads, and does not belong in a contract.
+    what an op such as aten::cat starts inside depends on the number of threads, and is no exact fact.
     """
     theirs = post_table(post, table)
     both = theirs.merge(ours, on="name", how="outer", suffixes=("_post", "_here"), sort=False)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from roseinfer.bench.scheduler.arguments import add_arguments
+from roseinfer.bench.scheduler import ServerRun, Workload, serve
+from roseinfer.bench.scheduler.arguments import add_arguments, workload
+from roseinfer.models import Model
+from roseinfer.profiling import Trace, decode_floor, measure_machine
+from roseinfer.stage import Stage
 
 from .data import post_facts
+from .report.setting import Setting
 
 MODULE = "roseinfer.benchmark_scheduler"
 
@@ -42,3 +49,33 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(arguments)
+
+
+@dataclass(frozen=True)
+class PostedCommand:
+    """A post's command, loaded. argv: with the changes of this machine, without a stage."""
+
+    argv: list[str]
+    args: argparse.Namespace
+    model: Model
+    work: Workload
+
+    @classmethod
+    def load(cls, setting: Setting, argv: list[str]) -> PostedCommand:
+        args = parsed(argv)
+        model = setting.load(setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens))
+        return cls(argv, args, model, workload(args, args.hf_model_id, model))
+
+    def serve(self, stage: type[Stage], **options: Any) -> tuple[ServerRun, Trace | None]:
+        """One run of it on a stage; options as bench.scheduler.serve takes them."""
+        return serve(self.args.mode, stage, self.model, self.work, self.args.max_batch_size, **options)
+
+    def lines(self, *stages: str) -> str:
+        """What to type for each of the stages."""
+        return "\n".join(command_line([*self.argv, "--stage", stage]) for stage in stages)
+
+    def floor_seconds(self, run: ServerRun) -> float:
+        """The least that this machine needs for all decode steps of the run: weights and cached tokens, read once."""
+        config, dtype = self.model.config, self.model.dtype
+        machine = measure_machine(self.model.device, dtype)
+        return sum(decode_floor(config, step.context_lens, dtype, machine).seconds for step in run.steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import subprocess
 from collections import Counter
@@ -11,7 +10,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from rich.console import Console
 
 from roseinfer.bench import LadderResult
 from roseinfer.bench.contenders import ContenderFailed, hf_contender
@@ -24,8 +22,8 @@ from roseinfer.bench.gpu_report import (  # fmt: skip
     Plan,
     Size,
     TimedShape,
-    print_summary,
     run_report,
+    summary,
 )
 from roseinfer.bench.gpu_report.context import one_line
 from roseinfer.bench.gpu_report.ladders import affordable
@@ -46,13 +44,13 @@ COURSE = Course([PreallocGather, SelectAppend], paged_attention_reference, paged
 PLAN = Plan(
     seconds=3600, kernel_check_seconds=3600,
     kernel_shapes=(KernelShape(32, 2, 16),), timed_shapes=(TimedShape(2, 16, 1, 2, 16, 16, "float32"),),
-    contract_models=(TINY,), contract_prompt_lens=(1, 15, 17), contract_new_tokens=3,
+    checked_models=(TINY,), checked_prompt_lens=(1, 15, 17), checked_new_tokens=3,
     trace_model=TINY, trace_dtype="float32", trace_batch_size=2, trace_steps=2, trace_bytes=400_000,
     ladders=(LadderShape(TINY, "float32", 2), LadderShape(TINY, "bfloat16", 1)), prompt_len=4,
     ladder_sizes=(Size(5, 1), Size(3, 1)), static_cache_seconds=0, dtypes=("float32", "bfloat16"),
 )  # fmt: skip
 NO_PARTS = replace(
-    PLAN, kernel_shapes=(), timed_shapes=(), contract_models=(), ladders=(), dtypes=(), trace_steps=1
+    PLAN, kernel_shapes=(), timed_shapes=(), checked_models=(), ladders=(), dtypes=(), trace_steps=1
 )  # only traces are left
 
 
@@ -85,11 +83,11 @@ def test_every_part_has_its_rows_and_nothing_failed(report):
     data = report.data
     assert report.failures == []
     assert {part: len(data[part]) for part in data["seconds"]} == {
-        "machine": 2, "kernel_checks": 2, "kernel_times": 1, "contract": 2, "traces": 2, "ladders": 2,
+        "machine": 2, "kernel_checks": 2, "kernel_times": 1, "tokens": 2, "traces": 2, "ladders": 2,
     }  # fmt: skip
     assert [(row["dtype"], row["verdict"]) for row in data["kernel_checks"]] == [("float32", "ok"), ("bfloat16", "ok")]
     assert 0 < data["kernel_checks"][0]["max_error"] < 2e-5 < data["kernel_checks"][1]["max_error"]
-    assert [(row["stage"], row["verdict"]) for row in data["contract"]] == [
+    assert [(row["stage"], row["verdict"]) for row in data["tokens"]] == [
         ("s02_prealloc_gather", "equal"), ("s03_select_append", "equal"),
     ]  # fmt: skip
     stages = ["s02_prealloc_gather", "s03_select_append", "HF generate", "HF generate, static cache"]
@@ -121,9 +119,7 @@ def test_the_file_says_where_it_comes_from(report, folder):
 
 
 def test_the_summary_has_every_verdict(report):
-    console = Console(file=io.StringIO(), width=200)
-    print_summary(report.data, console)
-    text = console.file.getvalue()
+    text = summary(report.data)
     for line in (
         "kernel checks, float32: 1 of 1, largest error",
         "greedy tokens equal to the reference, float32: 2 of 2 (model, stage) pairs",
@@ -191,7 +187,7 @@ def spoilt(tmp_path_factory):
 def test_a_failing_stage_leaves_the_others(spoilt):
     raised = "Raises failed in decode step 0: IndexError: list index out of range"
     data = spoilt.data
-    verdicts = {row["stage"]: row["verdict"] for row in data["contract"]}
+    verdicts = {row["stage"]: row["verdict"] for row in data["tokens"]}
     assert verdicts["s01_naive_cat"] == "equal"
     assert verdicts["Raises"] == "Raises failed in generate: IndexError: list index out of range"
     assert verdicts["ForgetsTheLastToken"].startswith("ForgetsTheLastToken: tokens differ from the reference")
@@ -215,9 +211,7 @@ def test_transformers_failing_is_a_note_and_no_failure(spoilt):
     assert "HF generate" in [row["stage"] for row in ladder["rows"]]
     assert any("no compiler" in note for note in spoilt.data["notes"])
     assert not any("no compiler" in failure for failure in spoilt.failures)
-    console = Console(file=io.StringIO(), width=300)
-    print_summary(spoilt.data, console)
-    assert console.file.getvalue().count("FAILED: ") == len(spoilt.failures)
+    assert summary(spoilt.data).count("FAILED: ") == len(spoilt.failures)
 
 
 def test_a_part_that_raises_ends_only_itself(tmp_path):
@@ -250,7 +244,7 @@ def test_the_first_size_that_fits_is_taken():
 
 
 def test_what_there_is_no_time_for_is_named(tmp_path):
-    plan = replace(PLAN, seconds=0, kernel_check_seconds=-1, contract_models=(), timed_shapes=(), trace_steps=1)
+    plan = replace(PLAN, seconds=0, kernel_check_seconds=-1, checked_models=(), timed_shapes=(), trace_steps=1)
     report = run_report(COURSE, plan, device=CPU, folder=tmp_path)
     assert report.data["kernel_checks"] == report.data["ladders"] == []
     assert report.data["notes"] == [
@@ -272,7 +266,7 @@ def test_without_time_to_compile_there_is_no_static_cache(tmp_path):
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
 def test_a_plan_names_what_exists_and_fits(plan: Plan):
     longest = plan.prompt_len + max(size.max_new_tokens for size in plan.ladder_sizes)
-    models = {plan.trace_model, *plan.contract_models, *(shape.model for shape in plan.ladders)}
+    models = {plan.trace_model, *plan.checked_models, *(shape.model for shape in plan.ladders)}
     assert all(longest <= model_config(model).max_model_len for model in models)
     costs = [size.max_new_tokens * size.repeats for size in plan.ladder_sizes]
     assert costs == sorted(costs, reverse=True)

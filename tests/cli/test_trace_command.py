@@ -10,7 +10,7 @@ import pytest
 from trace_cases import BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
 
 from roseinfer.cli.main import main
-from roseinfer.display.text_table import text_table
+from roseinfer.display.cells import Cells
 from roseinfer.posts.data import POSTS
 from roseinfer.profiling import Trace, capture
 
@@ -119,7 +119,7 @@ def test_our_queries_run_from_their_files(run, live, name):
     path = POSTS / "000" / f"{name}.sql"
     status, out, err = run(live, "--sql-file", path)
     assert (status, err) == (0, "")
-    assert out == text_table(*Trace.load(live).rows(path.read_text(encoding="utf-8"))).splitlines()
+    assert out == Cells.of(*Trace.load(live).rows(path.read_text(encoding="utf-8")), missing="NULL").text().splitlines()
 
 
 @pytest.mark.parametrize("flag", ["--sql", "--sql-file"])
@@ -306,36 +306,3 @@ def test_as_a_command_it_cuts_nothing_and_minds_no_closed_pipe(write):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
-
-
-# --- the text of a table ---
-
-
-def test_a_table_wider_than_the_terminal_is_folded_and_keeps_every_character():
-    name = "".join(chr(65 + i % 26) for i in range(60))
-    assert text_table(["name", "n"], [(name, 1), ("b", 22)], width=30).splitlines() == [
-        "name                         n",
-        "--------------------------  --",
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZ   1",
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-        "ABCDEFGH",
-        "b                           22",
-    ]
-
-
-def test_a_table_that_cannot_fit_is_not_folded_to_nothing():
-    lines = text_table(["name", "n"], [("a" * 30, 10**30)], width=10).splitlines()
-    assert lines[2:] == [f"{'a' * 20}  {10**30}", "a" * 10]
-    assert text_table(["n"], [(10**30,)], width=10).splitlines()[2] == str(10**30)
-
-
-def test_cells_are_as_they_are():
-    rows = [(None, "two\nlines", [1, 2], 0.1 + 0.2), (7, "", [], 1e-9)]
-    assert text_table(["n", "text", "list", "x"], rows).splitlines() == [
-        "   n  text   list                      x",
-        "----  -----  ------  -------------------",
-        "NULL  two    [1, 2]  0.30000000000000004",
-        "      lines",
-        "   7         []                    1e-09",
-    ]
-    assert text_table(["x", "n"], [(1234.5678, 1234)], decimals=2).splitlines()[2] == "1,234.57  1234"

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from roseinfer.blocks import BlockTables, OutOfBlocks
 from roseinfer.contract import PROMISES, bytes_held, check_promises
-from roseinfer.contract.compare import require_one_owner
-from roseinfer.contract.schedule_search import Case, Step
+from roseinfer.contract.broken_promises import require_one_owner
+from roseinfer.contract.schedule_search import Case, StageCall
 from roseinfer.contract.time_limit import TookTooLong, time_limit
 from roseinfer.stage import Stage
 from roseinfer.teach import contract
@@ -397,8 +397,8 @@ def test_bytes_held_counts_each_storage_once(small):
     assert bytes_held(stage) == 40
 
 
-def test_a_case_tells_its_steps_in_order_and_renamed():
-    steps = Step("prefill", ("D",), (1, 2)), Step("decode", ("D", "B"), (3,)), Step("free", ("D",))
-    assert str(Case("gpt2", steps).renamed()) == (
+def test_a_case_tells_its_calls_in_order_and_renamed():
+    calls = StageCall("prefill", ("D",), (1, 2)), StageCall("decode", ("D", "B"), (3,)), StageCall("free", ("D",))
+    assert str(Case("gpt2", calls).renamed()) == (
         "model gpt2, 9 blocks of 4 tokens; prefill A, a prompt of 2 tokens; decode A, B; free A"
     )

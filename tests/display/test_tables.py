@@ -1,4 +1,4 @@
-"""Table: the contract in text/plain, the live view in text/html."""
+"""Table: exact text in text/plain, the live view in text/html."""
 
 import pandas as pd
 import pytest
@@ -64,6 +64,11 @@ def test_rows_can_be_live_too():
     table = make(exact_rows=[True, False])
     assert "s02" not in repr(table)
     assert "s02" in table.to_html()
+
+
+def test_a_table_of_times_alone_has_its_title_as_text():
+    table = Table(DF, exact=[], live=["ms"], title="Times")
+    assert repr(table) == "Times" and "12.500" in table.to_html()
 
 
 def test_an_empty_table_says_so():

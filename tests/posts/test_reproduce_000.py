@@ -12,7 +12,7 @@ from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post000.run import AFTER, BEFORE, arguments, measure
 from roseinfer.posts.post000.tables import SPANS, ops_table
 from roseinfer.posts.posted_command import arguments_here, command_line, parsed
-from roseinfer.posts.report.setting import Plan
+from roseinfer.posts.report.setting import Setting
 from roseinfer.profiling.slice_rule import torch_version
 from stages import LADDER
 
@@ -20,20 +20,20 @@ STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
 STABLE = {"aten::copy_", "aten::select", "aten::zeros", "aten::zeros_like", "aten::zero_", "aten::empty"}
 
 
-def plan(**changed) -> Plan:
-    return Plan(torch.device("cpu"), STAGES, **{"quick": True, **changed})
+def setting(**changed) -> Setting:
+    return Setting(torch.device("cpu"), STAGES, **{"quick": True, **changed})
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return measure(plan())
+    return measure(setting())
 
 
 @pytest.fixture(scope="module")
 def report(measured):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(post000, "measure", lambda plan: measured)
-        return post000.reproduce(plan())
+        patch.setattr(post000, "measure", lambda setting: measured)
+        return post000.reproduce(setting())
 
 
 def facts_of(section) -> dict:
@@ -90,7 +90,7 @@ def test_a_count_that_nothing_explains_is_different(measured):
 
 
 def test_another_models_sizes_are_the_explanation():
-    other = measure(plan(model="random:tiny-llama"))
+    other = measure(setting(model="random:tiny-llama"))
     facts = facts_of(ops_table(other, "append_after", AFTER))
     assert facts["aten::copy_"].here == 2 * 8 * 2 and facts["aten::copy_"].verdict == "explained"
     assert facts["aten::copy_"].why == "2 layers, not 12"
@@ -102,10 +102,10 @@ def test_what_was_not_run_says_what_it_needs(report):
 
 
 def test_the_dry_run_is_the_same_engine(measured):
-    (config,) = post000.engines(plan())
+    (config,) = post000.engines(setting())
     assert config.model == "random:gpt2" and config.max_num_seqs == 16
     assert config.num_blocks >= sum(-(-(n + 7) // 64) for n in measured.work.prompt_lens)
-    (config,) = post000.engines(plan(model="tiny", quick=False))
+    (config,) = post000.engines(setting(model="tiny", quick=False))
     assert config.model == "tiny" and config.sizes().num_weights > 0
 
 
@@ -116,6 +116,6 @@ def test_the_posts_command_with_changes():
     changed = arguments_here("000", {"--device": "cpu", "--top-k": None, "--profile": None, "--stage": "s02"})
     assert "--top-k" not in changed and "40" not in changed and "--profile" not in changed
     assert changed[changed.index("--device") + 1] == "cpu" and changed[-2:] == ["--stage", "s02"]
-    args = parsed(arguments(plan(quick=False)))
+    args = parsed(arguments(setting(quick=False)))
     assert (args.num_requests, args.max_new_tokens, args.max_batch_size, args.top_k) == (16, 16, 8, 40)
     assert args.do_sample and args.profile and args.mode == "online" and args.hf_model_id == "random:gpt2"

@@ -21,8 +21,8 @@ from roseinfer.posts.post001.config import config_lesson
 from roseinfer.posts.post001.measure import Batch, Measurements, profile, tokens_per_second
 from roseinfer.posts.post001.steps import phases, residual
 from roseinfer.posts.post001.throughput import throughput
-from roseinfer.posts.report.content import EQUAL, EXPLAINED, Report, Section
-from roseinfer.posts.report.setting import Plan
+from roseinfer.posts.report.content import EQUAL, EXPLAINED, PostReport, Section
+from roseinfer.posts.report.setting import Setting
 from roseinfer.profiling import Machine, Trace, decode_floor
 from roseinfer.profiling.phases import PHASES, device_phases, host_phases
 from stages import SelectAppend, VectorizedGather
@@ -33,8 +33,8 @@ NUM_STEPS, CACHED = 6, 9
 GATHER = {"batch_size": 8, "cached_tokens": CACHED, "scalar_reads": 28 * 8 * CACHED}
 
 
-def plan_with(stage_class, **options) -> Plan:
-    return Plan(CPU, {"s04": stage_class}, **{"quick": True, **options})
+def setting_with(stage_class, **options) -> Setting:
+    return Setting(CPU, {"s04": stage_class}, **{"quick": True, **options})
 
 
 def edit_facts(folder: Path, patch: pytest.MonkeyPatch, **changes) -> None:
@@ -52,7 +52,7 @@ def built() -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory, built) -> Report:
+def report(tmp_path_factory, built) -> PostReport:
     """A run of a post with fewer steps and a shorter example."""
 
     class Recorded(VectorizedGather):
@@ -65,10 +65,10 @@ def report(tmp_path_factory, built) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("posts")
         edit_facts(folder, patch, num_steps=NUM_STEPS, num_decode_steps=NUM_STEPS - 1, python_gather=GATHER)
-        return reproduce(plan_with(Recorded))
+        return reproduce(setting_with(Recorded))
 
 
-def section(report: Report, title: str) -> Section:
+def section(report: PostReport, title: str) -> Section:
     return next(section for section in report.sections if section.title.startswith(title))
 
 
@@ -79,7 +79,7 @@ def time_of(section: Section, what: str):
 # What runs.
 
 
-def test_the_run_is_what_the_facts_say(report: Report):
+def test_the_run_is_what_the_facts_say(report: PostReport):
     assert report.arguments == {
         "device": "cpu", "quick": True, "model": TINY, "dtype": "float32", "stage": VectorizedGather.name,
         "batch_sizes": post_facts("001")["batch_sizes"], "prompt_len": CACHED, "num_steps": NUM_STEPS, "repeats": 1,
@@ -94,14 +94,14 @@ def test_the_run_is_what_the_facts_say(report: Report):
         assert {name: len(ms) for name, ms in samples["host_ms"].items()} == dict.fromkeys([*PHASES, "step"], 3)
 
 
-def test_engines_are_those_that_it_builds(report: Report, built: list[dict], tmp_path, monkeypatch):
+def test_engines_are_those_that_it_builds(report: PostReport, built: list[dict], tmp_path, monkeypatch):
     edit_facts(tmp_path, monkeypatch, num_steps=NUM_STEPS, python_gather=GATHER)
     planned = [
         {
             "num_blocks": config.num_blocks, "block_size": config.block_size, "max_num_seqs": config.max_num_seqs,
             "dtype": getattr(torch, config.dtype),
         }
-        for config in engines(plan_with(VectorizedGather))
+        for config in engines(setting_with(VectorizedGather))
     ]  # fmt: skip
     assert len(planned) == 3 and len(built) == 2 * len(planned)  # one to profile, one to time
     assert built == planned + planned
@@ -119,7 +119,7 @@ def test_engines_are_those_that_it_builds(report: Report, built: list[dict], tmp
     ids=["cpu", "gpu", "quick on a cpu", "quick on a gpu", "named"],
 )
 def test_the_model_for_a_device(device, options, model, dtype):
-    configs = engines(Plan(torch.device(device), {}, **options))
+    configs = engines(Setting(torch.device(device), {}, **options))
     facts = post_facts("001")
     longest = facts["python_gather"]["cached_tokens"] + facts["num_steps"]
     assert [config.max_num_seqs for config in configs] == facts["batch_sizes"]
@@ -131,13 +131,13 @@ def test_the_model_for_a_device(device, options, model, dtype):
 def test_a_model_with_too_few_positions_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
     edit_facts(tmp_path, monkeypatch, num_steps=model_config(TINY).max_model_len)
     with pytest.raises(ValueError, match=r"max_model_len=\d+ is more positions than random:tiny-qwen2 has"):
-        reproduce(plan_with(VectorizedGather))
+        reproduce(setting_with(VectorizedGather))
 
 
 # Exact facts.
 
 
-def test_facts_are_the_posts_or_follow_from_the_shape(report: Report):
+def test_facts_are_the_posts_or_follow_from_the_shape(report: PostReport):
     facts = {fact.what: fact for section in report.sections for fact in section.facts}
     puts = 2 * model_config(TINY).num_layers
     assert post_facts("001")["num_layers"] == model_config("random:qwen2.5-7b").num_layers
@@ -159,7 +159,7 @@ def test_scalar_reads_are_as_the_post_printed_them():
 def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeypatch):
     """SelectAppend starts a copy for K and one for V of every layer and sequence, as the post's engine did."""
     edit_facts(tmp_path, monkeypatch, num_steps=5)
-    report = reproduce(plan_with(SelectAppend))
+    report = reproduce(setting_with(SelectAppend))
     layers = model_config(TINY).num_layers
     facts = {fact.what: fact for fact in section(report, "The time").facts}
     for size in (1, 4, 8):
@@ -307,7 +307,7 @@ def test_the_posts_forward_is_near_the_reading_of_its_weights(measured):
 # The rest of the report.
 
 
-def test_not_run_says_what_it_needs(report: Report, gpu_trace: Trace, measured):
+def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measured):
     weights = 2 * sum(p.numel() for p in empty_model(model_config("random:qwen2.5-7b")).parameters())
     parts = {part.what: part.needs for part in report.not_run}
     assert f"{weights:,} of weights" in parts["the post's shape, random:qwen2.5-7b in float16"]
@@ -324,7 +324,7 @@ def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkey
     assert no_room_for_hf(sizes, sizes.weight_bytes) == no_room_for_hf(sizes, None) == []
     edit_facts(tmp_path, monkeypatch, num_steps=4)
     monkeypatch.setattr("roseinfer.posts.post001.available_bytes", lambda device: sizes.weight_bytes - 1)
-    report = reproduce(plan_with(VectorizedGather))
+    report = reproduce(setting_with(VectorizedGather))
     assert f"{sizes.weight_bytes:,} bytes for a second copy" in report.not_run[0].needs
     speeds = section(report, "Tokens a second")
     for what in ("HF generate, batch 8", "batch 8 as a share of HF generate"):
@@ -339,7 +339,7 @@ def test_who_refuses_the_posts_argument():
     assert [answer.split(":")[0] for answer in answers[1:]] == ["TypeError", "TypeError", "accepted", "AttributeError"]
 
 
-def test_the_report_is_json(report: Report):
+def test_the_report_is_json(report: PostReport):
     data = json.loads(report.to_json())
     assert data["post"] == "001" and len(data["sections"]) == 5
     samples = data["sections"][1]["samples"]

@@ -21,26 +21,26 @@ from roseinfer.posts.post002 import arrays, scheduling
 from roseinfer.posts.post002.abort_loop import Scheduler, abort_each, abort_the_set, run_out
 from roseinfer.posts.post002.output_order import ORDERS, decode_all, least_steps
 from roseinfer.posts.post002.token_arrays import ids_of, write_each, write_overlapping
-from roseinfer.posts.report import Plan, Report
+from roseinfer.posts.report import PostReport, Setting
 from roseinfer.reference import reference_logits
 from stages import VectorizedGather
 
-PLAN = Plan(torch.device("cpu"), {"s04": VectorizedGather}, quick=True)
+SETTING = Setting(torch.device("cpu"), {"s04": VectorizedGather}, quick=True)
 
 few_lengths = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 few_slots = st.integers(1, 5)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return post002.reproduce(PLAN)
+def report() -> PostReport:
+    return post002.reproduce(SETTING)
 
 
-def facts_of(report: Report) -> dict[str, object]:
+def facts_of(report: PostReport) -> dict[str, object]:
     return {fact.what: fact for section in report.sections for fact in section.facts}
 
 
-def grid(report: Report, title_start: str) -> list[list[object]]:
+def grid(report: PostReport, title_start: str) -> list[list[object]]:
     (rows,) = [g.rows for s in report.sections for g in s.grids if g.title.startswith(title_start)]
     return rows
 
@@ -112,7 +112,7 @@ def test_wrong_arguments_are_refused(lengths: list[int], slots: int, order: str,
         decode_all(lengths, slots, order)
 
 
-def test_the_report_shows_what_longest_first_gains_and_loses(report: Report):
+def test_the_report_shows_what_longest_first_gains_and_loses(report: PostReport):
     rows = {(row[0], row[1]): row[2:] for row in grid(report, "1,500 requests")}
     for lengths in scheduling.LENGTHS:
         first, longest = rows[lengths, "first come"], rows[lengths, "longest first"]
@@ -213,8 +213,8 @@ def test_what_a_buffer_holds_is_told_apart():
 
 
 def test_the_logits_are_those_of_real_steps(tiny: GPT2):
-    (config,) = post002.engines(PLAN)
-    logits = post002.real_logits(PLAN, config).view(post002.STEPS, config.max_num_seqs, -1)
+    (config,) = post002.engines(SETTING)
+    logits = post002.real_logits(SETTING, config).view(post002.STEPS, config.max_num_seqs, -1)
     prompt = post002.random_prompts(tiny, config.max_num_seqs, prompt_len=8, seed=post002.SEED)[3]
     text = prompt + logits[:-1, 3].argmax(dim=-1).tolist()
     expected = reference_logits(tiny, text)[len(prompt) - 1 :]
@@ -239,7 +239,7 @@ def test_separate_products_would_be_counted():
 # The report
 
 
-def test_every_fact_is_equal_or_explained(report: Report):
+def test_every_fact_is_equal_or_explained(report: PostReport):
     assert report.verdicts == {"equal": 11, "explained": 2}
     explained = {what for what, fact in facts_of(report).items() if fact.verdict == "explained"}
     assert explained == {
@@ -248,7 +248,7 @@ def test_every_fact_is_equal_or_explained(report: Report):
     }
 
 
-def test_facts_are_the_posts(report: Report):
+def test_facts_are_the_posts(report: PostReport):
     facts, about = facts_of(report), post_facts("002")
     assert facts["requests in all"].post == about["num_requests"]
     for row in post_table("002", "dtypes").itertuples():
@@ -258,7 +258,7 @@ def test_facts_are_the_posts(report: Report):
         assert facts[f"products for q, k and v in a layer, {spec}"].here == about["claims"]["qkv_products_after"]
 
 
-def test_the_figures_beside_the_facts(report: Report):
+def test_the_figures_beside_the_facts(report: PostReport):
     assert grid(report, "The pool") == [["tokens", 16384], ["tokens a request, 128 running", 128],
                                         ["requests of 4,096 tokens", 4]]  # fmt: skip
     assert [row[2] for row in grid(report, "Arrays of")] == [128 * 4096 * width for width in (8, 4, 8, 4)]
@@ -268,7 +268,7 @@ def test_the_figures_beside_the_facts(report: Report):
     assert rows["largest logit above 0"] > 0 == rows["log-probability of the chosen token above 0"]
 
 
-def test_the_seconds_of_another_machine_are_shown_and_not_judged(report: Report):
+def test_the_seconds_of_another_machine_are_shown_and_not_judged(report: PostReport):
     (section,) = [s for s in report.sections if s.title == "Longest output first"]
     assert [(time.post, time.here) for time in section.times] == [(40, None), (65, None)]
 
@@ -278,7 +278,7 @@ def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPat
     claims = about["claims"] | {"extra_steps_with_the_bug": 2, "faster_order": "first come", "qkv_products_after": 3}
     wrong = about | {"num_requests": 1501, "claims": claims, "block_table_columns": 128}
     monkeypatch.setattr(post002, "post_facts", lambda post: wrong)
-    found = {what for what, fact in facts_of(post002.reproduce(PLAN)).items() if fact.verdict == "different"}
+    found = {what for what, fact in facts_of(post002.reproduce(SETTING)).items() if fact.verdict == "different"}
     assert len(found) == 5 and "requests in all" in found
 
 
@@ -290,13 +290,13 @@ def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch):
             built.append(sizes)
             super().__init__(model, **sizes)
 
-    plan = Plan(torch.device("cpu"), {"s04": Noting}, model="random:tiny-qwen2")
-    (config,) = post002.engines(plan)
+    setting = Setting(torch.device("cpu"), {"s04": Noting}, model="random:tiny-qwen2")
+    (config,) = post002.engines(setting)
     assert config == EngineConfig(model="random:tiny-qwen2", num_blocks=8, max_num_seqs=8)
-    post002.real_logits(plan, config)
+    post002.real_logits(setting, config)
     assert built == [{"num_blocks": 8, "block_size": 64, "max_num_seqs": 8}]
 
 
-def test_what_is_not_run_says_what_it_needs(report: Report):
+def test_what_is_not_run_says_what_it_needs(report: PostReport):
     assert len(report.not_run) == 5
     assert all(part.what and part.needs for part in report.not_run)

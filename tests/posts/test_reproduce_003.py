@@ -20,25 +20,25 @@ from roseinfer.posts.post003 import times
 from roseinfer.posts.post003.batches_in_flight import take_turns
 from roseinfer.posts.post003.timed_model import TimedModel, build_stage, host_shares, most_gain
 from roseinfer.posts.post003.timestamps import record_times
-from roseinfer.posts.report import Plan, Report
+from roseinfer.posts.report import PostReport, Setting
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from stages import LADDER, BlockTableCache, VectorizedGather
 
 STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
-QUICK = Plan(torch.device("cpu"), STAGES, quick=True)
+QUICK = Setting(torch.device("cpu"), STAGES, quick=True)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> PostReport:
     return post003.reproduce(QUICK)
 
 
-def facts_of(report: Report) -> dict[str, object]:
+def facts_of(report: PostReport) -> dict[str, object]:
     return {fact.what: fact for section in report.sections for fact in section.facts}
 
 
-def grid(report: Report, title_start: str) -> list[list[object]]:
+def grid(report: PostReport, title_start: str) -> list[list[object]]:
     (rows,) = [g.rows for s in report.sections for g in s.grids if g.title.startswith(title_start)]
     return rows
 
@@ -77,7 +77,7 @@ def test_watching_does_not_change_the_tokens(tiny: GPT2):
     assert stage.num_free_blocks == 2
 
 
-def test_waiting_time_is_negative_as_printed(report: Report):
+def test_waiting_time_is_negative_as_printed(report: PostReport):
     facts = facts_of(report)
     assert {name: facts[name].verdict for name in post_table("003", "times")["name"]} == {
         "waiting_time": "explained", "scheduling2inference": "equal", "inference_time": "equal", "latency": "equal"
@@ -92,7 +92,7 @@ def test_waiting_time_is_negative_as_printed(report: Report):
     ]
 
 
-def test_the_latecomers_really_wait(report: Report):
+def test_the_latecomers_really_wait(report: PostReport):
     assert f"{times.LATECOMERS} of them wait until another has finished" in report.sections[0].text[1]
     requests = report.sections[0].samples["requests"]
     done = sorted(request["steps"][-1]["finish_ts"] for request in requests)
@@ -119,7 +119,7 @@ def test_host_work_is_what_lies_outside_the_forward(tiny: GPT2, counting: None, 
     assert (share.stage, share.step, share.host, most_gain(share.step, share.host)) == (stage_class.name, 3, 2, 3)
 
 
-def test_the_bound_of_the_posts_steps(report: Report):
+def test_the_bound_of_the_posts_steps(report: PostReport):
     rows = {row[0]: row[1:] for row in grid(report, "The most that hiding")}
     for row in post_table("003", "steps").itertuples():
         share = row.host_ms / row.step_ms
@@ -135,8 +135,8 @@ def test_a_stage_whose_times_say_nothing_here_is_left_out():
         def why_untimed(cls, device: torch.device) -> str:
             return "interpreted"
 
-    plan = Plan(torch.device("cpu"), {"s04": VectorizedGather, "s06": BlockTableCache, "s07": Untimed})
-    assert host.stages(plan) == [VectorizedGather, BlockTableCache]
+    setting = Setting(torch.device("cpu"), {"s04": VectorizedGather, "s06": BlockTableCache, "s07": Untimed})
+    assert host.stages(setting) == [VectorizedGather, BlockTableCache]
 
 
 # Batches in flight
@@ -182,7 +182,7 @@ def test_a_count_below_one_is_refused():
 # The report
 
 
-def test_every_fact_is_equal_or_explained(report: Report):
+def test_every_fact_is_equal_or_explained(report: PostReport):
     assert report.verdicts == {"equal": 5, "explained": 1}
     facts, about = facts_of(report), post_facts("003")
     assert facts["operations to bytes, from the post's two rates"].here == about["flop_to_byte"]
@@ -190,12 +190,12 @@ def test_every_fact_is_equal_or_explained(report: Report):
     assert factor.here == factor.post == about["latency_factor_two_in_flight"]
 
 
-def test_two_batches_in_flight_in_the_report(report: Report):
+def test_two_batches_in_flight_in_the_report(report: PostReport):
     one, two = grid(report, "16 requests")
     assert one == [1, 12, 1, 6, 8] and two == [2, 12, 2, 11, 0]
 
 
-def test_the_break_even_batches(report: Report):
+def test_the_break_even_batches(report: PostReport):
     post, tensor_cores, here = grid(report, "Batch from which")
     assert post[1:] == ["82.3", 165, 83, 42]
     assert tensor_cores[1:] == ["163.9", 328, 164, 82]
@@ -219,9 +219,11 @@ def test_engines_are_those_that_are_built():
             built.append(sizes)
             super().__init__(model, **sizes)
 
-    plan = Plan(torch.device("cpu"), {"s04": Noting, "s06": BlockTableCache}, model="random:tiny-qwen2", quick=True)
-    report = post003.reproduce(plan)
-    configs = post003.engines(plan)
+    setting = Setting(
+        torch.device("cpu"), {"s04": Noting, "s06": BlockTableCache}, model="random:tiny-qwen2", quick=True
+    )
+    report = post003.reproduce(setting)
+    configs = post003.engines(setting)
     sizes = ("num_blocks", "block_size", "max_num_seqs")
     assert built == [{name: getattr(config, name) for name in sizes} for config in configs]
     assert {config.model for config in configs} == {"random:tiny-qwen2"} == set(report.arguments["models"])
@@ -238,23 +240,23 @@ def test_engines_are_those_that_are_built():
 )
 def test_models_by_device(monkeypatch: pytest.MonkeyPatch, device: str, quick: bool, expected: list[tuple[str, str]]):
     monkeypatch.setattr(engine_config, "device_memory", lambda device: None)
-    plan = Plan(torch.device(device), STAGES, quick=quick)
-    assert [(config.model, config.dtype) for config in host.engines(plan)] == expected
-    assert host.left_out(plan) == []
+    setting = Setting(torch.device(device), STAGES, quick=quick)
+    assert [(config.model, config.dtype) for config in host.engines(setting)] == expected
+    assert host.left_out(setting) == []
 
 
 def test_a_model_that_does_not_fit_is_left_out_with_its_bytes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_config, "device_memory", lambda device: 8 * 2**30)
-    plan = Plan(torch.device("cuda"), STAGES)
-    assert [config.model for config in host.engines(plan)] == ["random:gpt2"]
-    (part,) = host.left_out(plan)
+    setting = Setting(torch.device("cuda"), STAGES)
+    assert [config.model for config in host.engines(setting)] == ["random:gpt2"]
+    (part,) = host.left_out(setting)
     assert part.what.endswith("random:qwen2.5-7b")
     assert int(part.needs.split()[0].replace(",", "")) > 15 * 10**9  # 7.6e9 weights of two bytes
-    asked_for = Plan(torch.device("cuda"), STAGES, model="random:qwen2.5-7b")  # load_model then says what is missing
+    asked_for = Setting(torch.device("cuda"), STAGES, model="random:qwen2.5-7b")  # load_model then says what is missing
     assert len(host.engines(asked_for)) == 1 and host.left_out(asked_for) == []
 
 
-def test_the_report_says_whose_cores_compute(report: Report):
+def test_the_report_says_whose_cores_compute(report: PostReport):
     text = " ".join(report.sections[2].text)
     assert "the same cores, so nothing can be hidden" in text
     assert {part.what.split(" ")[0] for part in report.not_run} == {"asynchronous", "throughput", "the"}

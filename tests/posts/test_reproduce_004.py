@@ -12,26 +12,26 @@ from roseinfer.posts.data import post_table
 from roseinfer.posts.post004 import tables
 from roseinfer.posts.post004.run import AFTER, BEFORE, arguments, measure, pair
 from roseinfer.posts.posted_command import parsed
-from roseinfer.posts.report.setting import Plan
+from roseinfer.posts.report.setting import Setting
 from stages import LADDER, BlockTable, BlockTableCache, TritonPaged
 
 STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
 
 
-def plan(**changed) -> Plan:
-    return Plan(torch.device("cpu"), STAGES, **{"quick": True, "model": "random:tiny-llama", **changed})
+def setting(**changed) -> Setting:
+    return Setting(torch.device("cpu"), STAGES, **{"quick": True, "model": "random:tiny-llama", **changed})
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return measure(plan())
+    return measure(setting())
 
 
 @pytest.fixture(scope="module")
 def report(measured):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(post004, "measure", lambda plan: measured)
-        return post004.reproduce(plan())
+        patch.setattr(post004, "measure", lambda setting: measured)
+        return post004.reproduce(setting())
 
 
 def section(report, title):
@@ -92,7 +92,7 @@ def test_the_posts_throughput_is_its_tokens_over_its_time(report):
 
 
 def test_the_picture_says_what_it_shows(report):
-    (picture,) = section(report, "Rows built by each step").pictures
+    (picture,) = section(report, "Rows built by each step").images
     assert picture.png.startswith(b"\x89PNG")
     assert "before 511 of 511 steps build rows, 768 at most; after 8 of 511" in picture.alt
 
@@ -105,15 +105,15 @@ def test_what_was_not_run_says_what_it_needs(report):
 
 def test_on_a_gpu_both_have_the_kernel_and_only_one_the_cache(monkeypatch):
     monkeypatch.setattr(TritonPaged, "why_untimed", classmethod(lambda cls, device: None))
-    stages = pair(Plan(torch.device("cuda"), STAGES))
+    stages = pair(Setting(torch.device("cuda"), STAGES))
     assert stages[AFTER] is TritonPaged and stages[BEFORE].attention is TritonPaged.attention
     assert issubclass(stages[BEFORE], BlockTable) and not issubclass(stages[BEFORE], BlockTableCache)
     assert stages[BEFORE].name == "s05_block_table, kernel of s07_triton_paged"
-    args = parsed(arguments(Plan(torch.device("cuda"), STAGES)))
+    args = parsed(arguments(Setting(torch.device("cuda"), STAGES)))
     assert (args.num_requests, args.max_new_tokens, args.max_batch_size) == (64, 512, 64)
     assert (args.warmup_runs, args.repeat_runs, args.device) == (1, 3, "cuda")
 
 
 def test_the_dry_run_is_the_same_engine(measured):
-    (config,) = post004.engines(plan())
+    (config,) = post004.engines(setting())
     assert (config.model, config.max_num_seqs, config.num_blocks) == ("random:tiny-llama", 64, 128)

@@ -1,26 +1,29 @@
-"""The reproduction's report: its blocks as Markdown, HTML, JSON and in a terminal; the command and its exit status."""
+"""The reproduction's report as Markdown, HTML, JSON and in a terminal; the command and its exit status."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.cli.main import main
+from roseinfer.display.cells import Cells
 from roseinfer.engine.config import EngineConfig
 from roseinfer.models.load import ModelLoadError
-from roseinfer.posts.report import Fact, Grid, NotRun, Picture, Report, Section, Time, judge
-from roseinfer.posts.report.markdown import inline, to_markdown
-from roseinfer.posts.report.number_text import exact, share, significant
-from roseinfer.posts.report.outline import Code, Heading, Paragraph, Table, blocks
+from roseinfer.posts.report import Fact, Grid, Image, NotRun, PostReport, Section, Time, judge
+from roseinfer.posts.report.markdown import fenced, paragraph, to_markdown
 from roseinfer.posts.report.page import to_page
+from roseinfer.posts.report.tables import different_table, facts_table, grid_table, times_table
 from stages import LADDER
 
 COMMAND = "roseinfer reproduce 000 --device cpu"
@@ -28,7 +31,7 @@ PNG = b"\x89PNG\r\n\x1a\n and so on"
 EQUAL_FACT = judge("aten::copy_", 192, 192, rule=0, why="never asked for")
 EXPLAINED_FACT = judge("aten::slice", 1536, 384, rule=384, why="torch 2.13: no slice for `:`")
 DIFFERENT_FACT = judge("a|b <rows>", "x & y", 768, rule=0, why="one table")
-REPORT = Report(
+REPORT = PostReport(
     post="000",
     about={"title": "Performance", "model": "GPT-2 <small>", "hardware": "a GPU", "torch": None, "command": "run *it*"},
     arguments={"device": "cpu", "quick": False},
@@ -47,7 +50,7 @@ REPORT = Report(
                 Time("step", "ms", 12.463, 61.3345, floor=15.333625),
                 Time("TPOT", "ms", 15.32, None),
             ],
-            pictures=[Picture(PNG, 'bars of "both" <spans>')],
+            images=[Image(PNG, 'bars of "both" <spans>')],
         ),
         Section("No floors", times=[Time("TTFT", "ms", None, 2.5)], grids=[Grid("Nothing", ("a", "b"), [])]),
         Section("A grid", grids=[Grid("Rows", ("name", "n", "share"), [("x", 28672, 0.9375), ("y", None, 1.0)])]),
@@ -65,22 +68,6 @@ BAD_REPORT = replace(REPORT, sections=[*REPORT.sections, Section("Rebuilds", fac
 # Figures
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(12.46312, "12.46"), (0.00123456, "0.001235"), (12345.6, "12,346"), (9.9999, "10.000"), (0, "0"),
-     (-3.14159, "-3.142"), (1e-9, "1.000e-09"), (2.5, "2.500")],
-)  # fmt: skip
-def test_measured_figures_have_four_digits(value, text):
-    assert significant(value) == text
-
-
-def test_printed_figures_stay_as_they_are():
-    assert [exact(x) for x in (408.43, 7.815151, 4192.88, 3.4, 30.0, 100, 18.5185185185, 0.443)] == [
-        "408.43", "7.815151", "4,192.88", "3.4", "30", "100", "18.51852", "0.443",
-    ]  # fmt: skip
-    assert [share(x) for x in (0.98312, 0.0354, 1.0)] == ["98.3%", "3.54%", "100%"]
-
-
 def test_a_rate_is_measured_against_its_floor_the_other_way_round():
     assert Time("", "tok/s", None, 50.0, floor=200.0).of_floor == 0.25
     assert Time("", "GB/s", None, 50.0, floor=200.0).of_floor == 0.25
@@ -90,61 +77,58 @@ def test_a_rate_is_measured_against_its_floor_the_other_way_round():
     assert Time("", "ms", None, None, floor=50.0).of_floor is None
 
 
-# Blocks
-
-
-def tables(report):
-    return {block.title: block for block in blocks(report, COMMAND) if isinstance(block, Table)}
-
-
-def test_the_order_of_the_parts():
-    shown = blocks(BAD_REPORT, COMMAND)
-    headings = [block.text for block in shown if isinstance(block, Heading)]
-    assert headings == [
-        "Post 000 reproduced: Performance", "The post", "Here", "Verdicts", "Ops of `append_token`", "Times",
-        "No floors", "A grid", "Rebuilds", "Not run here, and what it needs",
-    ]  # fmt: skip
-    assert "never judged" in shown[-1].text
+# Tables
 
 
 def test_facts_are_verbatim_and_why_is_there_only_where_something_is_explained():
-    columns = [column.name for column in tables(REPORT)["Exact facts"].columns]
-    assert columns == ["what", "post", "here", "verdict", "why"]
-    assert list(tables(REPORT)["Exact facts"].rows()) == [
+    table = facts_table([EQUAL_FACT, EXPLAINED_FACT])
+    assert table.names == ["what", "post", "here", "verdict", "why"]
+    assert table.rows == [
         ["aten::copy_", "192", "192", "equal", ""],
         ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for `:`"],
     ]
-    only_equal = replace(REPORT, sections=[Section("S", facts=[EQUAL_FACT])])
-    assert [column.name for column in tables(only_equal)["Exact facts"].columns] == ["what", "post", "here", "verdict"]
+    assert facts_table([EQUAL_FACT]).names == ["what", "post", "here", "verdict"]
 
 
 def test_times_stand_beside_the_posts_with_ratio_and_floor():
-    with_floor, without = [b for b in blocks(REPORT, COMMAND) if isinstance(b, Table) and b.title == "Times"]
-    assert [c.name for c in with_floor.columns] == ["what", "unit", "post", "here", "here ÷ post", "floor", "of floor"]
-    assert list(with_floor.rows()) == [
+    with_floor, without = (times_table(section.times) for section in REPORT.sections[1:3])
+    assert with_floor.names == ["what", "unit", "post", "here", "here ÷ post", "floor", "of floor"]
+    assert with_floor.rows == [
         ["completion", "tok/s", "408.43", "61.17", "0.150", "244.7", "25.0%"],
         ["step", "ms", "12.463", "61.33", "4.92", "15.33", "25.0%"],
         ["TPOT", "ms", "15.32", "–", "–", "–", "–"],
     ]
-    assert list(without.rows()) == [["TTFT", "ms", "–", "2.500", "–"]]
+    assert without.rows == [["TTFT", "ms", "–", "2.500", "–"]]
+    assert without.right == [False, False, True, True, True]
 
 
 def test_a_column_is_one_of_numbers_only_if_all_its_values_are():
-    rows = tables(REPORT)["Rows"]
-    assert [column.kind for column in rows.columns] == ["text", "number", "number"]
-    assert list(rows.rows()) == [["x", "28,672", "0.9375"], ["y", "–", "1"]]
-    (different,) = tables(BAD_REPORT)["What is different"].values
-    assert different == ("Rebuilds", "a|b <rows>", "x & y", 768, "not explained: the rule (one table) gives 0")
-    assert [c.kind for c in tables(BAD_REPORT)["What is different"].columns] == [
-        "text", "text", "text", "number", "text",
-    ]  # fmt: skip
+    rows = grid_table(REPORT.sections[-1].grids[0])
+    assert rows.right == [False, True, True]
+    assert rows.rows == [["x", "28,672", "0.9375"], ["y", "–", "1"]]
+    different = different_table(BAD_REPORT.different)
+    assert different.rows == [["Rebuilds", "a|b <rows>", "x & y", "768", "not explained: the rule (one table) gives 0"]]
+    assert different.right == [False, False, False, True, False]
 
 
 # Markdown
 
 
+MARKDOWN = to_markdown(BAD_REPORT, COMMAND)
+IMAGES = [image for section in BAD_REPORT.sections for image in section.images]
+
+
+def test_the_order_of_the_parts():
+    lines = MARKDOWN.splitlines()
+    assert [line.lstrip("# ") for line in lines if re.match("#{1,2} ", line)] == [
+        "Post 000 reproduced: Performance", "The post", "Here", "Verdicts", "Ops of `append_token`", "Times",
+        "No floors", "A grid", "Rebuilds", "Not run here, and what it needs",
+    ]  # fmt: skip
+    assert "never judged" in lines[-1]
+
+
 def test_markdown_of_a_report():
-    lines = to_markdown(blocks(BAD_REPORT, COMMAND)).splitlines()
+    lines = MARKDOWN.splitlines()
     assert lines[0] == "# Post 000 reproduced: Performance"
     for line in (
         r"- Model: GPT-2 \<small>",
@@ -169,18 +153,12 @@ def test_markdown_of_a_report():
         assert line in lines, line
 
 
-def test_markdown_shows_text_as_it_is():
-    assert inline("a_b *c* [d] $e$ ~~f~~ &amp; & g_ _h `i|_*j`") == (
-        r"a_b \*c\* \[d\] \$e\$ \~\~f\~\~ \&amp; & g\_ \_h `i\|_*j`"
-    )
-    assert inline("an odd ` and\na line") == r"an odd \` and<br>a line"
-    assert to_markdown([Paragraph("# one")]) == "\\# one\n"
-    assert to_markdown([Paragraph("1. one")]) == "1\\. one\n"
-    assert to_markdown([Paragraph("- one")]) == "\\- one\n"
+def test_a_paragraph_starts_nothing_else():
+    assert [paragraph(text) for text in ("# one", "1. one", "- one")] == ["\\# one", "1\\. one", "\\- one"]
 
 
 def test_a_fence_is_longer_than_what_it_holds():
-    assert to_markdown([Code("a ``` b")]) == "````\na ``` b\n````\n"
+    assert fenced("a ``` b") == "````\na ``` b\n````"
 
 
 # HTML
@@ -215,7 +193,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(to_page(blocks(BAD_REPORT, COMMAND), "Post <000>"))
+    return Page(to_page(MARKDOWN, "Post <000>", IMAGES))
 
 
 def test_the_page_needs_nothing_else(page):
@@ -224,7 +202,7 @@ def test_the_page_needs_nothing_else(page):
     assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "iframe"})
     (policy,) = [meta for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     assert policy["content"].startswith("default-src 'none'")
-    text = to_page(blocks(BAD_REPORT, COMMAND), "")
+    text = to_page(MARKDOWN, "", IMAGES)
     assert "url(" not in text and "@import" not in text and "://" not in text
 
 
@@ -232,7 +210,15 @@ def test_the_page_shows_text_as_it_is(page):
     assert ["a|b <rows>", "x & y", "768", "different", "not explained: the rule (one table) gives 0"] in page.rows
     assert ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for :"] in page.rows
     assert {tag for tag, _ in page.elements}.isdisjoint({"rows", "small", "spans"})
-    assert ["(no rows)"] in page.rows
+    assert "<p>(no rows)</p>" in to_page(MARKDOWN, "", IMAGES)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text("ab_*~$|[]<>&;#\\! .()1-+:/'\"=^", min_size=1).map(str.strip).filter(bool))
+def test_no_text_is_taken_for_markdown(text):
+    shown = Page(to_page(f"{paragraph(text)}\n\n{Cells.of(['text'], [(text,)]).markdown()}\n", ""))
+    assert shown.rows == [["text"], [text]]
+    assert {tag for tag, _ in shown.elements}.isdisjoint({"em", "strong", "a", "code", "dl", "h1", "pre", "del", "hr"})
 
 
 def test_verdicts_are_words_with_a_class(page):
@@ -242,8 +228,14 @@ def test_verdicts_are_words_with_a_class(page):
         "equal", "explained", "different",  # the facts
     ]  # fmt: skip
     assert [li["class"] for li in page.all("li") if "class" in li] == ["equal", "explained", "different"]
-    none = Page(to_page(blocks(REPORT, COMMAND), ""))
+    none = Page(to_page(to_markdown(REPORT, COMMAND), "", IMAGES))
     assert [li["class"] for li in none.all("li") if "class" in li] == ["equal", "explained", "different none"]
+
+
+def test_tables_have_names(page):
+    assert [region["aria-label"] for region in page.all("div") if "aria-label" in region] == [
+        "What is different", "Exact facts", "Times", "Times", "Nothing", "Rows", "Exact facts", "Table",
+    ]  # fmt: skip
 
 
 def test_every_part_is_linked_to(page):
@@ -262,10 +254,10 @@ def test_a_picture_lies_in_the_page_with_its_words(page):
 
 def test_json_holds_everything_but_the_pictures():
     data = json.loads(BAD_REPORT.to_json())
-    expected = json.loads(json.dumps(asdict(replace(BAD_REPORT, sections=[replace(s, pictures=()) for s in
+    expected = json.loads(json.dumps(asdict(replace(BAD_REPORT, sections=[replace(s, images=()) for s in
                                                                          BAD_REPORT.sections]))))  # fmt: skip
     for section in expected["sections"]:
-        assert section.pop("pictures") == []
+        assert section.pop("images") == []
     assert data == expected | {"verdicts": {"equal": 1, "explained": 1, "different": 1}}
     assert data["sections"][0]["samples"] == {"runs": [0.1, 0.25]}
     assert Fact(**data["sections"][-1]["facts"][0]) == DIFFERENT_FACT
@@ -276,19 +268,21 @@ def test_json_holds_everything_but_the_pictures():
 
 @pytest.fixture
 def post(monkeypatch):
-    """Post 000 as a module that answers at once; `plans` are those it was given."""
-    plans = []
+    """Post 000 as a module that answers at once; `settings` are those it was given."""
+    settings = []
 
-    def made(plan):
-        plans.append(plan)
-        plan.say("counting")
+    def made(setting):
+        settings.append(setting)
+        setting.say("counting")
         return module.report
 
     module = SimpleNamespace(
         reproduce=made,
-        engines=lambda plan: [EngineConfig(model=plan.model or "random:gpt2", num_blocks=8, device=str(plan.device))],
+        engines=lambda setting: [
+            EngineConfig(model=setting.model or "random:gpt2", num_blocks=8, device=str(setting.device))
+        ],
         report=REPORT,
-        plans=plans,
+        settings=settings,
     )
     monkeypatch.setitem(sys.modules, "roseinfer.posts.post000", module)
     return module
@@ -300,7 +294,7 @@ def run(tmp_path, *arguments):
 
 def test_the_plan_has_what_was_asked_for(post, tmp_path):
     assert run(tmp_path) == run(tmp_path, "--quick", "--model", "tiny") == 0
-    plain, quick = post.plans
+    plain, quick = post.settings
     assert (plain.model, plain.quick, str(plain.device)) == (None, False, "cpu")
     assert (quick.model, quick.quick) == ("tiny", True)
     assert list(plain.stages.values()) == list(LADDER) and "s01" in plain.stages
@@ -311,15 +305,15 @@ def test_three_files_and_a_summary(post, tmp_path, capsys):
     stem = tmp_path / "reports" / "000-2026-01-31"
     said = capsys.readouterr()
     assert said.out.splitlines()[1] == "exact facts: 1 equal, 1 explained, 0 different"
-    assert "completion   tok/s   408.43   61.17" in said.out
+    assert "completion tok/s 408.43 61.17" in " ".join(said.out.split())
     assert "not run: device spans: needs an NVIDIA GPU" in said.out
     assert said.out.splitlines()[-3:] == [f"written: {stem}.{suffix}" for suffix in ("json", "md", "html")]
     assert said.err.endswith(" s  counting\n")
     assert json.loads(stem.with_suffix(".json").read_text())["post"] == "000"
     command = f"{COMMAND} --quick"
-    assert stem.with_suffix(".md").read_text() == to_markdown(blocks(REPORT, command))
+    assert stem.with_suffix(".md").read_text() == to_markdown(REPORT, command)
     title = "Post 000 reproduced: Performance"
-    assert stem.with_suffix(".html").read_text() == to_page(blocks(REPORT, command), title)
+    assert stem.with_suffix(".html").read_text() == to_page(to_markdown(REPORT, command), title, IMAGES)
 
 
 def test_a_run_of_the_same_day_replaces(post, tmp_path):
@@ -362,14 +356,14 @@ def test_bad_arguments_are_one_line(post, tmp_path, capsys, arguments, line):
     assert main(["reproduce", *arguments, "--out", str(tmp_path / "reports")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(line) and len(said.splitlines()) == 1
-    assert not post.plans and not list(tmp_path.iterdir())
+    assert not post.settings and not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_the_run(post, tmp_path, capsys):
     (tmp_path / "reports").write_text("a file")
     assert run(tmp_path) == 2
     assert capsys.readouterr().err.startswith(f"error: --out {tmp_path / 'reports'}: must be a folder")
-    assert not post.plans
+    assert not post.settings
 
 
 @pytest.mark.parametrize(
@@ -382,7 +376,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_run(post, tmp_path, 
     ids=["does-not-fit", "stage-fails", "ctrl-c"],
 )
 def test_what_goes_wrong_in_the_run(post, tmp_path, capsys, error, status, line):
-    def fails(plan):
+    def fails(setting):
         raise error
 
     post.reproduce = fails
@@ -407,7 +401,7 @@ def test_a_dry_run_sizes_every_engine_and_allocates_none(post, tmp_path, capsys)
     assert "random:gpt2 in float32 on cpu" in said
     assert "497,759,232  bytes" in said  # 124,439,808 weights of 4 bytes
     assert said.endswith("dry run: 1 engine(s) sized; nothing was loaded, allocated or measured\n")
-    assert not post.plans and not list(tmp_path.iterdir())
+    assert not post.settings and not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_for_a_device_that_is_not_here(post, capsys):

@@ -83,7 +83,7 @@ def test_seconds_are_the_larger_of_moving_and_computing():
     assert (slow_math.seconds, slow_math.bound) == (exact.flops / 1e9, "compute")
 
 
-def test_the_contract_of_a_floor_has_no_times():
+def test_the_exact_text_of_a_floor_has_no_times():
     floor = decode_floor(GPT2_SMALL, [8] * 4, torch.float32, machine(1e9, 1e12))
     bundle = Table.of(floor)._repr_mimebundle_()
     assert bundle["text/plain"] == repr(Table.of(decode_floor(GPT2_SMALL, [8] * 4, torch.float32)))

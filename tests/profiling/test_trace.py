@@ -163,7 +163,7 @@ def test_spans_share_residual_and_device(two_steps_on_a_gpu):
     assert [row[3:] for row in rows] == [pytest.approx(row[3:]) for row in expected]
 
 
-def test_contract_of_spans_is_the_same_on_a_gpu(two_steps_on_a_gpu):
+def test_the_exact_text_of_spans_is_the_same_on_a_gpu(two_steps_on_a_gpu):
     on_gpu = [e for e in two_steps_on_a_gpu.data["traceEvents"] if e.get("pid") != 0]
     without = Trace({"traceEvents": on_gpu}).spans()
     assert repr(Table.of(without)) == repr(Table.of(two_steps_on_a_gpu.spans()))

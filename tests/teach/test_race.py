@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from roseinfer.bench import ContenderFailed, LadderResult, Progress
+from roseinfer.bench import ContenderFailed, LadderResult, RunProgress
 from roseinfer.models import GPT2
 from roseinfer.teach.measure.race import Race, race
 from stages import NaiveCat, PreallocGather
@@ -61,18 +61,18 @@ def test_in_a_notebook_the_plain_text_is_the_same_every_time():
 
 def test_bars_show_the_speed_so_far():
     lanes = a_race([0.0])
-    lanes.update(Progress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0, finished=True))
-    lanes.update(Progress("repeat 1 of 2", "two", 0, tokens=400, seconds=1.0, finished=True))
+    lanes.update(RunProgress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0, finished=True))
+    lanes.update(RunProgress("repeat 1 of 2", "two", 0, tokens=400, seconds=1.0, finished=True))
     one, two = bars(lanes)
     assert "width: 25.0%" in one and "100 tok/s" in one
     assert "width: 100.0%" in two and "400 tok/s" in two
-    lanes.update(Progress("repeat 2 of 2", "one", 1, tokens=300, seconds=1.0, finished=True))
+    lanes.update(RunProgress("repeat 2 of 2", "one", 1, tokens=300, seconds=1.0, finished=True))
     assert lanes.speeds == {"one": 200, "two": 400}
 
 
 def test_warm_up_runs_move_no_bar():
     lanes = a_race([0.0])
-    lanes.update(Progress("warm-up", "one", -1, tokens=100, seconds=1.0, finished=True))
+    lanes.update(RunProgress("warm-up", "one", -1, tokens=100, seconds=1.0, finished=True))
     assert lanes.speeds == {"one": 0, "two": 0}
     assert "warm-up: one" in lanes.children[0].value
 
@@ -80,7 +80,7 @@ def test_warm_up_runs_move_no_bar():
 def test_bars_are_redrawn_a_few_times_a_second_at_most():
     now = [0.0]
     lanes = a_race(now)
-    running = Progress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0)
+    running = RunProgress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0)
     lanes.update(running)
     assert "100 tok/s" not in bars(lanes)[0]
     now[0] = 0.5

@@ -59,7 +59,7 @@ def tensors(record, phase: str) -> dict:
     return {facts.name: facts for facts in found.tensors}
 
 
-def test_the_contract_of_a_dense_stage(small):
+def test_the_exact_text_of_a_dense_stage(small):
     view = teach.step_debugger(*batch(PreallocGather, small))
     assert repr(view) == PREALLOC
     assert view._repr_mimebundle_(include=None, exclude=None)["text/plain"] == PREALLOC
@@ -124,7 +124,7 @@ def test_the_slider_walks_the_phases(small):
         assert marked.split("</td>")[1].endswith(f">{frame.split(': ')[1].split('</b>')[0]}"), number
 
 
-def test_layers_that_differ_are_all_in_the_contract(small):
+def test_layers_that_differ_are_all_in_the_exact_text(small):
     class TwiceInLayerOne(PreallocGather):
         def build(self, seqs):
             inner = super().build(seqs)

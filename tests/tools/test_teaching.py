@@ -1,4 +1,4 @@
-"""The teacher's kit: plans add up and name what exists, questions and wrong answers are the course's own."""
+"""The teacher's kit: timetables add up and name what exists, questions and wrong answers are the course's own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 
 from roseinfer.paths import ROOT
 from roseinfer.teach.exercises.exercise import find
-from tools import timetables as plans
-from tools.timetables import Part, Plan
+from tools import timetables
+from tools.timetables import Part, Timetable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,7 +29,7 @@ wrong_answers.register_all()
 
 TEACHING = ROOT / "teaching"
 README = (TEACHING / "README.md").read_text(encoding="utf-8")
-PLANS = plans.load()
+TIMETABLES = timetables.load()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 THREE_DAYS = ("day-1", "day-2", "day-3")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -39,23 +39,23 @@ YOUR_TURN = "Your turn"  # its minutes are those of its exercises
 
 
 def lesson_parts(names):
-    return [part for name in names for part in PLANS[name].parts if part.lesson]
+    return [part for name in names for part in TIMETABLES[name].parts if part.lesson]
 
 
-# The plans
+# The timetables
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_the_minutes_of_a_plan_add_up(name):
-    plan = PLANS[name]
-    minutes = {part.lesson or part.what: part.total for part in plan.parts}
-    assert sum(part.total for part in plan.parts) == plan.minutes, minutes
+@pytest.mark.parametrize("name", TIMETABLES)
+def test_the_minutes_of_a_timetable_add_up(name):
+    timetable = TIMETABLES[name]
+    minutes = {part.lesson or part.what: part.total for part in timetable.parts}
+    assert sum(part.total for part in timetable.parts) == timetable.minutes, minutes
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_plan_names_what_the_notebooks_have(name):
+@pytest.mark.parametrize("name", TIMETABLES)
+def test_a_timetable_names_what_the_notebooks_have(name):
     for part in lesson_parts([name]):
-        _, sections = plans.title_and_sections(part.lesson)
+        _, sections = timetables.title_and_sections(part.lesson)
         assert [s for s in sections if s in part.sections] == list(part.sections), "unknown, or in another order"
         assert YOUR_TURN not in part.sections
         assert all(minutes > 0 for minutes in part.sections.values())
@@ -67,22 +67,22 @@ def test_three_days_have_every_section_of_every_lesson():
     parts = {part.lesson: part for part in lesson_parts(THREE_DAYS)}
     assert list(parts) == [path.name[:2] for path in NOTEBOOKS]
     for lesson, part in parts.items():
-        _, sections = plans.title_and_sections(lesson)
+        _, sections = timetables.title_and_sections(lesson)
         assert [*part.sections, YOUR_TURN] == sections
         assert part.opening and part.exercises
 
 
 def test_half_a_day_is_about_three_hours_and_a_half():
-    assert 200 <= PLANS["half-day"].minutes <= 220
+    assert 200 <= TIMETABLES["half-day"].minutes <= 220
 
 
-def test_the_readme_shows_the_plans():
-    assert plans.fill(README, PLANS) == README, "run python -m tools.timetables"
+def test_the_readme_shows_the_timetables():
+    assert timetables.fill(README, TIMETABLES) == README, "run python -m tools.timetables"
 
 
-def test_a_rendered_plan():
+def test_a_rendered_timetable():
     lesson = Part(lesson="02", opening=5, sections={"Predict": 20}, exercises=("02.1",))
-    shown = plans.render(Plan("A test", 100, (lesson, Part(what="Break", minutes=70)))).splitlines()
+    shown = timetables.render(Timetable("A test", 100, (lesson, Part(what="Break", minutes=70)))).splitlines()
     exercise = find("02.1")
     first = 25 + exercise.minutes
     assert shown[2] == (
@@ -93,11 +93,11 @@ def test_a_rendered_plan():
     assert shown[4].startswith(f"| 1:{first + 10} | **{first + 70}** |")
 
 
-def test_a_plan_without_a_place_and_a_place_without_a_plan_are_refused():
+def test_a_timetable_without_a_place_and_a_place_without_a_timetable_are_refused():
     with pytest.raises(ValueError, match="half-day"):
-        plans.fill("no places", PLANS)
+        timetables.fill("no places", TIMETABLES)
     with pytest.raises(ValueError, match="another"):
-        plans.fill("<!-- plan: another -->\n<!-- end -->", {})
+        timetables.fill("<!-- timetable: another -->\n<!-- end -->", {})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_part_of_two_kinds_is_refused(keys, message):
 
 def test_a_lesson_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="'77'"):
-        plans.notebook("77")
+        timetables.notebook("77")
 
 
 # The tables of README.md

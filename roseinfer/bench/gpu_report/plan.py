@@ -57,9 +57,9 @@ class Plan:
     kernel_check_seconds: float
     kernel_shapes: tuple[KernelShape, ...]
     timed_shapes: tuple[TimedShape, ...]
-    contract_models: tuple[str, ...]
-    contract_prompt_lens: tuple[int, ...]
-    contract_new_tokens: int
+    checked_models: tuple[str, ...]
+    checked_prompt_lens: tuple[int, ...]
+    checked_new_tokens: int
     trace_model: str
     trace_dtype: str
     trace_batch_size: int
@@ -103,9 +103,9 @@ FULL = Plan(
         TimedShape(32, 4096, 4, 7, 128),  # Qwen2.5-7B
         TimedShape(1, 32768, 4, 7, 128),  # one program a KV head: most of the GPU idle
     ),
-    contract_models=("tiny", "random:tiny-llama", "random:tiny-qwen2", "random:tiny-qwen3"),
-    contract_prompt_lens=(1, 15, 16, 17, 40, 64),
-    contract_new_tokens=20,
+    checked_models=("tiny", "random:tiny-llama", "random:tiny-qwen2", "random:tiny-qwen3"),
+    checked_prompt_lens=(1, 15, 16, 17, 40, 64),
+    checked_new_tokens=20,
     trace_model="random:gpt2",
     trace_dtype="bfloat16",
     trace_batch_size=8,
@@ -131,6 +131,6 @@ QUICK = replace(
     kernel_check_seconds=20,
     kernel_shapes=diagonal(),
     timed_shapes=(FULL.timed_shapes[0], FULL.timed_shapes[2]),
-    contract_models=("tiny", "random:tiny-qwen2"),
+    checked_models=("tiny", "random:tiny-qwen2"),
     ladders=(LadderShape("random:gpt2", "bfloat16", 8), LadderShape("random:qwen2.5-0.5b", "bfloat16", 8)),
 )

@@ -20,7 +20,7 @@ from .context import Context, Course, one_line
 from .kernels import kernel_checks, kernel_times
 from .ladders import ladders
 from .plan import Plan
-from .tokens import contract
+from .tokens import tokens
 from .traces import traces
 
 KIND, FORMAT = "gpu-report", 1
@@ -28,7 +28,7 @@ MOST_BYTES = 2_000_000  # of a report and its traces: they are kept in the repos
 
 
 @dataclass
-class Report:
+class GpuReport:
     """data: what the file holds. Its `failures` are everything that went wrong, a line each."""
 
     path: Path
@@ -61,7 +61,7 @@ PARTS: dict[str, Callable[[Context], Iterable[dict[str, Any]]]] = {
     "machine": machine,
     "kernel_checks": kernel_checks,
     "kernel_times": kernel_times,
-    "contract": contract,
+    "tokens": tokens,
     "traces": traces,
     "ladders": ladders,
 }
@@ -75,7 +75,7 @@ def run_report(
     folder: Path,
     commit: str | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> GpuReport:
     """Write `folder`/runs/<gpu>/<date>-<commit>.json and `folder`/traces/<gpu>/<stage>.json.gz.
 
     What fails is in the report's failures and does not end it. commit: of the code, where git cannot tell. say: is
@@ -89,7 +89,7 @@ def run_report(
         "kind": KIND, "format": FORMAT, "date": now.isoformat(timespec="seconds"), **about, "arguments": asdict(plan),
         **{part: [] for part in PARTS}, "seconds": {}, "failures": context.failures, "notes": context.notes,
     }  # fmt: skip
-    report = Report(folder / "runs" / slug / f"{now:%Y-%m-%d}-{short_commit(about['commit'])}.json", data)
+    report = GpuReport(folder / "runs" / slug / f"{now:%Y-%m-%d}-{short_commit(about['commit'])}.json", data)
     for part, rows_of in PARTS.items():
         start = perf_counter()
         say(part.replace("_", " "))

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from roseinfer.display.cells import Cells, Column
+from roseinfer.display.table import Table
 
 from ..ladder_result import LadderResult
 from ..provenance import short_commit
 
 
-def print_summary(data: dict[str, Any], console: Console) -> None:
+def summary(data: dict[str, Any], width: int | None = None) -> str:
+    """width: of the terminal; wider tables are folded."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items() if version)
-    _print(console, f"{data['device']}, {data['date'][:10]}, commit {short_commit(data['commit'])}\n{versions}\n")
-    for ladder in data["ladders"]:
-        _print(console, ladder["arguments"]["model"])
-        console.print(LadderResult(**ladder).table())
-    console.print(machine_table(data["machine"]))
-    console.print(kernel_table(data["kernel_times"]))
-    for line in verdicts(data):
-        _print(console, line)
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False)  # a reason may have brackets
+    parts = [f"{data['device']}, {data['date'][:10]}, commit {short_commit(data['commit'])}\n{versions}"]
+    parts += [f"{row['arguments']['model']}\n{LadderResult(**row).text(width)}" for row in data["ladders"]]
+    parts.append(f"This machine\n{machine_cells(data['machine']).text(width)}")
+    if data["kernel_times"]:
+        table = kernel_table(data["kernel_times"])
+        parts.append(f"{table.title}\n{table.cells(list(table.df)).text(width)}")
+    return "\n\n".join([*parts, "\n".join(verdicts(data))])
 
 
 def verdicts(data: dict[str, Any]) -> Iterable[str]:
@@ -36,7 +31,7 @@ def verdicts(data: dict[str, Any]) -> Iterable[str]:
         errors = [row["max_error"] for row in rows if row["max_error"] is not None]
         largest = f", largest error {max(errors):.1e}" if errors else ""
         yield f"kernel checks, {dtype}: {_held(rows, 'ok')}{largest}"
-    yield f"greedy tokens equal to the reference, float32: {_held(data['contract'], 'equal')} (model, stage) pairs"
+    yield f"greedy tokens equal to the reference, float32: {_held(data['tokens'], 'equal')} (model, stage) pairs"
     nbytes = sum(row["bytes"] for row in data["traces"])
     yield f"traces: {len(data['traces'])} stages, {nbytes:,} bytes"
     yield "seconds: " + ", ".join(f"{part.replace('_', ' ')} {s:.0f}" for part, s in data["seconds"].items())
@@ -48,33 +43,28 @@ def _held(rows: list[dict[str, Any]], good: str) -> str:
     return f"{sum(row['verdict'] == good for row in rows)} of {len(rows)}"
 
 
-def machine_table(rows: list[dict[str, Any]]) -> Table:
-    return _table(
-        "This machine",
-        ("dtype", "read GB/s", "matrix product TFLOP/s"),
-        [(row["dtype"], f"{row['read_bytes_per_s'] / 1e9:,.0f}", f"{row['flops_per_s'] / 1e12:,.1f}") for row in rows],
-    )
+def machine_cells(rows: list[dict[str, Any]]) -> Cells:
+    columns = ["dtype", Column("read GB/s", "{:,.0f}".format), Column("matrix product TFLOP/s", "{:,.1f}".format)]
+    return Cells.of(columns, [(row["dtype"], row["read_bytes_per_s"] / 1e9, row["flops_per_s"] / 1e12) for row in rows])
 
 
 def kernel_table(rows: list[dict[str, Any]]) -> Table:
-    return _table(
-        "Paged attention, one launch",
-        ("dtype", "batch", "cached tokens", "heads", "KV heads", "head size", "us", "KV GB/s", "of read"),
-        [
-            (
-                row["dtype"], str(row["batch_size"]), f"{row['context_len']:,}",
-                str(row["num_kv_heads"] * row["group"]), str(row["num_kv_heads"]), str(row["head_dim"]),
-                f"{1e6 * row['seconds']:,.1f}", f"{row['bytes_per_s'] / 1e9:,.1f}", f"{row['bandwidth_share']:.1%}",
-            )
-            for row in rows
-        ],
-    )  # fmt: skip
+    """kernel_times of a report, at least one; bandwidth is that of the cached keys and values alone."""
+    import pandas as pd
 
-
-def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, justify="left" if column == "dtype" else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    shapes = {
+        "dtype": "dtype", "batch_size": "batch", "context_len": "cached tokens", "num_kv_heads": "KV heads",
+        "group": "query heads on each", "head_dim": "head size", "kv_bytes": "KV bytes",
+    }  # fmt: skip
+    df = pd.DataFrame(rows)
+    df["us"], df["KV GB/s"] = 1e6 * df["seconds"], df["bytes_per_s"] / 1e9
+    df = df.rename(columns=shapes | {"bandwidth_share": "of read bandwidth"})
+    times = {"us": "{:,.1f}", "KV GB/s": "{:,.1f}", "of read bandwidth": "{:.1%}"}
+    return Table(
+        df[[*shapes.values(), *times]],
+        exact=list(shapes.values()),
+        live=list(times),
+        title="Paged attention, one launch",
+        formats=times | {"cached tokens": "{:,}", "KV bytes": "{:,}"},
+        bars=["of read bandwidth"],
+    )

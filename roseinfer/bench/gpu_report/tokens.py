@@ -21,22 +21,22 @@ BLOCK_SIZE = 16
 WEIGHT_SCALE = 12
 
 
-def contract(context: Context) -> Iterator[dict[str, Any]]:
+def tokens(context: Context) -> Iterator[dict[str, Any]]:
     """One row for each (model, stage): verdict "equal", or what is wrong."""
-    for spec in context.plan.contract_models:
+    for spec in context.plan.checked_models:
         model = load_model(spec, device=context.device, dtype=torch.float32)
         if spec.startswith("random:"):
             _scale_up(model)
-        prompts = mixed_prompts(model, context.plan.contract_prompt_lens)
+        prompts = mixed_prompts(model, context.plan.checked_prompt_lens)
         referee = Referee(model, prompts)
         for stage in context.course.stages:
             try:
-                outputs = generated(stage, model, prompts, context.plan.contract_new_tokens)
+                outputs = generated(stage, model, prompts, context.plan.checked_new_tokens)
                 referee.check(stage.name, outputs)
                 verdict = "equal"
             except (ContenderFailed, TokensDiffer) as error:
                 verdict = one_line(str(error))
-                context.fail(f"contract, {spec}: {verdict}")
+                context.fail(f"tokens, {spec}: {verdict}")
             yield {"model": spec, "stage": stage.name, "verdict": verdict}
 
 

@@ -6,10 +6,10 @@
 """
 
 from .metrics import Stat, summarize
-from .server import MODES, Served, Server, ServerRun, Step, serve
+from .server import MODES, Served, ServedStep, Server, ServerRun, serve
 from .workload import Workload, make_workload, words_as_tokens
 
 __all__ = [
-    "MODES", "Served", "Server", "ServerRun", "Stat", "Step", "Workload",
+    "MODES", "Served", "Server", "ServerRun", "Stat", "ServedStep", "Workload",
     "make_workload", "serve", "summarize", "words_as_tokens",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Step:
+class ServedStep:
     """One decode step: seconds from choosing its batch to having its tokens on the host.
 
     context_lens: of each sequence, the tokens that its new token attends to, itself included.
@@ -73,7 +73,7 @@ class ServerRun:
     mode: str
     requests: tuple[Served, ...]
     add_seconds: tuple[float, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ServedStep, ...]
 
     @property
     def prefill_seconds(self) -> float:
@@ -104,7 +104,7 @@ class Server:
         self.stage = stage
         self.workload = workload
         self.max_batch_size = max_batch_size
-        self.steps: list[Step] = []
+        self.steps: list[ServedStep] = []
         self._clock = clock
         self._seqs: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()  # those that have waited longest for a step are in front
@@ -134,7 +134,7 @@ class Server:
         context_lens = tuple(len(seq) for seq in batch)
         commit(self.stage, batch, self.stage.decode(batch))  # ends with tokens on the host, so the device is done
         now = self._clock()
-        self.steps.append(Step(now - started, context_lens))
+        self.steps.append(ServedStep(now - started, context_lens))
         self._settle(batch, now)
 
     def run(self, mode: str) -> ServerRun:

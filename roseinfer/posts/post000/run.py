@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
 import torch
 
-from roseinfer.bench.scheduler import ServerRun, Workload, serve
-from roseinfer.bench.scheduler.arguments import workload
-from roseinfer.models import Model, load_model
+from roseinfer.bench.scheduler import ServerRun
 from roseinfer.profiling import Trace
 
-from ..posted_command import arguments_here, parsed
-from ..report.setting import Plan
+from ..posted_command import PostedCommand, arguments_here
+from ..report.setting import Setting
 
 BEFORE, AFTER = "s02", "s03"
 QUICK_TOKENS = 8  # steps enough for a profile
@@ -21,50 +18,36 @@ REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Measured:
-    """argv: the post's command with the changes of this machine, without a stage. profiled: run and trace of each
-    stage, by its short name; raced: runs without the profiler, interleaved."""
+class Measured(PostedCommand):
+    """profiled: run and trace of each stage, by its short name; raced: runs without the profiler, interleaved."""
 
-    argv: list[str]
-    args: argparse.Namespace
-    model: Model
-    work: Workload
     profiled: dict[str, tuple[ServerRun, Trace]]
     raced: dict[str, list[ServerRun]]
 
 
-def arguments(plan: Plan) -> list[str]:
+def arguments(setting: Setting) -> list[str]:
     """The post's command for this machine: weights that everybody has, and a device that is there."""
     changes = {
-        "--checkpoint-path": None, "--tokenizer-name": None, "--hf-model-id": plan.model or "random:gpt2",
-        "--device": str(plan.device),
+        "--checkpoint-path": None, "--tokenizer-name": None, "--hf-model-id": setting.model or "random:gpt2",
+        "--device": str(setting.device),
     }  # fmt: skip
-    return arguments_here("000", changes | ({"--max-new-tokens": str(QUICK_TOKENS)} if plan.quick else {}))
+    return arguments_here("000", changes | ({"--max-new-tokens": str(QUICK_TOKENS)} if setting.quick else {}))
 
 
-def dtype_of(plan: Plan) -> str:
-    """Half precision on a GPU, as the post's autocast; fp32 on a CPU."""
-    return "float16" if plan.on_gpu else "float32"
-
-
-def measure(plan: Plan) -> Measured:
-    argv = arguments(plan)
-    args = parsed(argv)
-    plan.say(f"loading {args.hf_model_id}")
-    model = load_model(args.hf_model_id, device=plan.device, dtype=getattr(torch, dtype_of(plan)))
-    work = workload(args, args.hf_model_id, model)
+def measure(setting: Setting) -> Measured:
+    command = PostedCommand.load(setting, arguments(setting))
 
     def run(stage: str, profile: bool = False) -> tuple[ServerRun, Trace | None]:
         torch.manual_seed(0)  # both stages draw the same tokens
-        return serve(args.mode, plan.stages[stage], model, work, args.max_batch_size, profile=profile)
+        return command.serve(setting.stages[stage], profile=profile)
 
     profiled = {}
     for stage in (BEFORE, AFTER):
-        plan.say(f"the post's command, profiled: {stage}")
+        setting.say(f"the post's command, profiled: {stage}")
         profiled[stage] = run(stage, profile=True)
     raced: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
-    for repeat in range(1 if plan.quick else REPEATS):
-        plan.say(f"without the profiler, in turn: {repeat + 1}")
+    for repeat in range(1 if setting.quick else REPEATS):
+        setting.say(f"without the profiler, in turn: {repeat + 1}")
         for stage in (BEFORE, AFTER) if repeat % 2 == 0 else (AFTER, BEFORE):
             raced[stage].append(run(stage)[0])
-    return Measured(argv, args, model, work, profiled, raced)
+    return Measured(**vars(command), profiled=profiled, raced=raced)

@@ -11,11 +11,10 @@ from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.scheduler.output import run_figures
 from roseinfer.models.load import shape_of
-from roseinfer.profiling import Trace, decode_floor, measure_machine
+from roseinfer.profiling import Trace
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
 from ..data import POSTS, post_facts, post_table
-from ..posted_command import command_line
 from ..report.content import Fact, Grid, Section, Time, judge
 from .counts import MEMSET_BELOW, DecodeBatch
 from .run import AFTER, BEFORE, Measured
@@ -45,7 +44,7 @@ def command(m: Measured) -> Section:
         judge(metric, int(theirs.loc[metric, "before"]), ours["before"][metric], rule=rule, why=why)
         for metric, (rule, why) in rules.items()
     ]
-    floors = {"Elapsed (decode/run)": decode_floor_seconds(m)}
+    floors = {"Elapsed (decode/run)": m.floor_seconds(m.profiled[BEFORE][0])}
     times = [
         Time(f"{metric}, {when}", row["unit"], row[when], ours[when][metric], floors.get(metric))
         for when in ours
@@ -60,7 +59,7 @@ def command(m: Measured) -> Section:
             "The post gives the gain as more tokens a second. A single profiled run each cannot tell a gain of a few "
             "percent from noise, so the table below repeats both in turn, without the profiler.",
         ),
-        code=f"{command_line([*m.argv, '--stage', BEFORE])}\n{command_line([*m.argv, '--stage', AFTER])}",
+        code=m.lines(BEFORE, AFTER),
         facts=facts,
         times=times,
         grids=[race(m)],
@@ -69,25 +68,14 @@ def command(m: Measured) -> Section:
 
 
 def race(m: Measured) -> Grid:
-    rows = []
-    for stage, runs in m.raced.items():
-        rates = [run.completion_tokens / run.decode_seconds for run in runs]
-        rows.append((stage, len(rates), *(round(f(rates), 2) for f in (median, min, max))))
-    gain = round(rows[1][2] / rows[0][2] - 1, 4)
+    rates = {stage: [run.completion_tokens / run.decode_seconds for run in runs] for stage, runs in m.raced.items()}
+    gain = median(rates[AFTER]) / median(rates[BEFORE]) - 1
     post = post_table(POST, "throughput").set_index("metric").loc["Throughput (completion)"]
-    return Grid(
-        f"Completion tokens over decode time, in turn, without the profiler: the median changes by {gain:+.1%} (the "
-        f"post's own figure, over the total time: {post['after'] / post['before'] - 1:+.1%})",
-        ("stage", "runs", "median tokens/s", "least", "most"),
-        rows,
+    title = (
+        f"Completion tokens a second of decode time, in turn, without the profiler: the median changes by {gain:+.1%} "
+        f"(the post's own figure, over the total time: {post['after'] / post['before'] - 1:+.1%})"
     )
-
-
-def decode_floor_seconds(m: Measured) -> float:
-    """The least that this machine needs for all decode steps of the run."""
-    machine = measure_machine(m.model.device, m.model.dtype)
-    steps = m.profiled[BEFORE][0].steps
-    return sum(decode_floor(m.model.config, step.context_lens, m.model.dtype, machine).seconds for step in steps)
+    return Grid.of_runs(title, "stage", rates, decimals=2)
 
 
 def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
@@ -160,11 +148,11 @@ def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
 
 def spans(m: Measured) -> Section:
     """The labelled spans of three steps, stage BEFORE, as the post's overview."""
-    _, trace = m.profiled[BEFORE]
+    run, trace = m.profiled[BEFORE]
     theirs = post_table(POST, "spans")
     ours = run_shipped(trace, "spans").set_index(["side", "span"])
     sides = {"user_annotation": "host", "gpu_user_annotation": "device"}
-    floor_ms = 1e3 * decode_floor_seconds(m) / len(m.profiled[BEFORE][0].steps)
+    floor_ms = 1e3 * m.floor_seconds(run) / len(run.steps)
     facts, times = [], []
     for row in theirs.itertuples():
         side, what = sides[row.cat], f"{row.name}, {sides[row.cat]}"
@@ -217,7 +205,7 @@ def arithmetic(m: Measured) -> Section:
         "gather_after": one_longest.gather_ops(),
     }  # fmt: skip
     facts = [
-        judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0), rule=int(n), why="")
+        judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0))
         for table, counts in posted.items()
         for op, n in counts.items()
     ]
@@ -247,9 +235,4 @@ def run_shipped(trace: Trace, query: str) -> pd.DataFrame:
 
 def shipped(trace: Trace, query: str, title: str) -> Grid:
     """The result of one of the queries that come with the post's tables; times to a microsecond or so."""
-    df = run_shipped(trace, query)
-    rows = [
-        [None if pd.isna(value) else round(value, 4) if isinstance(value, float) else value for value in row]
-        for row in df.astype(object).itertuples(index=False)
-    ]
-    return Grid(title, tuple(df.columns), rows)
+    return Grid.of(title, run_shipped(trace, query).round(4))

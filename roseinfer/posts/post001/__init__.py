@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from roseinfer.bench.contenders import BLOCK_SIZE, HF_NAME
+from roseinfer.bench.contenders import HF_NAME
 from roseinfer.engine.config import EngineConfig, EngineSizes
 from roseinfer.hardware import available_bytes
-from roseinfer.models import load_model
 
 from ..data import post_facts
-from ..report.content import NotRun, Report
-from ..report.setting import Plan
+from ..report.content import NotRun, PostReport
+from ..report.setting import Setting
 from .config import config_lesson
 from .measure import Measurements, measure_post
 from .steps import gather, phases, residual
@@ -21,42 +22,30 @@ POST_MODEL, POST_DTYPE = "random:qwen2.5-7b", "float16"  # the post's shape; tim
 REPEATS = 3
 
 
-def engines(plan: Plan) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[EngineConfig]:
     """One for each of the post's batch sizes, the largest last."""
-    model, dtype = (POST_MODEL, POST_DTYPE) if plan.on_gpu else ("random:qwen2.5-0.5b", "float32")
-    if plan.quick:
-        model = "random:tiny-qwen2"
-    return [_engine(plan.model or model, dtype, str(plan.device), size) for size in post_facts("001")["batch_sizes"]]
+    facts, here = post_facts("001"), POST_MODEL if setting.on_gpu else "random:qwen2.5-0.5b"
+    model = setting.model or ("random:tiny-qwen2" if setting.quick else here)
+    tokens = facts["python_gather"]["cached_tokens"] + facts["num_steps"]  # the last one is returned, never cached
+    return [setting.engine(model, size, tokens - 1, max_model_len=tokens) for size in facts["batch_sizes"]]
 
 
-def _engine(model: str, dtype: str, device: str, batch_size: int) -> EngineConfig:
-    facts = post_facts("001")
-    tokens = facts["python_gather"]["cached_tokens"] + facts["num_steps"]
-    blocks = -(-(tokens - 1) // BLOCK_SIZE)  # the last token is returned, never cached
-    return EngineConfig(
-        model=model, num_blocks=batch_size * blocks, block_size=BLOCK_SIZE, max_num_seqs=batch_size,
-        max_model_len=tokens, dtype=dtype, device=device,
-    )  # fmt: skip
-
-
-def reproduce(plan: Plan) -> Report:
+def reproduce(setting: Setting) -> PostReport:
     """Raises ValueError for a model that is not found, is too short or does not fit, before anything is measured."""
-    configs = engines(plan)
+    configs = engines(setting)
     largest = configs[-1].sizes()
-    theirs = _engine(POST_MODEL, POST_DTYPE, "cuda", largest.config.max_num_seqs).sizes()
-    plan.say(f"loading {largest.config.model} in {largest.config.dtype}")
-    model = load_model(largest.config.model, device=plan.device, dtype=getattr(torch, largest.config.dtype))
-
+    theirs = engines(replace(setting, device=torch.device("cuda"), model=POST_MODEL))[-1].sizes()
+    model = setting.load(largest.config)
     no_hf = no_room_for_hf(largest, available_bytes(model.device))
-    repeats = 1 if plan.quick else REPEATS
-    measured = measure_post(plan, model, configs, repeats=repeats, with_hf=not no_hf)
+    repeats = 1 if setting.quick else REPEATS
+    measured = measure_post(setting, model, configs, repeats=repeats, with_hf=not no_hf)
     sections = [phases(measured), residual(measured), gather(measured), throughput(measured, theirs), config_lesson()]
     arguments = {
         "model": largest.config.model, "dtype": largest.config.dtype, "stage": measured.stage,
         "batch_sizes": [batch.size for batch in measured.batches], "prompt_len": measured.prompt_len,
         "num_steps": post_facts("001")["num_steps"], "repeats": repeats,
     }  # fmt: skip
-    return plan.report("001", arguments, sections, no_hf + not_run(measured, theirs))
+    return setting.report("001", arguments, sections, no_hf + not_run(measured, theirs))
 
 
 def no_room_for_hf(sizes: EngineSizes, available: int | None) -> list[NotRun]:

@@ -21,7 +21,7 @@ from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases
 from roseinfer.profiling.trace import DEVICE_SPAN
 
 from ..data import post_facts, post_table
-from ..report.setting import Plan
+from ..report.setting import Setting
 
 UNPROFILED = 2  # decode steps that capture runs before those it keeps
 # What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.
@@ -94,25 +94,27 @@ def tokens_per_second(runs: List[dict[str, Any]]) -> list[float]:
     return [run["decode_tokens"] / (len(run["step_seconds"]) * median(run["step_seconds"])) for run in runs]
 
 
-def measure_post(plan: Plan, model: Model, configs: List[EngineConfig], *, repeats: int, with_hf: bool) -> Measurements:
+def measure_post(
+    setting: Setting, model: Model, configs: List[EngineConfig], *, repeats: int, with_hf: bool
+) -> Measurements:
     """Profile the post's decode steps for each of `configs`, then run these and transformers in turn, `repeats` times.
 
     configs: one for each batch size, the largest last. Raises what capture and the contenders raise.
     """
-    stage, num_steps = plan.stages["s04"], post_facts("001")["num_steps"]
+    stage, num_steps = setting.stages["s04"], post_facts("001")["num_steps"]
     prompt_len = configs[-1].max_model_len - num_steps
     prompts = [random_prompts(model, config.max_num_seqs, prompt_len) for config in configs]
     entrants = [StageContender(stage, model, batch, num_steps) for batch in prompts]
     names = [f"{stage.name}, batch {config.max_num_seqs}" for config in configs]
     profiles = []
     for name, entrant in zip(names, entrants, strict=True):
-        plan.say(f"profiling {name}")
+        setting.say(f"profiling {name}")
         profiles.append(profile(entrant, num_steps - 1 - UNPROFILED))
 
     contenders = [(name, entrant.run) for name, entrant in zip(names, entrants, strict=True)]
     if with_hf:
         contenders.append(hf_contender(model, prompts[-1], num_steps))
-    plan.say(f"{repeats} timed runs each, in turn: {', '.join(name for name, _ in contenders)}")
+    setting.say(f"{repeats} timed runs each, in turn: {', '.join(name for name, _ in contenders)}")
     runs = measure(contenders, repeats=repeats, warmup=0)  # warm from profiling; medians do without HF's first steps
 
     machine = measure_machine(model.device, model.dtype)

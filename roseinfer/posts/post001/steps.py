@@ -78,7 +78,7 @@ def residual(m: Measurements) -> Section:
         ],
         facts=[fact for batch in m.batches for fact in _writes(batch, m.sizes.shape.num_layers)],
         times=[time for batch in m.batches for time in _residual_times(batch)],
-        grids=[Grid("The post's estimate, ms a step", list(estimate.columns), _rows(estimate))],
+        grids=[Grid.of("The post's estimate, ms a step", estimate)],
         samples={f"batch {batch.size}": {"step_seconds": batch.step_seconds} for batch in m.batches},
     )
 
@@ -151,7 +151,7 @@ def gather(m: Measurements) -> Section:
             "grow with the batch and with the length.",
         ],
         facts=[
-            judge(what, example["scalar_reads"], reads, rule=example["scalar_reads"], why=rule),
+            judge(what, example["scalar_reads"], reads, why=rule),
             *(_indexing_calls(batch, theirs, ours) for batch in m.batches),
         ],
         grids=[
@@ -167,7 +167,3 @@ def gather(m: Measurements) -> Section:
 def _indexing_calls(batch: Batch, theirs: int, ours: int) -> Fact:
     what, calls = f"indexing calls of gather_batch_kv, batch {batch.size}", batch.calls["gather"]["aten::index"]
     return judge(what, 2 * theirs, calls, rule=2 * ours, why=f"two a layer: {ours} layers here, {theirs} in the post")
-
-
-def _rows(table: pd.DataFrame) -> list[list[object]]:
-    return [[None if pd.isna(value) else value for value in row] for row in table.to_numpy().tolist()]

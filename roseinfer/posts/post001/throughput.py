@@ -79,12 +79,9 @@ def _reading(m: Measurements, theirs: EngineSizes) -> list[Time]:
 
 
 def _runs(m: Measurements) -> Grid:
-    rows = []
-    for name, runs in [*((f"{m.stage}, batch {b.size}", b.runs) for b in m.batches), (HF_NAME, m.hf_runs)]:
-        if runs:
-            speeds = tokens_per_second(runs)
-            rows.append([name, len(runs), *(round(of(speeds), 1) for of in (median, min, max))])
-    return Grid("The runs here, tok/s", ["engine", "runs", "median", "min", "max"], rows)
+    runs = {**{f"{m.stage}, batch {b.size}": b.runs for b in m.batches}, HF_NAME: m.hf_runs}
+    speeds = {name: tokens_per_second(of_name) for name, of_name in runs.items()}
+    return Grid.of_runs("The runs here, tok/s", "engine", speeds, decimals=1)
 
 
 def _on_the_posts_card(m: Measurements, theirs: EngineSizes) -> Grid:

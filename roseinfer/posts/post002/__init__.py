@@ -16,27 +16,27 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import PromptAttention
 
 from ..data import post_facts
-from ..report.content import Grid, NotRun, Report, Section, judge
-from ..report.setting import Plan
+from ..report.content import Grid, NotRun, PostReport, Section, judge
+from ..report.setting import Setting
 from .arrays import dtype_section, greedy_section, prefill_section
 from .scheduling import SEED, abort_section, order_section
 
 STAGE = "s04"
-STEPS = 4
+PROMPT_LEN, STEPS = 8, 4
 QKV_MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
 
 
-def engines(plan: Plan) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[EngineConfig]:
     """One, for the logits that are looked at."""
-    return [EngineConfig(model=plan.model or "tiny", num_blocks=8, max_num_seqs=8, device=str(plan.device))]
+    return [setting.engine(setting.model or "tiny", num_seqs=8, tokens=PROMPT_LEN + STEPS, dtype="float32")]
 
 
-def reproduce(plan: Plan) -> Report:
+def reproduce(setting: Setting) -> PostReport:
     about = post_facts("002")
-    (config,) = engines(plan)
-    plan.say(f"logits of {STEPS} steps of {config.model}")
-    logits = real_logits(plan, config)
-    plan.say(f"{about['num_requests']:,} requests in three orders")
+    (config,) = engines(setting)
+    setting.say(f"logits of {STEPS} steps of {config.model}")
+    logits = real_logits(setting, config)
+    setting.say(f"{about['num_requests']:,} requests in three orders")
     sections = [
         load_section(about),
         order_section(about),
@@ -44,14 +44,14 @@ def reproduce(plan: Plan) -> Report:
         dtype_section(about),
         greedy_section(about, logits),
         prefill_section(about),
-        qkv_section(about, plan),
+        qkv_section(about, setting),
     ]
-    return plan.report("002", {"model": config.model, "seed": SEED}, sections, not_run(about))
+    return setting.report("002", {"model": config.model, "seed": SEED}, sections, not_run(about))
 
 
 def load_section(about: Mapping[str, Any]) -> Section:
     slots, tokens = about["decode_batch_size"], about["num_blocks"] * about["block_size"]
-    requests, columns = about["num_requests"], about["block_table_columns"]
+    requests, columns, seq_length = about["num_requests"], about["block_table_columns"], about["seq_length"]
     return Section(
         "The load test and the pool",
         [
@@ -62,14 +62,9 @@ def load_section(about: Mapping[str, Any]) -> Section:
             "requests only. The post does not say how long its requests are.",
         ],
         facts=[
-            judge(
-                "requests in all",
-                requests, about["requests_per_second"] * about["seconds"], rule=requests, why="rate x seconds",
-            ),
-            judge(
-                "columns of a block table in the warm-up",
-                columns, about["seq_length"] // about["block_size"], rule=columns, why="seq_length / block_size",
-            ),
+            judge("requests in all", requests, about["requests_per_second"] * about["seconds"], why="rate x seconds"),
+            judge("columns of a block table in the warm-up", columns, seq_length // about["block_size"],
+                  why="seq_length / block_size"),
         ],
         grids=[
             Grid(
@@ -78,20 +73,20 @@ def load_section(about: Mapping[str, Any]) -> Section:
                 [
                     ["tokens", tokens],
                     [f"tokens a request, {slots} running", tokens // slots],
-                    [f"requests of {about['seq_length']:,} tokens", tokens // about["seq_length"]],
+                    [f"requests of {seq_length:,} tokens", tokens // seq_length],
                 ],
             )
         ],
     )  # fmt: skip
 
 
-def real_logits(plan: Plan, config: EngineConfig) -> Tensor:
+def real_logits(setting: Setting, config: EngineConfig) -> Tensor:
     """Logits [N, V] of prefills and a few greedy decode steps."""
-    model = load_model(config.model, device=plan.device)
-    stage = plan.stages[STAGE](
+    model = setting.load(config)
+    stage = setting.stages[STAGE](
         model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs
     )
-    prompts = random_prompts(model, config.max_num_seqs, prompt_len=8, seed=SEED)
+    prompts = random_prompts(model, config.max_num_seqs, prompt_len=PROMPT_LEN, seed=SEED)
     seqs = [Sequence(prompt, SamplingParams(max_tokens=STEPS)) for prompt in prompts]
     logits = [torch.stack([stage.prefill(seq) for seq in seqs])]
     for _ in range(STEPS - 1):
@@ -101,9 +96,9 @@ def real_logits(plan: Plan, config: EngineConfig) -> Tensor:
     return torch.cat(logits)
 
 
-def qkv_section(about: Mapping[str, Any], plan: Plan) -> Section:
+def qkv_section(about: Mapping[str, Any], setting: Setting) -> Section:
     claims = about["claims"]
-    counts = {spec: matrix_products(load_model(spec, device=plan.device)) for spec in QKV_MODELS}
+    counts = {spec: matrix_products(load_model(spec, device=setting.device)) for spec in QKV_MODELS}
     fused = claims["qkv_products_after"]
     return Section(
         "q, k and v from one matrix product",
@@ -113,7 +108,7 @@ def qkv_section(about: Mapping[str, Any], plan: Plan) -> Section:
             "gate and up as well, so there is no stage before it to race against.",
         ],
         facts=[
-            judge(f"products for q, k and v in a layer, {spec}", fused, qkv, rule=fused, why="joined weights")
+            judge(f"products for q, k and v in a layer, {spec}", fused, qkv, why="joined weights")
             for spec, (qkv, _) in counts.items()
         ],
         grids=[

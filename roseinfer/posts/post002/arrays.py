@@ -29,7 +29,7 @@ def dtype_section(about: Mapping[str, Any]) -> Section:
             make = ids_of(row.made_by, *shape, dtype)
             array = make()
             what = f"{row.array}, {when}"
-            facts.append(judge(f"type of {what}", printed, str(array.dtype), rule=printed, why="NumPy's rules"))
+            facts.append(judge(f"type of {what}", printed, str(array.dtype), why="NumPy's rules"))
             rows.append([what, str(array.dtype), array.nbytes])
             times.append(Time(f"making {what}", "ms", None, 1e3 * _seconds(make)))
     return Section(

@@ -24,7 +24,7 @@ ORDERS: dict[str, Callable[[int], int]] = {
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ListSchedule:
     """finishes[i]: the steps after which request i has all of its lengths[i] tokens. As all wait at 0, its latency."""
 
     lengths: List[int]
@@ -55,7 +55,7 @@ class Schedule:
         return sum(self.finishes[i] for i in shortest) / len(shortest)
 
 
-def decode_all(lengths: List[int], slots: int, order: str) -> Schedule:
+def decode_all(lengths: List[int], slots: int, order: str) -> ListSchedule:
     """The schedule of outputs of these lengths, named in order of arrival. order: a key of ORDERS.
 
     Raises ValueError for no requests, a length or `slots` below 1, or an unknown order.
@@ -68,7 +68,7 @@ def decode_all(lengths: List[int], slots: int, order: str) -> Schedule:
     for i in sorted(range(len(lengths)), key=lambda i: ORDERS[order](lengths[i])):
         finishes[i] = free_at[0] + lengths[i]
         heapq.heapreplace(free_at, finishes[i])
-    return Schedule(tuple(lengths), tuple(finishes))
+    return ListSchedule(tuple(lengths), tuple(finishes))
 
 
 def least_steps(lengths: List[int], slots: int) -> int:

@@ -12,7 +12,7 @@ from roseinfer.blocks import BlockTables
 from ..data import post_table
 from ..report.content import Exact, Grid, Section, Time, judge
 from .abort_loop import Abort, Scheduler, abort_each, abort_the_set, run_out
-from .output_order import ORDERS, Schedule, decode_all, least_steps
+from .output_order import ORDERS, ListSchedule, decode_all, least_steps
 
 SEED = 0
 # From a number drawn from [0, 1) to an output length. Each has a mean of about 256 tokens.
@@ -58,7 +58,7 @@ def order_section(about: Mapping[str, Any]) -> Section:
         facts=[
             judge(
                 "fewer steps, wherever lengths differ: first come or longest first",
-                claimed, here, rule=claimed, why="the post's order",
+                claimed, here, why="the post's order",
             )
         ],
         times=[
@@ -75,13 +75,13 @@ def order_section(about: Mapping[str, Any]) -> Section:
     )  # fmt: skip
 
 
-def order_schedules(num_requests: int, slots: int) -> dict[tuple[str, str], Schedule]:
+def order_schedules(num_requests: int, slots: int) -> dict[tuple[str, str], ListSchedule]:
     """A schedule for each (name of LENGTHS, name of ORDERS)."""
     drawn = {name: drawn_lengths(num_requests, length_of) for name, length_of in LENGTHS.items()}
     return {(name, order): decode_all(lengths, slots, order) for name, lengths in drawn.items() for order in ORDERS}
 
 
-def fewest_steps(schedules: Mapping[tuple[str, str], Schedule]) -> str:
+def fewest_steps(schedules: Mapping[tuple[str, str], ListSchedule]) -> str:
     """Of the post's two orders the one with fewer steps for all lengths that differ; "neither" when it depends."""
     post_orders = ("first come", "longest first")
     winners = set()
@@ -92,7 +92,7 @@ def fewest_steps(schedules: Mapping[tuple[str, str], Schedule]) -> str:
     return winners.pop() if len(winners) == 1 else "neither"
 
 
-def _row(lengths: str, order: str, run: Schedule, slots: int) -> list[Exact | None]:
+def _row(lengths: str, order: str, run: ListSchedule, slots: int) -> list[Exact | None]:
     figures = (run.mean_batch, run.mean_latency, run.shortest_tenth_latency)
     rounded = [None if figure is None else round(figure, 1) for figure in figures]
     return [lengths, order, run.steps, least_steps(run.lengths, slots), *rounded]

@@ -13,8 +13,8 @@ from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
 
 from ..data import post_facts, post_table
-from ..report.content import Grid, NotRun, Report, Section, Time, judge
-from ..report.setting import Plan
+from ..report.content import Grid, NotRun, PostReport, Section, Time, judge
+from ..report.setting import Setting
 from . import host_share as host
 from . import times
 from .batches_in_flight import take_turns
@@ -23,24 +23,24 @@ CARD = "RTX 4090"
 BATCH, REQUESTS, TOKENS = 8, 16, 6  # of the counted batches in flight
 
 
-def engines(plan: Plan) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[EngineConfig]:
     """One for the timestamps, then one a model for the host's share: a dense and a paged stage build it each."""
-    return [times.engine(plan), *host.engines(plan)]
+    return [times.engine(setting), *host.engines(setting)]
 
 
-def reproduce(plan: Plan) -> Report:
+def reproduce(setting: Setting) -> PostReport:
     about = post_facts("003")
-    plan.say("timestamps of a few requests")
-    times_section = times.section(plan)
-    plan.say("rates of this machine")
-    machine = measure_machine(plan.device, getattr(torch, host.dtype(plan)))
-    host_section = host.section(plan, machine)
+    setting.say("timestamps of a few requests")
+    times_section = times.section(setting)
+    setting.say("rates of this machine")
+    machine = measure_machine(setting.device, getattr(torch, setting.dtype))
+    host_section = host.section(setting, machine)
     arguments = {
-        "models": [config.model for config in host.engines(plan)],
-        "stages": [stage.name for stage in host.stages(plan)],
+        "models": [config.model for config in host.engines(setting)],
+        "stages": [stage.name for stage in host.stages(setting)],
     }
     sections = [times_section, ratio_section(about, machine), host_section, in_flight_section(about)]
-    return plan.report("003", arguments, sections, [*host.left_out(plan), *not_run(about)])
+    return setting.report("003", arguments, sections, [*host.left_out(setting), *not_run(about)])
 
 
 def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
@@ -66,7 +66,7 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
         facts=[
             judge(
                 "operations to bytes, from the post's two rates",
-                printed, f"{ratio:.0f}:1", rule=printed, why="operations a second over bytes a second",
+                printed, f"{ratio:.0f}:1", why="operations a second over bytes a second",
             )
         ],
         times=[Time("operations for each byte read", "FLOP/byte", ratio, list(ratios.values())[-1])],
@@ -89,6 +89,7 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
         gaps[in_flight] = max(gap for request in requests for gap in request.gaps)
         rows.append([in_flight, steps, gaps[in_flight], max(request.latency for request in requests), waited])
     factor = about["latency_factor_two_in_flight"]
+    titles = {"batches_in_flight": "batches in flight", "overlaps": "what overlaps"}
     return Section(
         "What two batches in flight cost",
         [
@@ -113,20 +114,9 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
                 ["batches in flight", "steps in all", "token to token", "a request, first to last", "requests queued"],
                 rows,
             ),
-            Grid(
-                "The post's executors",
-                ["executor", "batches in flight", "what overlaps", "throughput"],
-                [
-                    [row.executor, row.batches_in_flight, _text(row.overlaps), row.throughput]
-                    for row in post_table("003", "executors").itertuples()
-                ],
-            ),
+            Grid.of("The post's executors", post_table("003", "executors").rename(columns=titles)),
         ],
     )  # fmt: skip
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None  # pandas reads an empty field as NaN
 
 
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:

@@ -4,55 +4,44 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import torch
-
 from roseinfer.engine.config import EngineConfig
-from roseinfer.models import load_model
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.stage import Stage
 
 from ..data import post_table
 from ..report.content import Exact, Grid, NotRun, Section, Time
-from ..report.setting import Plan
+from ..report.setting import Setting
 from .timed_model import HostShare, host_shares, most_gain
 
 DENSE = "s04"
 BATCH, PROMPT_LEN = 8, 32
 STEPS, QUICK_STEPS = 20, 8
-BLOCK_SIZE = 64
 CPU_MODELS = ("tiny", "random:gpt2")
 GPU_MODELS = ("random:gpt2", "random:qwen2.5-7b")
 
 
-def engines(plan: Plan) -> list[EngineConfig]:
-    """One a model: plan.model, or else the models for this device that fit its memory."""
-    return [config for config in _configs(plan) if plan.model or _fits(config)]
+def engines(setting: Setting) -> list[EngineConfig]:
+    """One a model: setting.model, or else the models for this device that fit its memory."""
+    return [config for config in _configs(setting) if setting.model or _fits(config)]
 
 
-def left_out(plan: Plan) -> list[NotRun]:
+def left_out(setting: Setting) -> list[NotRun]:
     """Models that do not fit, and what they need."""
-    too_large = [config for config in _configs(plan) if not (plan.model or _fits(config))]
+    too_large = [config for config in _configs(setting) if not (setting.model or _fits(config))]
     return [
         NotRun(f"host work in a step of {config.model}", f"{config.sizes().total_bytes:,} bytes on {config.device}")
         for config in too_large
     ]
 
 
-def _configs(plan: Plan) -> list[EngineConfig]:
-    blocks = BATCH * -(-(PROMPT_LEN + STEPS + 2) // BLOCK_SIZE)
-    return [
-        EngineConfig(
-            model=model, num_blocks=blocks, block_size=BLOCK_SIZE, max_num_seqs=BATCH,
-            dtype=dtype(plan), device=str(plan.device),
-        )
-        for model in _models(plan)
-    ]  # fmt: skip
+def _configs(setting: Setting) -> list[EngineConfig]:
+    return [setting.engine(model, BATCH, PROMPT_LEN + STEPS + 2) for model in _models(setting)]
 
 
-def _models(plan: Plan) -> tuple[str, ...]:
-    if plan.model or plan.quick:
-        return (plan.model or "tiny",)
-    return GPU_MODELS if plan.on_gpu else CPU_MODELS
+def _models(setting: Setting) -> tuple[str, ...]:
+    if setting.model or setting.quick:
+        return (setting.model or "tiny",)
+    return GPU_MODELS if setting.on_gpu else CPU_MODELS
 
 
 def _fits(config: EngineConfig) -> bool:
@@ -60,22 +49,18 @@ def _fits(config: EngineConfig) -> bool:
     return fit is None or fit[0] >= 0  # None: a device that is not here, in a dry run
 
 
-def dtype(plan: Plan) -> str:
-    return "float16" if plan.on_gpu else "float32"
-
-
-def stages(plan: Plan) -> list[type[Stage]]:
+def stages(setting: Setting) -> list[type[Stage]]:
     """The newest dense stage, and the newest of all whose times say something on this device."""
-    timed = [stage for _, stage in sorted(plan.stages.items()) if not stage.why_untimed(plan.device)]
-    return [plan.stages[DENSE], timed[-1]]
+    timed = [stage for _, stage in sorted(setting.stages.items()) if not stage.why_untimed(setting.device)]
+    return [setting.stages[DENSE], timed[-1]]
 
 
-def section(plan: Plan, machine: Machine) -> Section:
+def section(setting: Setting, machine: Machine) -> Section:
     rows, times = _post_rows()
     samples = {}
-    for config in engines(plan):
-        plan.say(f"host share of a step, {config.model}")
-        shares, floor = measure(plan, config, machine)
+    for config in engines(setting):
+        setting.say(f"host share of a step, {config.model}")
+        shares, floor = measure(setting, config, machine)
         samples[config.model] = [asdict(share) for share in shares]
         for share in shares:
             name = f"{config.model}, {share.stage}"
@@ -93,7 +78,7 @@ def section(plan: Plan, machine: Machine) -> Section:
             f"Batch {BATCH}, prompts of {PROMPT_LEN} tokens; medians of interleaved steps, timed without a profiler.",
             "A gather counts as host work here, although on a GPU the device copies what the host asks for. So a dense "
             "stage's bound is higher than hiding alone could reach.",
-            _who_computes(plan),
+            _who_computes(setting),
         ],
         times=times,
         grids=[Grid("The most that hiding all host work could gain", ["step", "host's share", "at most"], rows)],
@@ -101,8 +86,8 @@ def section(plan: Plan, machine: Machine) -> Section:
     )
 
 
-def _who_computes(plan: Plan) -> str:
-    if plan.on_gpu:
+def _who_computes(setting: Setting) -> str:
+    if setting.on_gpu:
         return "The forward is timed from an idle device to an idle one, so the device's time lies inside it."
     return (
         "On this machine the host and the device are the same cores, so nothing can be hidden behind anything. The "
@@ -125,10 +110,10 @@ def _bound(step: float, host: float) -> tuple[str, str]:
     return f"{host / step:.1%}", f"×{most_gain(step, host):.3f}"
 
 
-def measure(plan: Plan, config: EngineConfig, machine: Machine) -> tuple[list[HostShare], float]:
+def measure(setting: Setting, config: EngineConfig, machine: Machine) -> tuple[list[HostShare], float]:
     """The host's share of each stage's step, and the floor of the middle step in seconds."""
-    model = load_model(config.model, config.device, getattr(torch, config.dtype))
-    steps = QUICK_STEPS if plan.quick else STEPS
-    shares = host_shares(stages(plan), model, config, prompt_len=PROMPT_LEN, steps=steps)
+    model = setting.load(config)
+    steps = QUICK_STEPS if setting.quick else STEPS
+    shares = host_shares(stages(setting), model, config, prompt_len=PROMPT_LEN, steps=steps)
     context_lens = [PROMPT_LEN + 2 + steps // 2] * BATCH
     return shares, decode_floor(model.config, context_lens, model.dtype, machine).seconds

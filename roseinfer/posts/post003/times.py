@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 from statistics import mean
 
-import torch
-
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.engine.config import EngineConfig
-from roseinfer.models import load_model
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
-from ..report.setting import Plan
+from ..report.setting import Setting
 from .timed_model import TimedModel, build_stage
 from .timestamps import RequestTimes, record_times
 
@@ -30,12 +27,12 @@ FIELD_NAMES = {
 }
 
 
-def engine(plan: Plan) -> EngineConfig:
-    return EngineConfig(model=plan.model or "tiny", num_blocks=PLACES, max_num_seqs=PLACES, device=str(plan.device))
+def engine(setting: Setting) -> EngineConfig:
+    return setting.engine(setting.model or "tiny", PLACES, PROMPT_LEN + TOKENS, dtype="float32")
 
 
-def section(plan: Plan) -> Section:
-    requests = run(plan)
+def section(setting: Setting) -> Section:
+    requests = run(setting)
     tokens = [request.timestamps(i) for request in requests for i in range(len(request.steps))]
     first_tokens = [request.timestamps(0) for request in requests]
     facts: list[Fact] = []
@@ -77,13 +74,13 @@ def section(plan: Plan) -> Section:
     )
 
 
-def run(plan: Plan) -> list[RequestTimes]:
+def run(setting: Setting) -> list[RequestTimes]:
     """Timestamps of more requests than the stage has places."""
-    config = engine(plan)
-    model = load_model(config.model, config.device, getattr(torch, config.dtype))
+    config = engine(setting)
+    model = setting.load(config)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
-    stage = build_stage(plan.stages[STAGE], TimedModel(model), config)
+    stage = build_stage(setting.stages[STAGE], TimedModel(model), config)
     return record_times(stage, [Sequence(prompt, params) for prompt in prompts])
 
 

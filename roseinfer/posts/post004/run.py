@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, replace
 
-import torch
-
 from roseinfer.bench.contenders import BLOCK_SIZE
-from roseinfer.bench.scheduler import ServerRun, Workload, serve
-from roseinfer.bench.scheduler.arguments import workload
+from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.table_steps import table_steps
-from roseinfer.models import Model, load_model
+from roseinfer.models import Model
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model
 from roseinfer.stage import Stage
 
 from ..data import post_facts
-from ..posted_command import arguments_here, parsed
-from ..report.setting import Plan
+from ..posted_command import PostedCommand, arguments_here
+from ..report.setting import Setting
 
 BEFORE, AFTER = "before", "after"
 POST_MODEL = "random:gpt2"  # the post's shape; where blocks change does not depend on the weights' values
@@ -26,76 +22,68 @@ CPU_TOKENS = BLOCK_SIZE + 8  # enough for every sequence to cross a block's edge
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(PostedCommand):
     """stages and runs under BEFORE and AFTER. rows: of a counted run of AFTER, rows built by each decode step.
 
     post_rows: of both, for the post's own sizes, without a model.
     """
 
-    argv: list[str]
-    args: argparse.Namespace
-    model: Model
-    work: Workload
     stages: dict[str, type[Stage]]
     runs: dict[str, list[ServerRun]]
     rows: list[int]
     post_rows: dict[str, list[int]]
 
 
-def arguments(plan: Plan) -> list[str]:
+def arguments(setting: Setting) -> list[str]:
     """The post's command for this machine: on a CPU fewer tokens; --quick takes the bundled model and one run each."""
-    changes = {"--hf-model-id": plan.model or ("tiny" if plan.quick else POST_MODEL), "--device": str(plan.device)}
-    if not plan.on_gpu:
+    changes = {
+        "--hf-model-id": setting.model or ("tiny" if setting.quick else POST_MODEL),
+        "--device": str(setting.device),
+    }
+    if not setting.on_gpu:
         changes["--max-new-tokens"] = str(CPU_TOKENS)
-    if plan.quick:
+    if setting.quick:
         changes["--repeat-runs"] = "1"
     return arguments_here("004", changes)
 
 
-def dtype_of(plan: Plan) -> str:
-    return "float16" if plan.on_gpu else "float32"
-
-
-def pair(plan: Plan) -> dict[str, type[Stage]]:
+def pair(setting: Setting) -> dict[str, type[Stage]]:
     """Stages 05 and 06. On a GPU both with stage 07's kernel, as the post's had one; on a CPU its interpreter's times
     would say nothing."""
-    before, after, kernel = (plan.stages[name] for name in ("s05", "s06", "s07"))
-    if kernel.why_untimed(plan.device):
+    before, after, kernel = (setting.stages[name] for name in ("s05", "s06", "s07"))
+    if kernel.why_untimed(setting.device):
         return {BEFORE: before, AFTER: after}
     attention = {"attention": kernel.__dict__["attention"], "name": f"{before.name}, kernel of {kernel.name}"}
     return {BEFORE: type("BlockTableWithKernel", (before,), attention), AFTER: kernel}
 
 
-def measure(plan: Plan) -> Measured:
-    argv = arguments(plan)
-    args = parsed(argv)
-    plan.say(f"loading {args.hf_model_id}")
-    model = load_model(args.hf_model_id, device=plan.device, dtype=getattr(torch, dtype_of(plan)))
-    work = workload(args, args.hf_model_id, model)
-    stages = pair(plan)
+def measure(setting: Setting) -> Measured:
+    command = PostedCommand.load(setting, arguments(setting))
+    args = command.args
+    stages = pair(setting)
     rows: list[int] = []
     runs: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
     for number in range(-args.warmup_runs, args.repeat_runs):
-        plan.say(f"{'warm-up' if number < 0 else f'run {number + 1} of {args.repeat_runs}'}: both, in turn")
+        setting.say(f"{'warm-up' if number < 0 else f'run {number + 1} of {args.repeat_runs}'}: both, in turn")
         for when in (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE):
-            run, _ = serve(args.mode, stages[when], model, work, args.max_batch_size)
+            run, _ = command.serve(stages[when])
             if number >= 0:
                 runs[when].append(run)
-    plan.say("counting the rows that each step builds")
+    setting.say("counting the rows that each step builds")
 
     def count(stage: Stage) -> None:
         rows.append(stage.rows_built - sum(rows))
 
-    serve(args.mode, stages[AFTER], model, work, args.max_batch_size, after_step=count)
-    return Measured(argv, args, model, work, stages, runs, rows, post_rows(plan))
+    command.serve(stages[AFTER], after_step=count)
+    return Measured(**vars(command), stages=stages, runs=runs, rows=rows, post_rows=post_rows(setting))
 
 
-def post_rows(plan: Plan) -> dict[str, list[int]]:
+def post_rows(setting: Setting) -> dict[str, list[int]]:
     """Rows that each decode step of the post's own run builds, before and after: counted, for tables need no model."""
     facts, flat = post_facts("004"), flat_model()
     lengths = [1] * facts["num_requests"]  # the prompt is one token
     steps = facts["max_new_tokens"] - 1  # the prefill makes the first token
-    stages = {BEFORE: plan.stages["s05"], AFTER: plan.stages["s06"]}
+    stages = {BEFORE: setting.stages["s05"], AFTER: setting.stages["s06"]}
     return {when: table_steps(stage, flat, lengths, steps, facts["block_size"]) for when, stage in stages.items()}
 
 

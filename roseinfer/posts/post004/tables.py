@@ -12,15 +12,14 @@ from roseinfer.bench.scheduler import Stat, summarize
 from roseinfer.bench.scheduler.definitions import METRICS
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.models.load import shape_of
-from roseinfer.profiling import decode_floor, measure_machine
 
 from ..data import post_facts, post_table
-from ..posted_command import command_line
-from ..report.content import Fact, Grid, Picture, Section, Time, judge
-from ..report.setting import Plan
+from ..report.content import Grid, Image, Section, Time, judge
+from ..report.setting import Setting
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
 POST = "004"
+COUNTED = ["step", "stage", "rows built", "copies", "stacks", "table bytes"]
 COLOURS = {BEFORE: "#D55E00", AFTER: "#0072B2"}  # told apart by colour-blind readers too
 
 
@@ -45,7 +44,6 @@ def summary(m: Measured) -> Section:
               m.runs[AFTER][0].completion_tokens, rule=args.num_requests * args.max_new_tokens,
               why=f"{args.max_new_tokens} tokens each were asked for"),
     ]  # fmt: skip
-    commands = [command_line([*m.argv, "--stage", stage.name.split("_")[0]]) for stage in m.stages.values()]
     return Section(
         "The summary",
         text=(
@@ -53,7 +51,7 @@ def summary(m: Measured) -> Section:
             "process, so that a slow minute of the machine hits both alike.",
             "The floor reads every step's weights and cached tokens once and does nothing else.",
         ),
-        code="\n".join(commands),
+        code=m.lines(*(stage.name.split("_")[0] for stage in m.stages.values())),
         facts=judged,
         times=times,
         grids=[changes(m, stats)],
@@ -67,8 +65,8 @@ def figure(stat: Stat, kind: str) -> float:
 
 def summary_floors(m: Measured) -> dict[str, float]:
     """Of the figures that decoding alone decides, in the post's units."""
-    machine, run = measure_machine(m.model.device, m.model.dtype), m.runs[AFTER][0]
-    seconds = sum(decode_floor(m.model.config, s.context_lens, m.model.dtype, machine).seconds for s in run.steps)
+    run = m.runs[AFTER][0]
+    seconds = m.floor_seconds(run)
     return {
         "Decode time": seconds,
         "Throughput(completion,decode)": run.completion_tokens / seconds,
@@ -100,10 +98,10 @@ def rebuilds(m: Measured) -> Section:
     edges = steps // facts["block_size"]
     after, before = m.post_rows[AFTER], m.post_rows[BEFORE]
     judged = [
-        _same("rows built, before, all steps", steps * all_rows, sum(before)),
-        _same("rows built, after, all steps", (1 + edges) * all_rows, sum(after)),
-        _same("steps that build no row, after", steps - 1 - edges, after.count(0)),
-        _same("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:])),
+        judge("rows built, before, all steps", steps * all_rows, sum(before)),
+        judge("rows built, after, all steps", (1 + edges) * all_rows, sum(after)),
+        judge("steps that build no row, after", steps - 1 - edges, after.count(0)),
+        judge("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:])),
     ]
     ours = m.args.num_requests * m.model.config.num_layers
     own_edges = (m.work.prompt_lens[0] + len(m.rows) - 1) // BLOCK_SIZE
@@ -125,13 +123,9 @@ def rebuilds(m: Measured) -> Section:
             histogram("The post's sizes", m.post_rows),
             histogram("The run that was timed", {BEFORE: [ours] * len(m.rows), AFTER: m.rows}),
         ],
-        pictures=[draw_rows(m.post_rows)],
+        images=[draw_rows(m.post_rows)],
         samples={"post_rows": m.post_rows, "rows": m.rows},
     )
-
-
-def _same(what: str, reckoned: int, counted: int) -> Fact:
-    return judge(what, reckoned, counted, rule=reckoned, why="")
 
 
 def sizes(m: Measured, edges: int) -> str:
@@ -151,7 +145,7 @@ def histogram(title: str, rows: dict[str, list[int]]) -> Grid:
     )
 
 
-def draw_rows(rows: dict[str, list[int]]) -> Picture:
+def draw_rows(rows: dict[str, list[int]]) -> Image:
     """A bar a step, as high as the rows that it builds; before the change above, after it below."""
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.subplots(len(rows), 1, sharex=True, sharey=True)
@@ -165,14 +159,14 @@ def draw_rows(rows: dict[str, list[int]]) -> Picture:
     figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = [f"{when} {sum(n > 0 for n in of_steps)} of {len(of_steps)} steps build rows, {max(of_steps)} at most"
             for when, of_steps in rows.items()]  # fmt: skip
-    return Picture(png.getvalue(), f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
+    return Image(png.getvalue(), f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
 
 
-def price(plan: Plan, m: Measured) -> Section:
+def price(setting: Setting, m: Measured) -> Section:
     """What building costs the host alone, beside what the post gained a token."""
     theirs = post_table(POST, "summary").set_index("metric").loc["TPOT"]
     facts = post_facts(POST)
-    stages = [plan.stages["s05"], plan.stages["s06"]]
+    stages = [setting.stages["s05"], setting.stages["s06"]]
     table = compare_builds(stages, flat_model(), [facts["num_requests"]], block_size=facts["block_size"]).df
     us = table.set_index(["step", "stage"])["build us"]
     names = dict(zip((BEFORE, AFTER), (stage.name for stage in stages), strict=True))
@@ -189,8 +183,7 @@ def price(plan: Plan, m: Measured) -> Section:
             "would need neither the rows of the other layers nor the cache; lesson 06 measures that.",
         ),
         times=times,
-        grids=[Grid("Counted", ("step", "stage", "rows built", "copies", "stacks", "bytes of the tables"),
-                    table[["step", "stage", "rows built", "copies", "stacks", "table bytes"]].values.tolist())],
+        grids=[Grid.of("Counted", table[COUNTED])],
     )  # fmt: skip
 
 
@@ -203,7 +196,7 @@ def definitions(m: Measured) -> Section:
         rate = theirs.loc[f"Throughput(completion,{throughput})"]
         for when in (BEFORE, AFTER):
             counted = round(rate[f"{when}_p50"] * theirs.loc[time, f"{when}_p50"])
-            judged.append(_same(f"tokens in the post's {throughput} throughput, {when}", tokens, counted))
+            judged.append(judge(f"tokens in the post's {throughput} throughput, {when}", tokens, counted))
     ours = m.runs[AFTER][0]
     printed = {name: text for name, text in METRICS.items() if name in {*theirs.index, "p50/mean"}}
     printed = {"Decode time": METRICS["Elapsed (decode/run)"], **printed}

@@ -1,10 +1,11 @@
-"""The reproduction of a post: what it is given (Plan), what it says (Report), and the report's three faces.
+"""The reproduction of a post: what it is given (Setting), what it says (PostReport), and the report's three faces.
 
-The packages post000 to post004 each have engines(plan) -> list[EngineConfig] and reproduce(plan) -> Report. A Report
-becomes a list of blocks once (blocks), which markdown, page (HTML) and terminal write out.
+The packages post000 to post004 each have engines(setting) -> list[EngineConfig] and reproduce(setting) -> PostReport.
+A report is written once, as Markdown (markdown), and the HTML page is made of that (page). A terminal gets its verdicts
+and times (terminal).
 """
 
-from .content import Fact, Grid, NotRun, Picture, Report, Section, Time, judge
-from .setting import Plan
+from .content import Fact, Grid, Image, NotRun, PostReport, Section, Time, judge
+from .setting import Setting
 
-__all__ = ["Fact", "Grid", "NotRun", "Picture", "Plan", "Report", "Section", "Time", "judge"]
+__all__ = ["Fact", "Grid", "Image", "NotRun", "PostReport", "Section", "Setting", "Time", "judge"]

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EQUAL, EXPLAINED, DIFFERENT = "equal", "explained", "different"
 Exact = int | float | str
@@ -28,17 +32,19 @@ class Fact:
     why: str = ""
 
 
-def judge(what: str, post: Exact, here: Exact, *, rule: Exact, why: str) -> Fact:
+def judge(what: str, post: Exact, here: Exact, *, rule: Exact | None = None, why: str = "") -> Fact:
     """`here` beside the post's value.
 
-    rule: what must come out here, reckoned from what is known to differ (versions, sizes); why: that difference, in a
-    few words. Equal to the post's is EQUAL, and needs no why; equal to the rule is EXPLAINED; else DIFFERENT.
+    rule: what must come out here, reckoned from what is known to differ (versions, sizes), the post's value if None;
+    why: the rule in a few words. Equal to the post's is EQUAL, and shows no why; equal to the rule is EXPLAINED; else
+    DIFFERENT.
     """
+    rule = post if rule is None else rule
     if here == post:
         return Fact(what, post, here, EQUAL)
     if here == rule:
         return Fact(what, post, here, EXPLAINED, why)
-    return Fact(what, post, here, DIFFERENT, f"not explained: the rule ({why}) gives {rule}")
+    return Fact(what, post, here, DIFFERENT, f"not explained: the rule {f'({why}) ' if why else ''}gives {rule}")
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,25 @@ class Grid:
     columns: Sequence[str]
     rows: Sequence[Sequence[Exact | None]]
 
+    @classmethod
+    def of(cls, title: str, frame: pd.DataFrame) -> Grid:
+        """A frame's columns and rows. What it lacks (NaN) is None."""
+        return cls(title, list(frame.columns), frame.astype(object).where(frame.notna(), None).to_numpy().tolist())
+
+    @classmethod
+    def of_runs(cls, title: str, what: str, runs: Mapping[str, Sequence[float]], decimals: int) -> Grid:
+        """Median, least and most of each row's figures; a row without any is left out."""
+        rows = [
+            (name, len(figures), *(round(of(figures), decimals) for of in (median, min, max)))
+            for name, figures in runs.items()
+            if figures
+        ]
+        return cls(title, (what, "runs", "median", "least", "most"), rows)
+
 
 @dataclass(frozen=True)
-class Picture:
-    """png: the image's bytes. alt: what it shows, in words, for whoever does not see it."""
+class Image:
+    """png: its bytes. alt: what it shows, in words, for whoever does not see it."""
 
     png: bytes
     alt: str
@@ -99,7 +120,7 @@ class Section:
     facts: Sequence[Fact] = ()
     times: Sequence[Time] = ()
     grids: Sequence[Grid] = ()
-    pictures: Sequence[Picture] = ()
+    images: Sequence[Image] = ()
     samples: dict[str, Any] = field(default_factory=dict)
 
 
@@ -112,9 +133,9 @@ class NotRun:
 
 
 @dataclass(frozen=True)
-class Report:
+class PostReport:
     """The reproduction of one post. about: the post's facts; arguments: what this run chose; the rest is where it ran,
-    as from bench.host.describe_host."""
+    as from bench.provenance.describe_host."""
 
     post: str
     about: dict[str, Any]
@@ -128,13 +149,23 @@ class Report:
     recorded_at: str  # ISO 8601, UTC
 
     @property
+    def title(self) -> str:
+        name = self.about.get("title")
+        return f"Post {self.post} reproduced" + (f": {name}" if name else "")
+
+    @property
     def verdicts(self) -> Counter[str]:
         """How many facts are equal, explained, different."""
         return Counter(fact.verdict for section in self.sections for fact in section.facts)
 
+    @property
+    def different(self) -> list[tuple[str, Fact]]:
+        """Every fact that is different, with its section's title."""
+        return [(s.title, fact) for s in self.sections for fact in s.facts if fact.verdict == DIFFERENT]
+
     def to_json(self) -> str:
-        """Everything but the pictures, raw samples included."""
+        """Everything but the images, raw samples included."""
         data = asdict(self)
         for section in data["sections"]:
-            del section["pictures"]
+            del section["images"]
         return json.dumps(data | {"verdicts": dict(self.verdicts)}, indent=1, allow_nan=False)

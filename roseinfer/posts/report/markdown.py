@@ -1,76 +1,106 @@
-"""Blocks as GitHub Markdown."""
+"""A report as GitHub Markdown. What a report says, and in which order, is decided here; the page is made of this."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
-from .content import DIFFERENT, Picture
-from .outline import Block, Code, Heading, Pairs, Paragraph, Table, Tally
+from roseinfer.bench.provenance import short_commit
+from roseinfer.display.cells import Cells, markdown_text
 
-CODE_SPAN = re.compile(r"(`[^`\n]+`)")
-# An underscore inside a word starts no emphasis; an ampersand is one unless it looks like an entity.
-SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_|_\b|&(?=#?\w+;)")
+from .content import DIFFERENT, EQUAL, EXPLAINED, PostReport, Section
+from .tables import different_table, facts_table, grid_table, not_run_table, times_table
+
 BLOCK_START = re.compile(r"^(\s*(?=[#>+-])|\s*\d+(?=[.)]))")  # of a heading, a quotation, a list
+PICTURE = "Picture, in the HTML page: "  # GitHub shows none that lies inside the text
+VERDICTS_CLAUSE = (
+    "Equal: as in the post. Explained: not as in the post, but just what the named difference (a version, a size) "
+    "makes of it. Different: neither."
+)
+TIMES_CLAUSE = (
+    "The post's times are another machine's: they stand beside ours and are never judged. The floor is the best that "
+    "this machine could do; of floor is how near the measured value comes to it, and 100% is all there is."
+)
 
 
-def to_markdown(blocks: Sequence[Block]) -> str:
-    return "\n\n".join(RENDERERS[type(block)](block) for block in blocks) + "\n"
+def to_markdown(report: PostReport, command: str) -> str:
+    """command: what to type to run this again."""
+    parts = [_post(report), _here(report, command), _verdicts(report), *map(_section, report.sections)]
+    blocks = [block for part in [*parts, _not_run(report)] for block in part]
+    return "\n\n".join([*blocks, paragraph(TIMES_CLAUSE)]) + "\n"
 
 
-def inline(text: str) -> str:
-    """Plain text so that it is shown as it is; code between backticks stays code. Fit for a table's cell too."""
-    parts = CODE_SPAN.split(text)
-    plain, code = parts[::2], parts[1::2]
-    plain = [SPECIAL.sub(lambda found: f"\\{found[0]}", part) for part in plain]
-    code = [part.replace("|", r"\|") for part in code] + [""]
-    return "".join(a + b for a, b in zip(plain, code, strict=True)).replace("\n", "<br>")
+def _post(report: PostReport) -> Iterator[str]:
+    about = report.about
+    yield f"# {markdown_text(report.title)}"
+    yield heading("The post")
+    known = [("Model", about.get("model")), ("Machine", about.get("hardware")), ("torch", about.get("torch"))]
+    known.append(("Command", f"`{about['command']}`" if about.get("command") else None))
+    yield pairs((name, value or "not stated") for name, value in known)
 
 
-def _heading(block: Heading) -> str:
-    return f"{'#' * block.level} {inline(block.text)}"
+def _here(report: PostReport, command: str) -> Iterator[str]:
+    host = report.host
+    yield heading("Here")
+    yield pairs([
+        ("Device", report.device),
+        ("Host", f"{host['cpu']}; cores: {host['cores']}; torch threads: {host['torch_threads']}; {host['system']}"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in report.versions.items() if version)),
+        ("Commit", short_commit(report.commit)),
+        ("Date", f"{datetime.fromisoformat(report.recorded_at):%Y-%m-%d %H:%M} UTC"),
+        ("Arguments", ", ".join(f"`{name}={value}`" for name, value in report.arguments.items())),
+        ("Run again", f"`{command}`"),
+    ])  # fmt: skip
 
 
-def _paragraph(block: Paragraph) -> str:
-    return BLOCK_START.sub(r"\1\\", inline(block.text))
+def _verdicts(report: PostReport) -> Iterator[str]:
+    yield heading("Verdicts")
+    yield f"**{', '.join(f'{report.verdicts[verdict]} {verdict}' for verdict in (EQUAL, EXPLAINED, DIFFERENT))}.**"
+    yield paragraph(VERDICTS_CLAUSE)
+    if report.different:
+        yield from titled("What is different", different_table(report.different))
 
 
-def _code(block: Code) -> str:
-    longest = max(map(len, re.findall("`+", block.text)), default=0)
+def _section(section: Section) -> Iterator[str]:
+    yield heading(section.title)
+    yield from map(paragraph, section.text)
+    if section.code:
+        yield fenced(section.code)
+    if section.facts:
+        yield from titled("Exact facts", facts_table(section.facts))
+    if section.times:
+        yield from titled("Times", times_table(section.times))
+    for grid in section.grids:
+        yield from titled(grid.title, grid_table(grid))
+    for image in section.images:
+        yield f"*{PICTURE}{markdown_text(image.alt)}*"
+
+
+def _not_run(report: PostReport) -> Iterator[str]:
+    yield heading("Not run here, and what it needs")
+    yield not_run_table(report.not_run).markdown() if report.not_run else "Nothing was left out."
+
+
+def heading(text: str) -> str:
+    return f"## {markdown_text(text)}"
+
+
+def paragraph(text: str) -> str:
+    """Plain text; `names` between backticks are code."""
+    return BLOCK_START.sub(r"\1\\", markdown_text(text))
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what belongs to them, a line each."""
+    return "\n".join(f"- {markdown_text(name)}: {markdown_text(value)}" for name, value in rows)
+
+
+def fenced(text: str) -> str:
+    longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{block.text.rstrip()}\n{fence}"
+    return f"{fence}\n{text.rstrip()}\n{fence}"
 
 
-def _pairs(block: Pairs) -> str:
-    return "\n".join(f"- {inline(name)}: {inline(value)}" for name, value in block.rows)
-
-
-def _tally(block: Tally) -> str:
-    return f"**{block.equal} equal, {block.explained} explained, {block.different} different.**"
-
-
-def _table(block: Table) -> str:
-    lines = [f"**{inline(block.title)}**\n"] if block.title else []
-    lines.append(_row([inline(column.name) for column in block.columns]))
-    lines.append(_row(["---:" if column.kind in ("number", "share") else "---" for column in block.columns]))
-    kinds = [column.kind for column in block.columns]
-    lines += [_row([_cell(*cell) for cell in zip(kinds, row, strict=True)]) for row in block.rows()]
-    return "\n".join(lines if block.values else [*lines, "", "(no rows)"])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cell(kind: str, text: str) -> str:
-    return f"**{text}**" if kind == "verdict" and text == DIFFERENT else inline(text)
-
-
-def _picture(block: Picture) -> str:
-    return f"*Picture, in the HTML page: {inline(block.alt)}*"  # GitHub shows no image that lies inside the text
-
-
-RENDERERS: dict[type, Callable[..., str]] = {
-    Heading: _heading, Paragraph: _paragraph, Code: _code, Pairs: _pairs, Tally: _tally, Table: _table,
-    Picture: _picture,
-}  # fmt: skip
+def titled(title: str, table: Cells) -> Sequence[str]:
+    return f"**{markdown_text(title)}**", table.markdown(bold=DIFFERENT)

@@ -1,29 +1,34 @@
-"""Blocks as one HTML page that needs nothing else: no script, no network."""
+"""A report's Markdown as one HTML page that needs nothing else: no script, no network."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from html import escape
+from pathlib import Path
+from typing import Any
 
-from .content import DIFFERENT, EQUAL, EXPLAINED, Picture
-from .outline import Block, Code, Heading, Pairs, Paragraph, Table, Tally
-from .page_style import CSS
+import mistune
 
-CODE_SPAN = re.compile(r"`([^`\n]+)`")
+from .content import DIFFERENT, EQUAL, EXPLAINED, Image
+from .markdown import PICTURE
+
 FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
+TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")
+TITLE, NO_TITLE = re.compile("<strong>(.*)</strong>"), "Table"  # the bold line before a table is its name
+VERDICT = re.compile(rf"(?:<strong>)?({EQUAL}|{EXPLAINED}|{DIFFERENT})(?:</strong>)?")
+SHARE = re.compile(r"([\d.]+)%")
 # The browser itself refuses whatever would be fetched.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+STYLE = Path(__file__).with_name("page.css")
 
 
-def to_page(blocks: Sequence[Block], title: str) -> str:
-    parts = [block for block in blocks if isinstance(block, Heading) and block.level == 2]
-    ids = {id(heading): f"part-{i}" for i, heading in enumerate(parts, 1)}
-    links = "".join(f'<li><a href="#{ids[id(part)]}">{inline(part.text)}</a></li>' for part in parts)
-    body = "\n".join(
-        _part_heading(block, ids[id(block)]) if id(block) in ids else RENDERERS[type(block)](block) for block in blocks
-    )
+def to_page(markdown: str, title: str, images: Iterable[Image] = ()) -> str:
+    """markdown: as to_markdown writes it. images: the report's, in order."""
+    renderer = PageRenderer(images)
+    body = mistune.create_markdown(renderer=renderer, plugins=["table"])(markdown)
+    links = "".join(f'<li><a href="#part-{i}">{part}</a></li>' for i, part in enumerate(renderer.parts, 1))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -32,92 +37,88 @@ def to_page(blocks: Sequence[Block], title: str) -> str:
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <title>{escape(title)}</title>
-<style>{CSS}</style>
+<style>{STYLE.read_text(encoding="utf-8")}</style>
 </head>
 <body>
 <nav aria-label="Parts"><ol>{links}</ol></nav>
 <main>
-{body}
-</main>
+{body}</main>
 </body>
 </html>
 """
 
 
-def inline(text: str) -> str:
-    """Escaped; what stands between backticks as code."""
-    return CODE_SPAN.sub(lambda found: _code_span(found[1]), escape(text)).replace("\n", "<br>")
+class PageRenderer(mistune.HTMLRenderer):
+    """parts: the headings of the second level, each an anchor. The rest is what Markdown has no words for."""
+
+    def __init__(self, images: Iterable[Image]) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._images = iter(images)
+        self._title = NO_TITLE
+
+    def heading(self, text: str, level: int, **attributes: Any) -> str:
+        if level != 2:
+            return super().heading(text, level)
+        self.parts.append(text)
+        return f'<h2 id="part-{len(self.parts)}">{text}</h2>\n'
+
+    def paragraph(self, text: str) -> str:
+        if tally := TALLY.fullmatch(text):
+            return _tally(*map(int, tally.groups()))
+        if title := TITLE.fullmatch(text):
+            self._title = re.sub("<.*?>", "", title[1])
+        return super().paragraph(text)
+
+    def emphasis(self, text: str) -> str:
+        """The line that stands for an image, and nothing else that a report emphasizes."""
+        if not text.startswith(PICTURE):
+            return super().emphasis(text)
+        image = next(self._images)
+        data = base64.b64encode(image.png).decode("ascii")
+        return f'<img alt="{escape(image.alt)}" src="data:image/png;base64,{data}">'
+
+    def list(self, text: str, ordered: bool, **attributes: Any) -> str:
+        return f"<dl>{text}</dl>\n"
+
+    def list_item(self, text: str) -> str:
+        name, _, value = text.partition(": ")
+        return f"<dt>{name}</dt><dd>{value}</dd>"
+
+    def inline_html(self, html: str) -> str:
+        return html if html == "<br>" else super().inline_html(html)
+
+    def codespan(self, text: str) -> str:
+        code = text.replace(r"\|", "|")  # as a table's cell has it
+        return f"<code>{_code(code)}</code>"
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        return f'<pre tabindex="0"><code>{_code(code.rstrip())}</code></pre>\n'
+
+    def table(self, text: str) -> str:
+        """What is wider than the page is scrolled, with the keyboard too."""
+        title, self._title = self._title, NO_TITLE
+        return f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table>{text}</table></div>\n'
+
+    def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
+        kind = f' class="{"number" if align else "text"}"'
+        if head:
+            return f'<th scope="col"{kind}>{text}</th>'
+        if verdict := VERDICT.fullmatch(text):
+            return f'<td{kind}><span class="{verdict[1]}">{verdict[1]}</span></td>'
+        share = SHARE.fullmatch(text) if align else None
+        return f'<td class="share" style="--share: {share[0]}">{text}</td>' if share else f"<td{kind}>{text}</td>"
 
 
-def _code_span(escaped: str) -> str:
-    flags_whole = FLAG.sub(r'<span class="flag">\g<0></span>', escaped)
-    return f"<code>{flags_whole}</code>"
+def _code(text: str) -> str:
+    return FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
 
 
-def _heading(block: Heading) -> str:
-    return f"<h{block.level}>{inline(block.text)}</h{block.level}>"
-
-
-def _part_heading(block: Heading, anchor: str) -> str:
-    return f'<h2 id="{anchor}">{inline(block.text)}</h2>'
-
-
-def _paragraph(block: Paragraph) -> str:
-    return f"<p>{inline(block.text)}</p>"
-
-
-def _code(block: Code) -> str:
-    return f'<pre tabindex="0">{_code_span(escape(block.text.rstrip()))}</pre>'
-
-
-def _pairs(block: Pairs) -> str:
-    rows = "".join(f"<dt>{inline(name)}</dt><dd>{inline(value)}</dd>" for name, value in block.rows)
-    return f"<dl>{rows}</dl>"
-
-
-def _tally(block: Tally) -> str:
-    counts = ((EQUAL, block.equal), (EXPLAINED, block.explained), (DIFFERENT, block.different))
+def _tally(*counts: int) -> str:
+    pairs = list(zip((EQUAL, EXPLAINED, DIFFERENT), counts, strict=True))
     tiles = "".join(
         f'<li class="{verdict}{"" if count else " none"}"><strong>{count}</strong> {verdict}</li>'
-        for verdict, count in counts
+        for verdict, count in pairs
     )
-    shares = "".join(
-        f'<span class="{verdict}" style="flex-grow: {count}"></span>' for verdict, count in counts if count
-    )
-    return f'<ul class="tally">{tiles}</ul><div class="bar" aria-hidden="true">{shares}</div>'
-
-
-def _table(block: Table) -> str:
-    caption = f"<figcaption>{inline(block.title)}</figcaption>" if block.title else ""
-    head = "".join(f'<th scope="col" class="{column.kind}">{inline(column.name)}</th>' for column in block.columns)
-    body = "".join(f"<tr>{_cells(block, row)}</tr>" for row in zip(block.values, block.rows(), strict=True))
-    body = body or f'<tr><td colspan="{len(block.columns)}">(no rows)</td></tr>'
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    # What is wider than the page is scrolled, with the keyboard too.
-    label = escape(re.sub("`", "", block.title)) or "Table"
-    return (
-        f'<figure>{caption}<div class="scroll" role="region" tabindex="0" aria-label="{label}">{table}</div></figure>'
-    )
-
-
-def _cells(block: Table, row: tuple[Sequence[object], Sequence[str]]) -> str:
-    cells = zip(block.columns, *row, strict=True)
-    return "".join(_cell(column.kind, value, text) for column, value, text in cells)
-
-
-def _cell(kind: str, value: object, text: str) -> str:
-    if kind == "verdict":
-        return f'<td class="verdict"><span class="{escape(text)}">{escape(text)}</span></td>'
-    style = f' style="--share: {min(max(value, 0), 1):.1%}"' if kind == "share" and value is not None else ""
-    return f'<td class="{kind}"{style}>{inline(text)}</td>'
-
-
-def _picture(block: Picture) -> str:
-    data = base64.b64encode(block.png).decode("ascii")
-    return f'<figure><img alt="{escape(block.alt)}" src="data:image/png;base64,{data}"></figure>'
-
-
-RENDERERS: dict[type, Callable[..., str]] = {
-    Heading: _heading, Paragraph: _paragraph, Code: _code, Pairs: _pairs, Tally: _tally, Table: _table,
-    Picture: _picture,
-}  # fmt: skip
+    bar = "".join(f'<span class="{verdict}" style="flex-grow: {count}"></span>' for verdict, count in pairs if count)
+    return f'<ul class="tally">{tiles}</ul><div class="bar" aria-hidden="true">{bar}</div>\n'

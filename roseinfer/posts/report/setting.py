@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 
+from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.provenance import describe_host
+from roseinfer.engine.config import EngineConfig
+from roseinfer.models import Model, load_model
 from roseinfer.stage import Stage
 
 from ..data import post_facts
-from .content import NotRun, Report, Section
+from .content import NotRun, PostReport, Section
 
 
 @dataclass(frozen=True)
-class Plan:
+class Setting:
     """device: where to run. model: a spec, None for what the post's reproduction chooses for that device.
 
     quick: fewer tokens and repeats. stages: by short name ("s04"), handed in, for the library imports no stage.
@@ -34,12 +37,32 @@ class Plan:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def dtype(self) -> str:
+        """Half precision on a GPU, as the posts had it; fp32 on a CPU."""
+        return "float16" if self.on_gpu else "float32"
+
+    def engine(
+        self, model: str, num_seqs: int, tokens: int, dtype: str | None = None, max_model_len: int | None = None
+    ) -> EngineConfig:
+        """On this device, with room for num_seqs sequences that have so many tokens cached."""
+        blocks = -(-tokens // BLOCK_SIZE)
+        return EngineConfig(
+            model=model, num_blocks=num_seqs * blocks, block_size=BLOCK_SIZE, max_num_seqs=num_seqs,
+            max_model_len=max_model_len, dtype=dtype or self.dtype, device=str(self.device),
+        )  # fmt: skip
+
+    def load(self, config: EngineConfig) -> Model:
+        """Raises ValueError for a model that is not found or does not fit."""
+        self.say(f"loading {config.model} in {config.dtype}")
+        return load_model(config.model, device=config.device, dtype=getattr(torch, config.dtype))
+
     def report(
         self, post: str, arguments: dict[str, Any], sections: Sequence[Section], not_run: Sequence[NotRun]
-    ) -> Report:
+    ) -> PostReport:
         """The finished report, with where and when it ran."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         arguments = {"device": str(self.device), "quick": self.quick, **arguments}
-        return Report(
+        return PostReport(
             post, post_facts(post), arguments, sections, not_run, **describe_host(self.device), recorded_at=now
         )

@@ -16,7 +16,7 @@ from .exercise import Wrong, exercise
 from .explain import explain_number
 from .lesson00 import SHAPE
 from .lesson01 import BLOCK_SIZE
-from .stage_checks import APPEND_SPAN, LENGTHS, by_sequence, require_cached, require_tokens, step_ops
+from .stage_checks import APPEND_SPAN, NUM_SEQS, by_sequence, require_cached, require_tokens, step_ops
 
 OLD, NEW = (2, 6), (2, 13)
 ALL = slice(None)
@@ -155,7 +155,7 @@ def fewer_selects(answer: type[Stage], model: Model) -> None:
     require_cached(answer, model, by_sequence)
     require_tokens(answer, model)
     ops = step_ops(answer, model, APPEND_SPAN)
-    budget = 4 * model.config.num_layers * len(LENGTHS)
+    budget = 4 * model.config.num_layers * NUM_SEQS
     if (too_many := ops["aten::select"] - budget) > 0:
         raise Wrong(
             f"the tokens are right, but append makes {too_many} selects too many ({ops['aten::select']}, the budget is "

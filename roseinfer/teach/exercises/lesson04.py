@@ -7,16 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from roseinfer.generate import begin, decode_step, generate
+from roseinfer.generate import generate
 from roseinfer.models import Model
 from roseinfer.profiling import MODEL_OPS, bytes_copied, count_ops
 from roseinfer.reference import reference_generate
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from .exercise import Wrong, exercise
 from .explain import explain_tensor, explain_tokens
-from .stage_checks import MIXED, require_tokens
+from .stage_checks import MIXED, equal_step, require_tokens
 
 # (block ids of each sequence, longest length, block_size)
 GATHERS = [
@@ -157,10 +157,10 @@ def without_cat(answer: type[Stage], model: Model) -> None:
             raise Wrong(f"right within a block, wrong where the last column starts a new one (block size 4): {message}")
     require_tokens(answer, model)
     num_seqs, num_tokens = 4, 40
-    cats = count_ops(_step(answer, model, num_seqs, num_tokens), outside=MODEL_OPS)["aten::cat"]
+    cats = count_ops(equal_step(answer, model, num_seqs, num_tokens), outside=MODEL_OPS)["aten::cat"]
     if cats:
         raise Wrong(f"the tokens are right, but the step makes {cats} cats; the budget is 0")
-    copied = bytes_copied(_step(answer, model, num_seqs, num_tokens)).copied
+    copied = bytes_copied(equal_step(answer, model, num_seqs, num_tokens)).copied
     budget = _budget(model, num_seqs, num_tokens)
     if copied > budget:
         raise Wrong(
@@ -174,12 +174,6 @@ def _tokens(stage_class: type[Stage], model: Model, prompts: list[list[int]], bl
     stage = stage_class(model, num_blocks=32, block_size=block_size)
     seqs = generate(stage, prompts, SamplingParams(max_tokens=8, ignore_eos=True))
     return explain_tokens([seq.output_ids for seq in seqs], reference_generate(model, prompts, 8))
-
-
-def _step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
-    stage = stage_class(model, num_blocks=num_seqs)
-    seqs: list[Sequence] = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
-    return lambda: decode_step(stage, seqs)
 
 
 def _budget(model: Model, num_seqs: int, num_tokens: int) -> int:

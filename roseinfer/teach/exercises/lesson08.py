@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from roseinfer.contract import bytes_held, check_promises
-from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied
 from roseinfer.sequence import SamplingParams, Sequence
@@ -19,7 +18,7 @@ from ..measure.contract_report import ContractReport
 from .attempt import is_stub
 from .exercise import Wrong, exercise
 from .explain import explain_tensor
-from .stage_checks import require_stage
+from .stage_checks import equal_step, require_stage
 
 H_KV, D = 2, 4
 LENGTHS = [5, 9]
@@ -211,15 +210,7 @@ def _check_torn_prefill(stage_class: Any, model: Model) -> None:
     for failing in (0, 1):
         stage = stage_class(model, num_blocks=8)
         seq, write_prompt = Sequence([5, 6, 7], SamplingParams()), stage.write_prompt
-
-        def fail(
-            seq: Sequence, layer: int, k: Tensor, v: Tensor, failing: int = failing, write: Any = write_prompt
-        ) -> None:
-            if layer == failing:
-                raise MemoryError
-            write(seq, layer, k, v)
-
-        stage.write_prompt = fail
+        stage.write_prompt = _failing(write_prompt, failing)
         try:
             stage.prefill(seq)
         except MemoryError:
@@ -299,9 +290,8 @@ def contender(answer: type[Stage], model: Model) -> None:
     _require_contract(answer)
     c, num_seqs, num_tokens = model.config, 4, 100
     new = num_seqs * 2 * c.num_layers * c.num_kv_heads * c.head_dim * model.dtype.itemsize
-    stage = answer(model, num_blocks=2 * num_seqs)
-    seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
-    copied = min(bytes_copied(lambda: decode_step(stage, seqs)).copied for _ in range(3))  # one of them may grow
+    step = equal_step(answer, model, num_seqs, num_tokens)
+    copied = min(bytes_copied(step).copied for _ in range(3))  # one of them may grow
     if copied > 2 * new:
         times = copied / (new * num_tokens)
         raise Wrong(

@@ -20,7 +20,7 @@ from .explain import explain_tensor, explain_tokens
 
 GATHER_SPAN = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND_SPAN = "roseinfer.kv.append_token"
-LENGTHS = [5] * 4  # equal lengths: what a step then costs is easy to say
+NUM_SEQS, NUM_TOKENS = 4, 5  # of the step that step_ops counts
 MIXED = [[7] * 3, list(range(1, 70)), [11, 12], [13]]
 
 KV = tuple[Tensor, Tensor]
@@ -107,11 +107,16 @@ def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) 
     return ""
 
 
+def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
+    """A decode step of so many sequences, each with a prompt of num_tokens: what it costs is easy to say."""
+    stage = stage_class(model, num_blocks=2 * num_seqs)
+    seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
+    return lambda: decode_step(stage, seqs)
+
+
 def step_ops(stage_class: type[Stage], model: Model, span: str) -> Counter[str]:
-    """aten ops inside the first such span of one decode step, for LENGTHS."""
-    stage = stage_class(model, num_blocks=8)
-    seqs = begin(stage, [[3] * n for n in LENGTHS], SamplingParams())
-    return count_ops(lambda: decode_step(stage, seqs), span=span)
+    """aten ops inside the first such span of one decode step, of NUM_SEQS equal sequences."""
+    return count_ops(equal_step(stage_class, model, NUM_SEQS, NUM_TOKENS), span=span)
 
 
 def zeroed_tensors(ops: Counter[str]) -> int:

@@ -7,6 +7,7 @@ import html
 import math
 from dataclasses import dataclass
 
+from roseinfer.display.cells import Cells, Column
 from roseinfer.display.figure import PALETTE, figure_alt
 from roseinfer.display.view import View, card
 
@@ -58,9 +59,9 @@ class Predictions(View):
         summary = f"<p><b>{html.escape(self.in_words())}</b>{waiting}</p>"
         if not self.guesses:
             return card(summary)
-        heads = "".join(f'<th scope="col">{name}</th>' for name in ("", "guess", "measured", "what", "how far"))
-        rows = "".join(_row(i, g) for i, g in enumerate(self.guesses, 1))
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        columns = ["", Column("guess", shown_number), Column("measured", shown_number), "what", "how far"]
+        rows = [(i, g.guess, g.measured, g.label, g.in_words()) for i, g in enumerate(self.guesses, 1)]
+        table = Cells.of(columns, rows).html("Guesses, and what was measured")
         return card(summary + _picture(self.guesses, self.in_words()) + table)
 
 
@@ -73,12 +74,6 @@ def predictions() -> Predictions:
             found[label] = entry["guess"], entry["measured"]
     guesses = [Guess(label, guess, measured) for label, (guess, measured) in found.items() if measured is not None]
     return Predictions(guesses, len(found) - len(guesses))
-
-
-def _row(i: int, g: Guess) -> str:
-    numbers = "".join(f'<td style="text-align: right">{shown_number(n)}</td>' for n in (g.guess, g.measured))
-    words = "".join(f'<td style="text-align: left">{html.escape(text)}</td>' for text in (g.label, g.in_words()))
-    return f"<tr><td>{i}</td>{numbers}{words}</tr>"
 
 
 def _picture(guesses: list[Guess], words: str) -> str:

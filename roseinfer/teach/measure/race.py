@@ -12,7 +12,7 @@ import ipywidgets
 from IPython import get_ipython
 from IPython.display import display
 
-from roseinfer.bench import LadderResult, Progress, ladder
+from roseinfer.bench import LadderResult, RunProgress, ladder
 from roseinfer.bench.contenders import HF_NAME
 from roseinfer.bench.ladder import check_stages
 from roseinfer.display.table import BAR_COLOUR, MUTED
@@ -77,7 +77,7 @@ class Race(ipywidgets.VBox):
         """Tokens a second so far: the median of the finished runs, or the first run's while it is under way."""
         return {name: median(done) if done else self._running.get(name, 0.0) for name, done in self._speeds.items()}
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Take in where the measurement stands; redrawn a few times a second, and after every run."""
         timed = progress.repeat >= 0 and progress.seconds > 0
         if timed and progress.finished:

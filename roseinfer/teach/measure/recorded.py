@@ -12,7 +12,6 @@ from roseinfer.display.view import View, card
 from roseinfer.paths import DATA
 
 if TYPE_CHECKING:
-    from roseinfer.display import Table
     from roseinfer.profiling import Trace
     from roseinfer.stage import Stage
 
@@ -53,8 +52,10 @@ def recorded(model: str = "random:gpt2", batch_size: int | None = None, folder: 
 
 def recorded_kernels(folder: Path = DATA) -> Recorded:
     """Times of the paged attention kernel in the recorded reports, a table each. Raises as `recorded`."""
-    reports = gpu_reports(folder)
-    cards = [label(report) + kernel_table(report).to_html() for report in reports if report["kernel_times"]]
+    from roseinfer.bench.gpu_report import kernel_table
+
+    timed = [report for report in gpu_reports(folder) if report["kernel_times"]]
+    cards = [label(report) + kernel_table(report["kernel_times"]).to_html() for report in timed]
     return Recorded("times of the paged attention kernel", cards)
 
 
@@ -79,30 +80,6 @@ def label(report: dict[str, Any]) -> str:
     return (
         f"<p><b>Recorded on {html.escape(report['device'])}, {report['date'][:10]}, commit "
         f"{html.escape(commit)}</b>, not measured here</p>"
-    )
-
-
-def kernel_table(report: dict[str, Any]) -> Table:
-    """kernel_times of one report; bandwidth is that of the cached keys and values alone."""
-    import pandas as pd
-
-    from roseinfer.display import Table
-
-    shapes = {
-        "dtype": "dtype", "batch_size": "batch", "context_len": "cached tokens", "num_kv_heads": "KV heads",
-        "group": "query heads on each", "head_dim": "head size", "kv_bytes": "KV bytes",
-    }  # fmt: skip
-    df = pd.DataFrame(report["kernel_times"])
-    df["us"], df["KV GB/s"] = 1e6 * df["seconds"], df["bytes_per_s"] / 1e9
-    df = df.rename(columns=shapes | {"bandwidth_share": "of read bandwidth"})
-    times = {"us": "{:,.1f}", "KV GB/s": "{:,.1f}", "of read bandwidth": "{:.1%}"}
-    return Table(
-        df[[*shapes.values(), *times]],
-        exact=list(shapes.values()),
-        live=list(times),
-        title="Paged attention, one launch",
-        formats=times | {"cached tokens": "{:,}", "KV bytes": "{:,}"},
-        bars=["of read bandwidth"],
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from roseinfer.display.cells import Cells
 from roseinfer.display.table import MUTED, Table
-from roseinfer.display.text_table import text_table
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -48,8 +48,8 @@ def describe(record: StepRecord) -> str:
     return "\n\n".join(
         [
             f"{record.stage}: one decode step of {len(record.places)} sequences\nnew tokens at positions {places}",
-            text_table(["phase", *TENSOR_COLUMNS], tensors),
-            text_table(["phase", "copied bytes", "filled bytes", *COUNTED], _cost_rows(record, phases)),
+            Cells.of(["phase", *TENSOR_COLUMNS], tensors).text(),
+            Cells.of(["phase", "copied bytes", "filled bytes", *COUNTED], _cost_rows(record, phases)).text(),
         ]
     )
 

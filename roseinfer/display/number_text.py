@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from math import floor, log10
+from numbers import Integral, Number
+from typing import Any
 
 
-def verbatim(value: int | float | str) -> str:
-    """An exact fact, digit by digit; integers with a comma every three."""
-    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+def verbatim(value: Any) -> str:
+    """An exact fact, digit by digit; numbers with a comma every three."""
+    return f"{value:,}" if isinstance(value, Number) and not isinstance(value, bool) else str(value)
+
+
+def rounded(value: Any, decimals: int = 3) -> str:
+    """As str has it, but floats with so many decimals and a comma every three digits."""
+    if isinstance(value, Number) and not isinstance(value, Integral):
+        return f"{value:,.{decimals}f}"
+    return str(value)
 
 
 def significant(value: float, digits: int = 4) -> str:

@@ -1,0 +1,132 @@
+"""Cells: a table's texts, laid out for a terminal, a Markdown file or a page. Every table of the library comes by here.
+
+Plain text, not a library's boxes: what a terminal shows, a pipe and a recorded notebook get letter by letter.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from numbers import Number
+from typing import Any
+
+GAP = "  "
+NARROWEST = 20  # characters, of a column that is folded
+NO_ROWS = "(no rows)"
+LEFT, RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
+
+CODE_SPAN = re.compile(r"(`[^`\n]+`)")
+# Underscores inside a word start no emphasis; an ampersand is one unless it looks like an entity.
+SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_+|_+\b|&(?=#?\w+;)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """show: a value (not None) as text. right: aligned right; None: if its values are numbers."""
+
+    name: str
+    show: Callable[[Any], str] = str
+    right: bool | None = None
+
+
+@dataclass(frozen=True)
+class Cells:
+    """names, and the texts of each row in their order. right: which columns are aligned right."""
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[bool]
+
+    @classmethod
+    def of(cls, columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], missing: str = "") -> Cells:
+        """missing: what stands for None. Raises ValueError for a row that has not a value for each column."""
+        columns = [Column(column) if isinstance(column, str) else column for column in columns]
+        rows = [list(zip(columns, row, strict=True)) for row in rows]
+        texts = [[missing if value is None else column.show(value) for column, value in row] for row in rows]
+        values = [[row[i][1] for row in rows] for i in range(len(columns))]
+        right = [are_numbers(v) if c.right is None else c.right for c, v in zip(columns, values, strict=True)]
+        return cls([column.name for column in columns], texts, right)
+
+    def text(self, width: int | None = None) -> str:
+        """A line of names, a rule, and the rows, or "(no rows)".
+
+        width: of a terminal; where the table is wider, its widest column of text is folded, each cell onto as many
+        lines as it needs.
+        """
+        widths = [
+            max(len(line) for text in texts for line in text.split("\n"))
+            for texts in zip(self.names, *self.rows, strict=True)
+        ]
+        if width is not None:
+            widths = fitted(widths, self.right, width)
+        lines = [*self._lines(self.names, widths, below=False), GAP.join("-" * size for size in widths)]
+        lines += [line for row in self.rows for line in self._lines(row, widths)] or [NO_ROWS]
+        return "\n".join(lines)
+
+    def _lines(self, texts: Sequence[str], widths: Sequence[int], below: bool = True) -> list[str]:
+        """A row. below: cells of fewer lines than others have their empty ones below."""
+        folded = [fold(text, size) for text, size in zip(texts, widths, strict=True)]
+        height = max(map(len, folded))
+        whole = [f + [""] * (height - len(f)) if below else [""] * (height - len(f)) + f for f in folded]
+        return [GAP.join(map(aligned, line, widths, self.right)).rstrip() for line in zip(*whole, strict=True)]
+
+    def markdown(self, bold: str = "") -> str:
+        """GitHub's table, or its head and "(no rows)". bold: the text of cells that are to stand out."""
+        rule = ["---:" if right else "---" for right in self.right]
+        rows = [[f"**{text}**" if text and text == bold else markdown_text(text) for text in row] for row in self.rows]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in [[*map(markdown_text, self.names)], rule, *rows])
+        return table if rows else f"{table}\n\n{NO_ROWS}"
+
+    def html(self, label: str = "", more: Callable[[int, int], str] = lambda row, column: "") -> str:
+        """label: for who does not see the table. more: CSS of the cell of that row and column."""
+        align = [RIGHT if right else LEFT for right in self.right]
+        columns = list(enumerate(align))
+        head = "".join(f'<th scope="col" style="{align[j]}">{escape(name)}</th>' for j, name in enumerate(self.names))
+        body = "".join(
+            "<tr>" + "".join(f'<td style="{css}{more(i, j)}">{escape(row[j])}</td>' for j, css in columns) + "</tr>"
+            for i, row in enumerate(self.rows)
+        )
+        # not a <caption>, which would be wrapped to the width of a narrow table
+        return f'<table aria-label="{escape(label)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    """All that are there, and there is one."""
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, Number) and not isinstance(value, bool) for value in known)
+
+
+def markdown_text(text: str) -> str:
+    """Plain text so that Markdown shows it as it is; code between backticks stays code. Fit for a table's cell too."""
+    parts = CODE_SPAN.split(text)
+    parts[::2] = [SPECIAL.sub(lambda found: re.sub("(.)", r"\\\1", found[0]), part) for part in parts[::2]]
+    parts[1::2] = [part.replace("|", r"\|") for part in parts[1::2]]
+    return "".join(parts).replace("\n", "<br>")
+
+
+def fitted(widths: list[int], right: Sequence[bool], width: int) -> list[int]:
+    """The widths with that of the widest column of text cut by what is too much for `width`."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    folding = max((i for i, is_number in enumerate(right) if not is_number), key=lambda i: widths[i], default=None)
+    if excess <= 0 or folding is None:
+        return widths
+    size = max(widths[folding] - excess, min(NARROWEST, widths[folding]))
+    return [size if i == folding else other for i, other in enumerate(widths)]
+
+
+def fold(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` characters, none of them lost."""
+    return [line[i : i + width] for line in text.split("\n") for i in range(0, max(len(line), 1), max(width, 1))]
+
+
+def aligned(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def terminal_width() -> int | None:
+    """Characters on a line of the terminal that stdout is; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
