@@ -13,10 +13,11 @@ import torch
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, decode_floor, measure_machine
+from roseinfer.profiling.clock import Clock
 from roseinfer.stage import Stage
 
 from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
-from .interleave import Clock, Contender, OnProgress, OnStep, Progress, Run, measure
+from .interleave import Contender, OnProgress, OnStep, Progress, Run, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .token_check import Referee, TokensDiffer

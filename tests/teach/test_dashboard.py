@@ -21,7 +21,7 @@ from roseinfer.reference import reference_generate
 from roseinfer.teach.views import live_run
 from roseinfer.teach.views.dashboard import ALREADY, NOTHING_TO_PIN, Dashboard, dashboard
 from roseinfer.teach.views.dashboard_panel import IDLE, render
-from roseinfer.teach.views.live_batch import RECENT, Lane, PhaseTimes, Step
+from roseinfer.teach.views.live_batch import RECENT, Lane, Step, phase_seconds, step_spans
 from roseinfer.teach.views.live_run import REPORT_SECONDS, LiveRun, RunSettings
 from stages import BlockTableCache, NaiveCat, PreallocGather, SelectAppend
 from tools.dashboard_overhead import overhead, summary
@@ -516,8 +516,8 @@ def test_another_threads_spans_are_not_heard():
 
 
 def test_phases_are_the_spans_right_inside_a_step():
-    phases = PhaseTimes(Ticking(1.0))
-    with listening(phases):
+    spans = step_spans(Ticking(1.0))
+    with listening(spans):
         with span("roseinfer.prefill"), span("roseinfer.model.forward"):
             pass
         with span("roseinfer.decode_step_sessions.total"):
@@ -529,8 +529,8 @@ def test_phases_are_the_spans_right_inside_a_step():
                 pass
             with span("my.append"):
                 pass
-    assert phases.take() == {"build": 2.0, "forward": 2.0, "my.append": 1.0}
-    assert phases.take() == {}
+    assert phase_seconds(spans.take()) == {"build": 2.0, "forward": 1.0, "my.append": 1.0}
+    assert spans.take() == []
 
 
 # what it costs
