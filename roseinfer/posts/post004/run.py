@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from roseinfer.bench.contenders import BLOCK_SIZE
+from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun, Workload, serve
 from roseinfer.bench.table_steps import table_steps
 from roseinfer.benchmark_scheduler import workload
@@ -74,13 +76,12 @@ def measure(plan: Plan) -> Measured:
     work = workload(args, args.hf_model_id, model)
     stages = pair(plan)
     rows: list[int] = []
-    runs: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
-    for number in range(-args.warmup_runs, args.repeat_runs):
-        plan.say(f"{'warm-up' if number < 0 else f'run {number + 1} of {args.repeat_runs}'}: both, in turn")
-        for when in (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE):
-            run, _ = serve(args.mode, stages[when], model, work, args.max_batch_size)
-            if number >= 0:
-                runs[when].append(run)
+
+    def served(when: str) -> ServerRun:
+        return serve(args.mode, stages[when], model, work, args.max_batch_size)[0]
+
+    plan.say(f"{args.warmup_runs} warm-up and {args.repeat_runs} timed runs of both, in turn")
+    runs = interleaved({when: partial(served, when) for when in stages}, args.repeat_runs, args.warmup_runs)
     plan.say("counting the rows that each step builds")
 
     def count(stage: Stage) -> None:
