@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun, Workload, serve
 from roseinfer.benchmark_scheduler import workload
 from roseinfer.models import Model, load_model
@@ -62,9 +63,7 @@ def measure(plan: Plan) -> Measured:
     for stage in (BEFORE, AFTER):
         plan.say(f"the post's command, profiled: {stage}")
         profiled[stage] = run(stage, profile=True)
-    raced: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
-    for repeat in range(1 if plan.quick else REPEATS):
-        plan.say(f"without the profiler, in turn: {repeat + 1}")
-        for stage in (BEFORE, AFTER) if repeat % 2 == 0 else (AFTER, BEFORE):
-            raced[stage].append(run(stage)[0])
+    repeats = 1 if plan.quick else REPEATS
+    plan.say(f"without the profiler, in turn: {repeats} runs each")
+    raced = interleaved({stage: lambda stage=stage: run(stage)[0] for stage in (BEFORE, AFTER)}, repeats)
     return Measured(argv, args, model, work, profiled, raced)

@@ -16,8 +16,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from ..data import post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
 from ..report.setting import Plan
-from .timed_model import TimedModel, build_stage
-from .timestamps import RequestTimes, record_times
+from .measure import RequestTimes, build_stage, record_times
 
 STAGE = "s04"
 PLACES, LATECOMERS = 4, 2
@@ -83,7 +82,7 @@ def run(plan: Plan) -> list[RequestTimes]:
     model = load_model(config.model, config.device, getattr(torch, config.dtype))
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
-    stage = build_stage(plan.stages[STAGE], TimedModel(model), config)
+    stage = build_stage(plan.stages[STAGE], model, config)
     return record_times(stage, [Sequence(prompt, params) for prompt in prompts])
 
 
