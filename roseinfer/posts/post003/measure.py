@@ -14,12 +14,13 @@ from roseinfer.engine.config import EngineConfig
 from roseinfer.generate import begin, decode_step, stream
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
+from roseinfer.profiling.phases import DECODE, PHASES
 from roseinfer.profiling.spans import SpanTimes, listening
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-FORWARD = "roseinfer.model.forward"
-CALLS = ("roseinfer.prefill", "roseinfer.decode_step_sessions.total")
+FORWARD = PHASES["forward"]
+CALLS = ("roseinfer.prefill", DECODE)
 
 
 def build_stage(stage_class: type[Stage], model: Model, config: EngineConfig) -> Stage:

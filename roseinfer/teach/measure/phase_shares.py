@@ -9,16 +9,15 @@ from roseinfer.bench.contenders import StageContender
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
-from roseinfer.profiling import Trace, capture, decode_floor, measure_machine
+from roseinfer.profiling import capture, decode_floor, measure_machine
 from roseinfer.profiling.clock import seconds_of
-from roseinfer.profiling.phases import PHASES, device_phases
-from roseinfer.profiling.spans import SpanTimes, listening
+from roseinfer.profiling.phases import DECODE, PHASES, device_phases, host_phases, phase_times
+from roseinfer.profiling.spans import listening
 from roseinfer.stage import Stage
 
 from .progress_bar import progress_bar
 
 LABELLED = [f"{phase} ms" for phase in PHASES]
-STEP = "roseinfer.decode_step_sessions.total"
 INDEX_CALLS = ("aten::index", "aten::index_put_")
 LIVE = [*LABELLED, "unlabelled ms", "step ms", "forward share", "tok/s", "floor ms", "of floor", "bound by"]
 
@@ -52,7 +51,8 @@ def phase_shares(
         exact=["batch", *INDEX_CALLS],
         live=LIVE if on_host.all() else ["side", *LIVE],
         title=f"{stage_class.name}: one decode step by phase",
-        note=f"{machine.name}; ms: means of {steps} steps; tok/s and of floor: by their median",
+        note=f"{machine.name}; ms: means of {steps} steps; tok/s and of floor: by their median"
+        + ("" if on_host.all() else f"; device: {steps} profiled steps"),
         formats={**dict.fromkeys(shares, "{:.1%}"), "tok/s": "{:,.1f}"},
         bars=["forward share"],
         exact_rows=on_host,
@@ -67,32 +67,26 @@ def _measure(
     max_tokens = 2 * steps + 4  # one from the prefill, one warm-up step before either measurement, one in capture
     stage, seqs = StageContender(stage_class, model, prompts, max_tokens).at_step(1)
     context_lens = [len(seq) + steps // 2 for seq in seqs]
-    spans = SpanTimes(lambda name, around: name in PHASES.values())
-    with listening(spans):
+    heard = phase_times()
+    with listening(heard):
         # Sampling reads the tokens back, so a GPU has finished at the end of a step.
         seconds = [seconds_of(lambda: decode_step(stage, seqs)) for _ in range(steps)]
     trace = capture(lambda: decode_step(stage, seqs), steps=steps, warmup=1)
 
     machine = measure_machine(model.device, model.dtype)
     floor = decode_floor(model.config, context_lens, model.dtype, machine)
-    calls, step = trace.op_counts(STEP), median(seconds)
-    labelled = {phase: sum(s.seconds for s in spans.kept if s.name == name) for phase, name in PHASES.items()}
-    per_step = {phase: 1e3 * total / steps for phase, total in {**labelled, "step": sum(seconds)}.items()}
-    host = {"batch": batch_size, "side": "host", **{op: calls[op] for op in INDEX_CALLS}, **columns(per_step)}
+    calls, step = trace.op_counts(DECODE), median(seconds)
+    host = {"batch": batch_size, "side": "host", **{op: calls[op] for op in INDEX_CALLS}}
+    host |= per_step(host_phases(heard.kept, seconds))
     host |= {"tok/s": batch_size / step, "floor ms": 1e3 * floor.seconds, "of floor": floor.seconds / step}
     host["bound by"] = floor.bound
     if model.device.type != "cuda":
         return [host]
-    return [host, {"batch": batch_size, "side": "device", **device_ms(trace)}]
+    return [host, {"batch": batch_size, "side": "device", **per_step(device_phases(trace))}]
 
 
-def device_ms(trace: Trace) -> dict[str, float]:
-    """Time that kernels and memory copies ran on a GPU, in ms a step. They belong to the label that launched them."""
-    return columns({phase: mean(samples) for phase, samples in device_phases(trace).items()})
-
-
-def columns(phases: dict[str, float]) -> dict[str, float]:
-    """The labels, the whole step, what no label covers, all in ms a step, and the forward's share of the labels."""
-    ms = {f"{phase} ms": value for phase, value in phases.items()}
+def per_step(phases: dict[str, list[float]]) -> dict[str, float]:
+    """Means over the steps, of what no label covers too, and the forward's share of the labels."""
+    ms = {f"{phase} ms": mean(samples) for phase, samples in phases.items()}
     known = sum(ms[column] for column in LABELLED)
     return ms | {"unlabelled ms": ms["step ms"] - known, "forward share": ms["forward ms"] / known}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_count
 from roseinfer.generate import requests, stream
+from roseinfer.profiling.phases import DECODE
 from roseinfer.profiling.spans import listening
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from roseinfer.sequence import SamplingParams, Sequence
     from roseinfer.stage import Stage
 
-KINDS = {"roseinfer.prefill": "prefill", "roseinfer.decode_step_sessions.total": "decode"}  # by the span of the call
+KINDS = {"roseinfer.prefill": "prefill", DECODE: "decode"}  # by the span of the call
 FORMAT = "roseinfer schedule 1"
 
 

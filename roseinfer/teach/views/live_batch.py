@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from roseinfer.profiling.clock import Clock
+from roseinfer.profiling.phases import DECODE
 from roseinfer.profiling.spans import SpanTimes, TimedSpan
 
 RECENT = 16  # steps: enough to read the numbers, few enough to see them change as the context grows
-STEP = "roseinfer.decode_step_sessions.total"
 PHASES = {
     "roseinfer.decode_step_sessions.build_batched_past": "build",
     "roseinfer.decode_step_sessions.build_block_tables": "build",
@@ -23,7 +23,7 @@ UNLABELLED = "unlabelled"
 
 def step_spans(clock: Clock) -> SpanTimes:
     """A listener to the spans right inside a decode step."""
-    return SpanTimes(lambda name, around: around == STEP, clock)
+    return SpanTimes(lambda name, around: around == DECODE, clock)
 
 
 def phase_seconds(spans: Iterable[TimedSpan]) -> dict[str, float]:
