@@ -45,6 +45,16 @@ class ScheduleStep:
     freed: tuple[int, ...]
     table: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def num_blocks(self) -> int:
+        """In use."""
+        return sum(len(held.blocks) for held in self.held)
+
+    @property
+    def num_kept(self) -> int:
+        """In use when those who are freed have given theirs back."""
+        return sum(len(held.blocks) for held in self.held if held.seq not in self.freed)
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -67,7 +77,9 @@ class Schedule:
         if not self.steps:
             raise ValueError("steps must hold at least one step, got none")
         for number, step in enumerate(self.steps):
-            self._check(number, step)
+            for holds, says in self._promises(step):
+                if not holds:
+                    raise ValueError(f"step {number}: {says}")
 
     def owners(self, number: int) -> list[int | None]:
         """Who holds each block in step `number`, before that step's frees."""
@@ -79,22 +91,18 @@ class Schedule:
 
     def taken(self, number: int) -> dict[int, int | None]:
         """Blocks that step `number` took from the pool, each with the last one who held it before (None: nobody)."""
-        last = {block: held.seq for step in self.steps[:number] for held in step.held for block in held.blocks}
-        kept = self._kept(number)
-        owners = enumerate(self.owners(number))
-        return {block: last.get(block) for block, owner in owners if owner is not None and kept.get(block) != owner}
+        last: dict[int, int] = {}
+        kept: dict[int, int] = {}  # block -> who held it when the step began
+        for step in self.steps[:number]:
+            kept = {block: held.seq for held in step.held if held.seq not in step.freed for block in held.blocks}
+            last |= {block: held.seq for held in step.held for block in held.blocks}
+        blocks = [(block, held.seq) for held in self.steps[number].held for block in held.blocks]
+        return {block: last.get(block) for block, seq in blocks if kept.get(block) != seq}
 
     @property
     def num_reused(self) -> int:
         """How often a sequence took a block that another one had before."""
         return sum(before is not None for n in range(len(self.steps)) for before in self.taken(n).values())
-
-    def _kept(self, number: int) -> dict[int, int]:
-        """Block -> who held it when step `number` began."""
-        if number == 0:
-            return {}
-        before = self.steps[number - 1]
-        return {block: held.seq for held in before.held if held.seq not in before.freed for block in held.blocks}
 
     def save(self, path: str | Path) -> None:
         """Write *.json; `load` gives an equal schedule."""
@@ -113,30 +121,31 @@ class Schedule:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"path={str(path)!r} is no schedule that Schedule.save wrote: {error}") from error
 
-    def _check(self, number: int, step: ScheduleStep) -> None:
-        where = f"step {number}"
-        if step.kind not in KINDS.values():
-            raise ValueError(f"{where}: kind must be one of {', '.join(KINDS.values())}, got {step.kind!r}")
+    def _promises(self, step: ScheduleStep) -> Iterator[tuple[bool, str]]:
+        """Whether each holds of a step, and what to say when it does not."""
         holders = [held.seq for held in step.held]
         blocks = [block for held in step.held for block in held.blocks]
-        numbers = [*holders, *blocks, *step.seqs, *step.freed, *(held.num_tokens for held in step.held)]
-        numbers += [entry for row in step.table for entry in row]
-        if any(type(number) is not int for number in numbers):
-            raise ValueError(f"{where}: sequences, blocks and tokens must be integers, got {numbers}")
-        if len(step.table) not in (0, len(step.seqs)):
-            raise ValueError(f"{where}: table must have a row for each of {len(step.seqs)} sequences or none")
-        for seq in (*holders, *step.seqs, *step.freed):
-            if not 0 <= seq < len(self.prompt_lens):
-                raise ValueError(f"{where}: sequence {seq} is none of the {len(self.prompt_lens)} prompts")
-        if missing := (set(step.seqs) | set(step.freed)) - set(holders):
-            raise ValueError(f"{where}: sequences {sorted(missing)} hold no blocks")
-        if any(not 0 <= block < self.num_blocks for block in blocks):
-            raise ValueError(f"{where}: block ids must lie in 0..{self.num_blocks - 1} (num_blocks), got {blocks}")
-        if len(set(blocks)) != len(blocks) or len(set(holders)) != len(holders):
-            raise ValueError(f"{where}: a block is held twice, or a sequence is listed twice")
+        seqs = [*holders, *step.seqs, *step.freed]
+        entries = [entry for row in step.table for entry in row]
+        numbers = [*seqs, *blocks, *entries, *(held.num_tokens for held in step.held)]
+        kinds, known = tuple(KINDS.values()), range(len(self.prompt_lens))
+        yield step.kind in kinds, f"kind must be one of {', '.join(kinds)}, got {step.kind!r}"
+        yield (
+            all(type(number) is int for number in numbers),
+            f"sequences, blocks and tokens must be integers, got {numbers}",
+        )
+        for seq in seqs:
+            yield seq in known, f"sequence {seq} is none of the {len(known)} prompts"
+        missing = sorted(set(seqs) - set(holders))
+        yield not missing, f"sequences {missing} hold no blocks"
+        inside = all(0 <= block < self.num_blocks for block in blocks)
+        yield inside, f"block ids must lie in 0..{self.num_blocks - 1} (num_blocks), got {blocks}"
+        once = len(set(blocks)) == len(blocks) and len(set(holders)) == len(holders)
+        yield once, "a block is held twice, or a sequence is listed twice"
         for held in step.held:
-            if held.num_tokens > len(held.blocks) * self.block_size:
-                raise ValueError(f"{where}: {held.num_tokens} tokens of sequence {held.seq} do not fit its blocks")
+            fits = held.num_tokens <= len(held.blocks) * self.block_size
+            yield fits, f"{held.num_tokens} tokens of sequence {held.seq} do not fit its blocks"
+        yield len(step.table) in (0, len(step.seqs)), f"table must have a row for each of {step.seqs}, or none"
 
 
 def record_schedule(

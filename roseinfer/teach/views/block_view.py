@@ -18,7 +18,8 @@ CELL = (
     "box-sizing: border-box; height: 46px; line-height: 21px; overflow: hidden; border-radius: 3px; padding: 0 6px; "
     "font-family: monospace; font-size: 12px"
 )
-TD = "text-align: center; padding: 2px 9px; font-family: monospace"
+FEW_BLOCKS = 24
+TD = "text-align: center; padding: 2px 7px; font-family: monospace"
 GREY = "rgba(128, 128, 128, 0.25); opacity: 0.5"
 STEP_WIDTH = 16  # pixels of the history
 HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT = 280, 15, 10
@@ -49,8 +50,8 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     schedule = _recorded(stage, prompts, max_tokens, layer)
     steps = schedule.steps
     frames = [_frame(schedule, number, f"step {number}: {_title(step)}") for number, step in enumerate(steps)]
-    in_use = [sum(len(held.blocks) for held in step.held if held.seq not in step.freed) for step in steps]
-    facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {schedule.num_blocks - max(in_use)}"
+    fewest_free = schedule.num_blocks - max(step.num_kept for step in steps)
+    facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
     facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
     return Stepper(frames, "step", f"{len(frames)} frames: {facts}")
 
@@ -86,27 +87,17 @@ def describe(schedule: Schedule) -> str:
         f"at most {s.max_num_seqs} at once",
         f"{'block':14}" + "".join(f"{block:4}" for block in range(s.num_blocks)),
     ]
-    most = 0
     for number, step in enumerate(s.steps):
-        owners, taken = s.owners(number), s.taken(number)
-        most = max(most, sum(owner is not None for owner in owners))
-        cells = "".join(f"{_mark(block, taken) + _owner(owner):>4}" for block, owner in enumerate(owners))
+        cells = ["." if owner is None else str(owner) for owner in s.owners(number)]
+        for block, before in s.taken(number).items():
+            cells[block] = f"{'+' if before is None else '±'}{cells[block]}"
         freed = f"   frees {_list(step.freed)}" if step.freed else ""
-        lines.append(f"{number:3} {_title(step):10}{cells}{freed}")
-    left = sum(len(held.blocks) for held in s.steps[-1].held if held.seq not in s.steps[-1].freed)
+        lines.append(f"{number:3} {_title(step):10}{''.join(f'{cell:>4}' for cell in cells)}{freed}")
     lines.append(
-        f"{len(s.steps)} steps; {most} blocks in use at most, {s.num_reused} taken that another had before, "
-        f"{s.num_blocks - left} free at the end"
+        f"{len(s.steps)} steps; {max(step.num_blocks for step in s.steps)} blocks in use at most, {s.num_reused} taken "
+        f"that another had before, {s.num_blocks - s.steps[-1].num_kept} free at the end"
     )
     return "\n".join(lines)
-
-
-def _mark(block: int, taken: dict[int, int | None]) -> str:
-    return "" if block not in taken else "+" if taken[block] is None else "±"
-
-
-def _owner(owner: int | None) -> str:
-    return "." if owner is None else str(owner)
 
 
 def _title(step: ScheduleStep) -> str:
@@ -144,11 +135,13 @@ def _pool(schedule: Schedule, number: int) -> str:
                 border, note = FREED, "given back now"
             fill = f"linear-gradient(90deg, {_colour(held.seq)} {tokens / size:.0%}, transparent {tokens / size:.0%})"
             cells[block] = _cell(f"{block} · seq {held.seq}: {tokens}/{size}", note, border, fill)
-    in_use = sum(len(held.blocks) for held in step.held)
     grid = "display: grid; grid-template-columns: repeat(auto-fill, 11.5em); gap: 3px"
+    # Two columns leave room for the tables beside them; a large pool has more, and the tables below.
+    basis = 23.5 if schedule.num_blocks <= FEW_BLOCKS else 40
+    caption = f"The pool of one layer, {step.num_blocks} of {schedule.num_blocks} blocks in use"
     return (
-        f'<div style="flex: 0 1 40em; min-width: 24em"><p>The pool of one layer, {in_use} of {schedule.num_blocks} '
-        f'blocks in use</p><div style="{grid}">{"".join(cells)}</div></div>'
+        f'<div style="flex: 1 1 {basis}em; max-width: 40em"><p>{caption}</p>'
+        f'<div style="{grid}">{"".join(cells)}</div></div>'
     )
 
 
@@ -171,13 +164,13 @@ def _tables(schedule: Schedule, step: ScheduleStep) -> str:
     """What attention was given, where it was given a table; else the blocks that each sequence holds."""
     rows = dict(zip(step.seqs, step.table, strict=True)) if step.table else {}
     width = max(len(rows.get(held.seq, held.blocks)) for held in step.held)
-    caption, tokens = "Block tables", "cached tokens"
+    caption, heads = "Block tables", ["cached tokens", "the new token" if step.kind == "decode" else ""]
     if rows:
-        caption = f"The block table as attention gets it, [{len(rows)}, {width}]; grey: behind a sequence's own, unused"
-        tokens = "context_lens"
+        caption = f"The block table as attention gets it, [{len(rows)}, {width}]; grey: never used"
+        heads[0] = "context_lens"
     body = "".join(_row(held, rows.get(held.seq), width, step, schedule.block_size) for held in step.held)
-    heads = "".join(f'<th style="{TD}">{text}</th>' for text in ("", *range(width), tokens, "the new token"))
-    return f"<div><p>{caption}</p><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    head = "".join(f'<th style="{TD}">{text}</th>' for text in ("", *range(width), *heads))
+    return f"<div><p>{caption}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _row(held: Held, row: tuple[int, ...] | None, width: int, step: ScheduleStep, block_size: int) -> str:
