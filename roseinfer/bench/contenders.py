@@ -115,10 +115,15 @@ class StageContender:
         with blame(self.name, "free"):
             for seq in seqs:
                 stage.free(seq)
-        if stage.num_free_blocks != num_blocks:
-            raise ContenderFailed(
-                f"{self.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
-            )
+        check_all_free(stage, num_blocks)
+
+
+def check_all_free(stage: Stage, num_blocks: int) -> None:
+    """Raises ContenderFailed unless a stage whose sequences have all been freed has its num_blocks again."""
+    if stage.num_free_blocks != num_blocks:
+        raise ContenderFailed(
+            f"{stage.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
+        )
 
 
 def hf_contender(

@@ -120,6 +120,11 @@ def _check_sizes(model: Model, batch_size: int, prompt_len: int, max_new_tokens:
     require_count("max_new_tokens", max_new_tokens, at_least=2)  # the first token comes from the prefill
     require_count("repeats", repeats, at_least=1)
     require_count("seed", seed, at_least=0)
+    check_length(model, prompt_len, max_new_tokens)
+
+
+def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:
+    """Raises ValueError when a sequence would have more tokens than the model has positions."""
     if prompt_len + max_new_tokens > model.config.max_model_len:
         raise ValueError(
             f"prompt_len={prompt_len} + max_new_tokens={max_new_tokens} is {prompt_len + max_new_tokens} tokens, "

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from roseinfer.arguments import require_count
-from roseinfer.bench.contenders import ContenderFailed, blame, stage_for
-from roseinfer.bench.ladder import check_stages, random_prompts
+from roseinfer.bench.contenders import blame, check_all_free, stage_for
+from roseinfer.bench.ladder import check_length, check_stages, random_prompts
 from roseinfer.generate import decode_step
 from roseinfer.models import Model, load_model
 from roseinfer.models.load import DTYPES
@@ -129,21 +129,13 @@ class LiveRun:
         settings = self.settings
         self._say(f"loading {settings.model}")
         model = load_model(settings.model, device(), DTYPE_NAMES[settings.dtype])
-        self._check_length(model)
+        check_length(model, settings.prompt_len, settings.max_new_tokens)
         self._say("measuring this machine")
         self.machine = measure_machine(model.device, model.dtype)
         for stage_class in itertools.cycle(settings.stages) if settings.repeat else settings.stages:
             if self._stopping.is_set():
                 return
             self._decode_batch(stage_class, model)
-
-    def _check_length(self, model: Model) -> None:
-        prompt_len, new = self.settings.prompt_len, self.settings.max_new_tokens
-        if prompt_len + new > model.config.max_model_len:
-            raise ValueError(
-                f"prompt_len={prompt_len} + max_new_tokens={new} is {prompt_len + new} tokens, "
-                f"allowed: max_model_len={model.config.max_model_len}"
-            )
 
     def _decode_batch(self, stage_class: type[Stage], model: Model) -> None:
         settings = self.settings
@@ -161,11 +153,7 @@ class LiveRun:
                 if stage.holds(seq):
                     stage.free(seq)
             lane.blocks_held = lane.num_blocks - stage.num_free_blocks
-        if lane.blocks_held:
-            raise ContenderFailed(
-                f"{stage.name} lost blocks: {stage.num_free_blocks} of {lane.num_blocks} are free with all sequences "
-                "freed"
-            )
+        check_all_free(stage, lane.num_blocks)
         self._report_if_due()
 
     def _lane(self, stage: Stage) -> Lane:
