@@ -134,8 +134,13 @@ def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:
 
 def random_prompts(model: Model, batch_size: int, prompt_len: int, seed: int = 0) -> list[list[int]]:
     """The prompts that every contender gets."""
+    return mixed_prompts(model, [prompt_len] * batch_size, seed)
+
+
+def mixed_prompts(model: Model, lengths: List[int], seed: int = 0) -> list[list[int]]:
+    """A prompt of random ids for each length."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(model.config.vocab_size, (batch_size, prompt_len), generator=generator).tolist()
+    return [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
 def _checked(contender: Contender, referee: Referee) -> Contender:

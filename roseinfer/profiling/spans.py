@@ -21,7 +21,7 @@ class Listener(Protocol):
 
     def enter(self, name: str) -> None: ...
 
-    def exit(self) -> None: ...
+    def exit(self, name: str) -> None: ...
 
 
 # Of the thread that set it: a stage that another thread runs at the same time is not heard.
@@ -53,7 +53,7 @@ class span:
     def __exit__(self, *error: object) -> None:
         self._record.__exit__(*error)
         if self._listener is not None:
-            self._listener.exit()
+            self._listener.exit(self._name)
         if self._to_nvtx:
             torch.cuda.nvtx.range_pop()
 
@@ -95,8 +95,8 @@ class SpanTimes:
         around = self._open[-1][0] if self._open else None
         self._open.append((name, self._clock() if self._keep(name, around) else None))
 
-    def exit(self) -> None:
-        name, began = self._open.pop()
+    def exit(self, name: str) -> None:
+        _, began = self._open.pop()
         if began is not None:
             self.kept.append(TimedSpan(name, began, self._clock()))
 

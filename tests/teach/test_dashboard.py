@@ -483,8 +483,8 @@ class Heard(list):
     def enter(self, name):
         self.append(name)
 
-    def exit(self):
-        self.append("end")
+    def exit(self, name):
+        self.append(f"end of {name}")
 
 
 def test_a_listener_hears_spans_inside_each_other_and_those_that_fail():
@@ -498,7 +498,7 @@ def test_a_listener_hears_spans_inside_each_other_and_those_that_fail():
             pass
     with span("after"):
         pass
-    assert heard == ["outer", "inner", "end", "end", "next", "end"]
+    assert heard == ["outer", "inner", "end of inner", "end of outer", "next", "end of next"]
 
 
 def test_another_threads_spans_are_not_heard():

@@ -188,13 +188,12 @@ class _Recorder:
     def __init__(self, stage: Stage, seqs: list[Sequence], layer: int) -> None:
         self.stage, self.seqs, self.layer = stage, seqs, layer
         self.steps: list[ScheduleStep] = []
-        self._open: list[str] = []
 
     def enter(self, name: str) -> None:
-        self._open.append(name)
+        pass
 
-    def exit(self) -> None:
-        kind = KINDS.get(self._open.pop())
+    def exit(self, name: str) -> None:
+        kind = KINDS.get(name)
         if kind is None:
             return
         before = {held.seq: held.num_tokens for held in self.steps[-1].held} if self.steps else {}
