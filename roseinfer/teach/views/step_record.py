@@ -120,36 +120,30 @@ class _Watch:
 
     def decode(self, seqs: list[Sequence]) -> None:
         model = self.stage.model
-        hooks = [
+        with (
             model.register_forward_pre_hook(
-                lambda _, inputs: self._look(BEFORE, {"token_ids": inputs[0], "positions": inputs[1]})
+                lambda _, inputs: self._look(BEFORE, dict(zip(("token_ids", "positions"), inputs, strict=False)))
             ),
             model.register_forward_hook(lambda _, inputs, hidden: self._look(REST, {"hidden": hidden})),
-        ]
-        try:
-            with calls_through(self.stage, self._measure):
-                self.logits = self.stage.decode(seqs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+            calls_through(self.stage, self._measure),
+        ):
+            self.logits = self.stage.decode(seqs)
         self._look(REST, {"logits": self.logits})
 
     def _measure(self, method: str, work: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
-        name, results, lengths = _phase_of(method, arguments), [], self._lengths()
+        phase, results, lengths = _phase_of(method, arguments), [], self._lengths()
         moved = bytes_copied(lambda: results.append(work()))
-        self.phases[name].copied, self.phases[name].filled = moved.copied, moved.filled
+        self.phases[phase].copied, self.phases[phase].filled = moved.copied, moved.filled
         if method == "build":
             self.step = results[0]
-            self._look(name, _attributes(self.step))
+            self._look(phase, _attributes(self.step))
         elif method == "append":
-            self._look(name, self.kept | _attributes(self.stage))
+            self._look(phase, self.kept | _attributes(self.stage))
         else:
-            longer = {
-                n: _attributes(self.step)[n] for n, length in self._lengths().items() if length > lengths.get(n, 0)
-            }
-            self.kept |= longer
-            new = {f"{n}[layer]": values[-1] for n, values in longer.items()}
-            self._look(name, dict(zip(("q", "k", "v"), arguments[1:], strict=True)) | {"out": results[0]} | new)
+            longer = [name for name, length in self._lengths().items() if length > lengths.get(name, 0)]
+            self.kept |= {name: getattr(self.step, name) for name in longer}
+            new = {f"{name}[layer]": getattr(self.step, name)[-1] for name in longer}
+            self._look(phase, dict(zip(("q", "k", "v"), arguments[1:], strict=True)) | {"out": results[0]} | new)
         return results[0]
 
     def _lengths(self) -> dict[str, int]:
