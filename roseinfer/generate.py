@@ -19,14 +19,19 @@ def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | Li
 
     params: one for all, or one for each prompt. Raises ValueError for a request that can never fit, before any runs.
     """
+    seqs = requests(prompts, params)
+    for _ in stream(stage, seqs):
+        pass
+    return seqs
+
+
+def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
+    """A new sequence for each prompt, for `stream`. Raises ValueError when there are not as many params."""
     if isinstance(params, SamplingParams):
         params = [params] * len(prompts)
     if len(params) != len(prompts):
         raise ValueError(f"params must be one SamplingParams or {len(prompts)} of them, got {len(params)}")
-    seqs = [Sequence(list(prompt), p) for prompt, p in zip(prompts, params, strict=True)]
-    for _ in stream(stage, seqs):
-        pass
-    return seqs
+    return [Sequence(list(prompt), p) for prompt, p in zip(prompts, params, strict=True)]
 
 
 def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]:

@@ -73,11 +73,12 @@ class Stage(ABC):
             attend = PromptAttention()
             with span("roseinfer.prefill"):
                 token_ids = torch.tensor(seq.token_ids, device=self.model.device)
-                hidden = self.model(token_ids, torch.arange(len(seq), device=self.model.device), attend)
-                logits = self.model.logits(hidden[-1:])[0]
+                positions = torch.arange(len(seq), device=self.model.device)
+                with span("roseinfer.model.forward"):
+                    logits = self.model.logits(self.model(token_ids, positions, attend)[-1:])[0]
                 for layer, (k, v) in enumerate(attend.keys_values):
                     self.write_prompt(seq, layer, k, v)
-            seq.num_cached_tokens = len(seq)
+                seq.num_cached_tokens = len(seq)
         except BaseException:
             if seq.seq_id in self.tables:
                 self.free(seq)

@@ -21,11 +21,12 @@ import nbformat
 import torch
 
 from roseinfer.bench.contenders import StageContender
-from roseinfer.bench.interleave import Clock
+from roseinfer.bench.interleave import turns
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.bench.provenance import describe_host
 from roseinfer.cli.clone import chosen_stages
 from roseinfer.models import load_model
+from roseinfer.profiling.clock import Clock
 from roseinfer.teach.notebook_setup import device
 from roseinfer.teach.views.dashboard import Dashboard
 from roseinfer.teach.views.live_run import DTYPE_NAMES, LiveRun, RunSettings
@@ -60,12 +61,8 @@ def overhead(
     panel = TimedDashboard(settings, clock)
     display(panel)
     runs = {"alone": lambda: _alone(settings, clock), "dashboard": lambda: _watched(panel)}
-    for run in runs.values():
-        run()  # warm-up
-    samples = []
-    for repeat in range(repeats):
-        for name in sorted(runs, reverse=repeat % 2 == 1):
-            samples.append({"name": name, "repeat": repeat, **runs[name]()})
+    samples = [{"name": name, "repeat": repeat, **runs[name]()} for repeat, _, name in turns(list(runs), repeats, 1)]
+    samples = [sample for sample in samples if sample["repeat"] >= 0]  # without the warm-up
     return {
         "settings": str(settings), "stage": settings.stages[0].name, "clock": clock.__name__,
         **describe_host(torch.device(device())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as List
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -12,10 +13,11 @@ from torch import Tensor
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model, to_hf
 from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
+from roseinfer.profiling.clock import Clock, device_clock, seconds_of
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .interleave import Clock, Contender, OnStep, Run, Stopwatch
+from .interleave import Contender, OnStep, Run
 
 BLOCK_SIZE = 64
 HF_NAME = "HF generate"
@@ -24,6 +26,12 @@ HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the 
 
 class ContenderFailed(RuntimeError):
     """A contender raised, or broke the seam's promises; the message names it and where."""
+
+
+def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_size: int = BLOCK_SIZE) -> Stage:
+    """A fresh stage with just the blocks and places for sequences that end with so many tokens, all at once."""
+    num_blocks = sum(-(-(n - 1) // block_size) for n in lengths)  # the last token is returned, never cached
+    return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=len(lengths))
 
 
 class StageContender:
@@ -39,6 +47,7 @@ class StageContender:
         prompts: list[list[int]],
         max_new_tokens: int,
         clock: Clock = perf_counter,
+        block_size: int = BLOCK_SIZE,
     ) -> None:
         self.name = stage_class.name
         self.stage_class = stage_class
@@ -46,21 +55,20 @@ class StageContender:
         self.prompts = prompts
         self.params = SamplingParams(max_tokens=max_new_tokens, ignore_eos=True)
         self.clock = clock
+        self.block_size = block_size
 
     def run(self, on_step: OnStep) -> Run:
-        watch = Stopwatch(self.model.device, self.clock)
+        now = device_clock(self.model.device, self.clock)
         stage = self._fresh()
         num_blocks = stage.num_free_blocks
         with blame(self.name, "the prefill"):
-            watch.start()
+            began = now()
             seqs = begin(stage, self.prompts, self.params)
-            prefill_seconds = watch.stop()
+            prefill_seconds = now() - began
         step_seconds: list[float] = []
         for step in range(self.params.max_tokens - 1):
             with blame(self.name, f"decode step {step}"):
-                watch.start()
-                decode_step(stage, seqs)
-                step_seconds.append(watch.stop())
+                step_seconds.append(seconds_of(lambda: decode_step(stage, seqs), now))
             on_step(len(seqs) * len(step_seconds), sum(step_seconds))
         self._free(stage, seqs, num_blocks)
         return Run(prefill_seconds, tuple(step_seconds), [seq.output_ids for seq in seqs])
@@ -99,22 +107,23 @@ class StageContender:
         return stage, seqs
 
     def _fresh(self) -> Stage:
-        # The last token of a sequence is returned, never cached.
-        cached = [len(prompt) + self.params.max_tokens - 1 for prompt in self.prompts]
-        num_blocks = sum(-(-n // BLOCK_SIZE) for n in cached)
+        lengths = [len(prompt) + self.params.max_tokens for prompt in self.prompts]
         with blame(self.name, "its constructor"):
-            return self.stage_class(
-                self.model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=len(self.prompts)
-            )
+            return stage_for(self.stage_class, self.model, lengths, self.block_size)
 
     def _free(self, stage: Stage, seqs: list[Sequence], num_blocks: int) -> None:
         with blame(self.name, "free"):
             for seq in seqs:
                 stage.free(seq)
-        if stage.num_free_blocks != num_blocks:
-            raise ContenderFailed(
-                f"{self.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
-            )
+        check_all_free(stage, num_blocks)
+
+
+def check_all_free(stage: Stage, num_blocks: int) -> None:
+    """Raises ContenderFailed unless a stage whose sequences have all been freed has its num_blocks again."""
+    if stage.num_free_blocks != num_blocks:
+        raise ContenderFailed(
+            f"{stage.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
+        )
 
 
 def hf_contender(
@@ -143,7 +152,7 @@ def hf_contender(
     options = {"cache_implementation": "static"} if cache == "static" else {}
 
     def run(on_step: OnStep) -> Run:
-        streamer = _TimingStreamer(Stopwatch(model.device, clock), len(prompts), on_step)
+        streamer = _TimingStreamer(device_clock(model.device, clock), len(prompts), on_step)
         with blame(name, "generate"):
             output = hf.generate(
                 input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False,
@@ -158,23 +167,23 @@ def hf_contender(
 class _TimingStreamer:
     """Reads the clock whenever generate hands over the tokens of a step; what on_step does is not counted."""
 
-    def __init__(self, watch: Stopwatch, batch_size: int, on_step: OnStep) -> None:
+    def __init__(self, now: Clock, batch_size: int, on_step: OnStep) -> None:
         self.seconds: list[float] = []
-        self._watch = watch
+        self._now = now
         self._batch_size = batch_size
         self._on_step = on_step
         self._seen_prompt = False
-        watch.start()
+        self._began = now()
 
     def put(self, tokens: Tensor) -> None:
         if not self._seen_prompt:  # generate hands over the prompt first
             self._seen_prompt = True
             return
-        self.seconds.append(self._watch.stop())
+        self.seconds.append(self._now() - self._began)
         decode_seconds = self.seconds[1:]
         if decode_seconds:
             self._on_step(self._batch_size * len(decode_seconds), sum(decode_seconds))
-        self._watch.start()
+        self._began = self._now()
 
     def end(self) -> None:
         pass

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
-from typing import Any
-
-import torch
+from typing import Any, TypeVar
 
 from roseinfer.arguments import require_count
 
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
-Clock = Callable[[], float]
+T = TypeVar("T")
+
+
+def turns(names: Sequence[str], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, str]]:
+    """(repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up."""
+    for repeat in range(-warmup, repeats):
+        for position in range(len(names)):
+            yield repeat, position, names[(repeat + position) % len(names)]
+
+
+def interleaved(contenders: Mapping[str, Callable[[], T]], repeats: int, warmup: int = 0) -> dict[str, list[T]]:
+    """Call the contenders in turn; what each returned, by name and in the order of the repeats, warm-up left out."""
+    samples: dict[str, list[T]] = {name: [] for name in contenders}
+    for repeat, _, name in turns(list(contenders), repeats, warmup):
+        sample = contenders[name]()
+        if repeat >= 0:
+            samples[name].append(sample)
+    return samples
 
 
 @dataclass(frozen=True)
@@ -53,27 +67,6 @@ class RunProgress:
 OnProgress = Callable[[RunProgress], None]
 
 
-class Stopwatch:
-    """Seconds between start and stop, with the device's queue empty at both."""
-
-    def __init__(self, device: torch.device, clock: Clock = perf_counter) -> None:
-        self._device = device
-        self._clock = clock
-        self._started = 0.0
-
-    def start(self) -> None:
-        self._synchronize()
-        self._started = self._clock()
-
-    def stop(self) -> float:
-        self._synchronize()
-        return self._clock() - self._started
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-
 def measure(
     contenders: Sequence[Contender], *, repeats: int, warmup: int = 1, on_progress: OnProgress | None = None
 ) -> list[dict[str, Any]]:
@@ -90,20 +83,16 @@ def measure(
     require_count("warmup", warmup, at_least=0)
     report = on_progress or (lambda progress: None)
     runs_total = len(contenders) * (warmup + repeats)
+    runs = dict(contenders)
     samples: list[dict[str, Any]] = []
-    runs_done = 0
-    for repeat in range(-warmup, repeats):
+    for runs_done, (repeat, position, name) in enumerate(turns(names, repeats, warmup)):
         phase = "warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"
-        first = repeat % len(contenders)
-        for position, (name, run) in enumerate([*contenders[first:], *contenders[:first]]):
-            here = RunProgress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
-            result = run(partial(_report_step, report, here))
-            runs_done += 1
-            sample = _sample(name, repeat, position, result)
-            if repeat >= 0:
-                samples.append(sample)
-            tokens, seconds = sample["decode_tokens"], sample["decode_seconds"]
-            report(replace(here, tokens=tokens, seconds=seconds, finished=True, runs_done=runs_done))
+        here = RunProgress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
+        sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here)))
+        if repeat >= 0:
+            samples.append(sample)
+        tokens, seconds = sample["decode_tokens"], sample["decode_seconds"]
+        report(replace(here, tokens=tokens, seconds=seconds, finished=True, runs_done=runs_done + 1))
     return samples
 
 

@@ -13,10 +13,11 @@ import torch
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, decode_floor, measure_machine
+from roseinfer.profiling.clock import Clock
 from roseinfer.stage import Stage
 
 from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
-from .interleave import Clock, Contender, OnProgress, OnStep, Run, RunProgress, measure
+from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .token_check import Referee, TokensDiffer
@@ -119,6 +120,11 @@ def _check_sizes(model: Model, batch_size: int, prompt_len: int, max_new_tokens:
     require_count("max_new_tokens", max_new_tokens, at_least=2)  # the first token comes from the prefill
     require_count("repeats", repeats, at_least=1)
     require_count("seed", seed, at_least=0)
+    check_length(model, prompt_len, max_new_tokens)
+
+
+def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:
+    """Raises ValueError when a sequence would have more tokens than the model has positions."""
     if prompt_len + max_new_tokens > model.config.max_model_len:
         raise ValueError(
             f"prompt_len={prompt_len} + max_new_tokens={max_new_tokens} is {prompt_len + max_new_tokens} tokens, "
@@ -128,8 +134,13 @@ def _check_sizes(model: Model, batch_size: int, prompt_len: int, max_new_tokens:
 
 def random_prompts(model: Model, batch_size: int, prompt_len: int, seed: int = 0) -> list[list[int]]:
     """The prompts that every contender gets."""
+    return mixed_prompts(model, [prompt_len] * batch_size, seed)
+
+
+def mixed_prompts(model: Model, lengths: List[int], seed: int = 0) -> list[list[int]]:
+    """A prompt of random ids for each length."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(model.config.vocab_size, (batch_size, prompt_len), generator=generator).tolist()
+    return [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
 def _checked(contender: Contender, referee: Referee) -> Contender:

@@ -7,9 +7,10 @@ tables built exactly as in Stage.decode, and no K or V is ever written.
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from functools import partial
 from statistics import median
-from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -17,8 +18,13 @@ from torch import Tensor
 from roseinfer.display.table import Table
 from roseinfer.models import Model
 from roseinfer.profiling import count_ops
+from roseinfer.profiling.clock import seconds_of
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
+
+from .contenders import stage_for
+from .interleave import interleaved
+from .ladder import check_stages
 
 AWAY, EDGE = "away from an edge", "at an edge"
 
@@ -34,8 +40,7 @@ class TableBatch:
             raise ValueError(
                 f"length + steps must be at most max_model_len={model.config.max_model_len}, got {room} tokens"
             )
-        blocks = num_seqs * -(-room // block_size)
-        self.stage: Any = stage_class(model, num_blocks=blocks, block_size=block_size, max_num_seqs=num_seqs)
+        self.stage: Any = stage_for(stage_class, model, [room + 1] * num_seqs, block_size)
         self.seqs: list[Sequence] = []
 
     def admit(self, lengths: List[int]) -> None:
@@ -51,9 +56,7 @@ class TableBatch:
     def step(self) -> float:
         """One decode step's tables; seconds that building them took. Afterwards each sequence has a token more."""
         self.stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in self.seqs})
-        start = perf_counter()
-        self.stage.build_block_tables(self.seqs, self.out)
-        seconds = perf_counter() - start
+        seconds = seconds_of(lambda: self.stage.build_block_tables(self.seqs, self.out))
         for seq in self.seqs:
             seq.num_cached_tokens += 1
         return seconds
@@ -65,20 +68,9 @@ class TableBatch:
 
     def count_rows(self) -> int:
         """As step: how many rows it made from a Python list of block ids, one each time padded_row was called."""
-        made = 0
-        padded_row = self.stage.padded_row
-
-        def counted(blocks: list[int]) -> list[int]:
-            nonlocal made
-            made += 1
-            return padded_row(blocks)
-
-        self.stage.padded_row = counted
-        try:
+        with mock.patch.object(self.stage, "padded_row", wraps=self.stage.padded_row) as padded_row:
             self.step()
-        finally:
-            del self.stage.padded_row
-        return made
+        return padded_row.call_count
 
 
 def table_steps(
@@ -105,15 +97,19 @@ def compare_builds(
 
     if not 1 <= steps <= block_size - 4:
         raise ValueError(f"steps must be 1 to {block_size - 4}, so that no edge is met, got {steps}")
+    check_stages(stages)
     rows = []
     for batch_size in batch_sizes:
         for kind in (AWAY, EDGE):
-            batches = [TableBatch(stage, model, batch_size, 2 * block_size, block_size) for stage in stages]
-            counted = [_counts(batch, batch_size, kind) for batch in batches]
-            times = _interleaved(batches, batch_size, kind, steps)
-            for stage, counts, seconds in zip(stages, counted, times, strict=True):
-                rows.append({"batch": batch_size, "step": kind, "stage": stage.name, **counts})
-                rows[-1] |= {"build us": 1e6 * median(seconds), "speed": median(times[0]) / median(seconds)}
+            batches = {stage.name: TableBatch(stage, model, batch_size, 2 * block_size, block_size) for stage in stages}
+            counted = {stage: _counts(batch, batch_size, kind) for stage, batch in batches.items()}
+            for batch in batches.values():
+                _prepare(batch, batch_size, AWAY)
+            builds = {stage: partial(_build, batch, batch_size, kind) for stage, batch in batches.items()}
+            medians = {stage: median(seconds) for stage, seconds in interleaved(builds, steps).items()}
+            for stage, seconds in medians.items():
+                rows.append({"batch": batch_size, "step": kind, "stage": stage, **counted[stage]})
+                rows[-1] |= {"build us": 1e6 * seconds, "speed": medians[stages[0].name] / seconds}
     return Table(
         pd.DataFrame(rows),
         exact=["batch", "step", "stage", "rows built", "copies", "stacks", "table bytes"],
@@ -141,14 +137,8 @@ def _counts(batch: TableBatch, batch_size: int, kind: str) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _interleaved(batches: List[TableBatch], batch_size: int, kind: str, steps: int) -> list[list[float]]:
-    """Seconds of each build, a list a batch; A B A B, so that a slow moment of the machine hits all alike."""
-    for batch in batches:
-        _prepare(batch, batch_size, AWAY)
-    times: list[list[float]] = [[] for _ in batches]
-    for _ in range(steps):
-        for seconds, batch in zip(times, batches, strict=True):
-            if kind == EDGE:
-                _prepare(batch, batch_size, EDGE)
-            seconds.append(batch.step())
-    return times
+def _build(batch: TableBatch, batch_size: int, kind: str) -> float:
+    """Seconds of one build of that kind."""
+    if kind == EDGE:
+        _prepare(batch, batch_size, EDGE)
+    return batch.step()

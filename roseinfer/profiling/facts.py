@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class HasFacts(ABC):
     def facts(self) -> Facts: ...
 
 
+@dataclass(eq=False, repr=False)
 class Facts(HasFacts):
     """`df` with its columns of `exact` facts, the same on any machine, and its `live` ones, measured on this one.
 
@@ -29,35 +31,26 @@ class Facts(HasFacts):
     Raises ValueError if a column is not in df, or exact_rows has another length than df.
     """
 
-    def __init__(
-        self,
-        df: pd.DataFrame,
-        *,
-        exact: Sequence[str],
-        live: Sequence[str] = (),
-        title: str = "",
-        note: str = "",
-        formats: Mapping[str, str] | None = None,
-        bars: Sequence[str] = (),
-        exact_rows: Sequence[bool] | None = None,
-        query: str = "",
-    ) -> None:
-        formats = dict(formats or {})
-        for argument, names in (("exact", exact), ("live", live), ("formats", formats), ("bars", bars)):
-            unknown = [name for name in names if name not in df.columns]
+    df: pd.DataFrame
+    _: KW_ONLY
+    exact: Sequence[str]
+    live: Sequence[str] = ()
+    title: str = ""
+    note: str = ""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    bars: Sequence[str] = ()
+    exact_rows: Sequence[bool] | None = None
+    query: str = ""
+
+    def __post_init__(self) -> None:
+        for argument in ("exact", "live", "formats", "bars"):
+            unknown = [name for name in getattr(self, argument) if name not in self.df.columns]
             if unknown:
-                raise ValueError(f"{argument} names columns {unknown} that df lacks; it has {list(df.columns)}")
-        if exact_rows is not None and len(exact_rows) != len(df):
-            raise ValueError(f"exact_rows has {len(exact_rows)} entries, df has {len(df)} rows")
-        self.df = df
-        self.exact = list(exact)
-        self.live = list(live)
-        self.title = title
-        self.note = note
-        self.formats = formats
-        self.bars = list(bars)
-        self.exact_rows = [True] * len(df) if exact_rows is None else [bool(keep) for keep in exact_rows]
-        self.query = query
+                raise ValueError(f"{argument} names columns {unknown} that df lacks; it has {list(self.df.columns)}")
+        if self.exact_rows is None:
+            self.exact_rows = [True] * len(self.df)
+        if len(self.exact_rows) != len(self.df):
+            raise ValueError(f"exact_rows has {len(self.exact_rows)} entries, df has {len(self.df)} rows")
 
     def facts(self) -> Facts:
         return self

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 
 from roseinfer.hardware import device_name
 
+from .clock import device_clock, seconds_of
 from .facts import Facts, HasFacts
 
 if TYPE_CHECKING:
@@ -204,11 +204,11 @@ def _gemm_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 
     Large, because on a busy CPU every product waits once for its threads, whatever its size.
     """
-    size, largest = 512, 8192 if device.startswith("cuda") else 2048
+    size, largest, now = 512, 8192 if device.startswith("cuda") else 2048, device_clock(torch.device(device))
     while True:
         a = torch.full((size, size), 0.5, device=device, dtype=dtype)
-        _seconds(lambda a=a: a @ a, device)  # warm-up: thread pools, kernel choice
-        next_seconds = 8 * _seconds(lambda a=a: a @ a, device)
+        seconds_of(lambda a=a: a @ a, now)  # warm-up: thread pools, kernel choice
+        next_seconds = 8 * seconds_of(lambda a=a: a @ a, now)
         if size == largest or next_seconds > PASSES_BUDGET_S:
             return tuple(2 * size**3 / seconds for seconds in _passes(lambda a=a: a @ a, device))
         size *= 2
@@ -216,21 +216,11 @@ def _gemm_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 def _passes(work: Callable[[], object], device: str) -> list[float]:
     """Seconds of each pass: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
-    times = [_seconds(work, device) for _ in range(3)]
+    now = device_clock(torch.device(device))
+    times = [seconds_of(work, now) for _ in range(3)]
     while sum(times) < PASSES_BUDGET_S and len(times) < MOST_PASSES:
-        times.append(_seconds(work, device))
+        times.append(seconds_of(work, now))
     return times
-
-
-def _seconds(work: Callable[[], object], device: str) -> float:
-    on_gpu = device.startswith("cuda")
-    if on_gpu:
-        torch.cuda.synchronize(device)
-    start = perf_counter()
-    work()
-    if on_gpu:
-        torch.cuda.synchronize(device)
-    return perf_counter() - start
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -1,10 +1,14 @@
-"""The three labelled phases of a dense stage's decode step, from a trace: on the host, and on a device."""
+"""The three labelled phases of a dense stage's decode step: on the host by its spans, on a device by a trace."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from .chrome import Slice
+from .spans import SpanTimes, TimedSpan
 from .trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN, Trace
 
+DECODE = "roseinfer.decode_step_sessions.total"
 PHASES = {
     "gather": "roseinfer.decode_step_sessions.build_batched_past",
     "forward": "roseinfer.model.forward",
@@ -14,33 +18,36 @@ STEP = "step"
 PROFILED_STEP = "ProfilerStep#"  # a whole step as the profiler marks it: sampling, and on a GPU the wait for it, too
 
 
-def host_phases(trace: Trace) -> dict[str, list[float]]:
-    """Wall time in ms of each step that `capture` profiled: by phase, and of the whole step under "step"."""
-    spans = [event for event in trace.slices if event.cat == HOST_SPAN]
-    labelled = {phase: [e for e in spans if e.name == name] for phase, name in PHASES.items()}
-    steps = _steps(trace)
-    return {phase: _ms(events, steps) for phase, events in labelled.items()} | {STEP: _ms(steps, steps)}
+def phase_times() -> SpanTimes:
+    """A listener to the phases of decode steps."""
+    return SpanTimes(lambda name, around: around == DECODE and name in PHASES.values())
+
+
+def host_phases(spans: Iterable[TimedSpan], step_seconds: Sequence[float]) -> dict[str, list[float]]:
+    """Wall time in ms of each step, by phase, and of the whole step under "step"; without the profiler's cost.
+
+    spans: what phase_times kept of these steps.
+    """
+    spans = list(spans)
+    samples = {phase: [span.seconds for span in spans if span.name == name] for phase, name in PHASES.items()}
+    return {name: [1e3 * seconds for seconds in each] for name, each in (samples | {STEP: step_seconds}).items()}
 
 
 def device_phases(trace: Trace) -> dict[str, list[float]]:
     """As host_phases, in time that kernels and memory copies ran on a GPU. They belong to the label that launched them.
 
-    All 0 in a trace without a GPU.
+    Of the steps that `capture` profiled; all 0 in a trace without a GPU.
     """
+    # A GPU has its own marks of these steps. The host's enclose its work too, for capture waits for each step.
+    steps = [e for e in trace.slices if e.cat == HOST_SPAN and e.name.startswith(PROFILED_STEP)]
     work = [event for event in trace.slices if event.cat in DEVICE_WORK]
-    labelled = {}
+    labelled = {STEP: work}
     for phase, name in PHASES.items():
         spans = [e for e in trace.slices if e.cat == DEVICE_SPAN and e.name == name]  # from first kernel to last
         labelled[phase] = [e for e in work if any(s.tid == e.tid and s.ts <= e.ts < s.end for s in spans)]
-    steps = _steps(trace)
-    return {phase: _ms(events, steps) for phase, events in labelled.items()} | {STEP: _ms(work, steps)}
+    return {phase: [_ms_within(step, events) for step in steps] for phase, events in labelled.items()}
 
 
-def _steps(trace: Trace) -> list[Slice]:
-    # A GPU has its own marks of these steps. The host's enclose its work too, for capture waits for each step.
-    return [e for e in trace.slices if e.cat == HOST_SPAN and e.name.startswith(PROFILED_STEP)]
-
-
-def _ms(events: list[Slice], steps: list[Slice]) -> list[float]:
-    """What the events that start in a step last together, for each step."""
-    return [sum(e.dur for e in events if step.ts <= e.ts < step.end) / 1e6 for step in steps]
+def _ms_within(step: Slice, events: list[Slice]) -> float:
+    """What the events that start in a step last together."""
+    return sum(e.dur for e in events if step.ts <= e.ts < step.end) / 1e6

@@ -28,7 +28,7 @@ from .source.course_map import course_map
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
-from .views.block_view import block_view
+from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.block_walk_picture import draw_block_walk
 from .views.dashboard import dashboard
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
@@ -37,8 +37,7 @@ from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
 from .views.seam_picture import draw_seam
 from .views.step_debugger import step_debugger
-from .views.step_sliders import walk_blocks, walk_tokens
-from .views.table_slider import walk_tables
+from .views.token_walk import walk_tokens
 
 __all__ = [
     "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_shapes", "contract", "count_loads",

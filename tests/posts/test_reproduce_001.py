@@ -25,6 +25,7 @@ from roseinfer.posts.report.content import EQUAL, EXPLAINED, PostReport, Section
 from roseinfer.posts.report.setting import Setting
 from roseinfer.profiling import Machine, Trace, decode_floor
 from roseinfer.profiling.phases import PHASES, device_phases, host_phases
+from roseinfer.profiling.spans import TimedSpan
 from stages import SelectAppend, VectorizedGather
 
 CPU = torch.device("cpu")
@@ -91,7 +92,9 @@ def test_the_run_is_what_the_facts_say(report: PostReport):
     assert [run["decode_tokens"] for run in runs] == [size * (NUM_STEPS - 1) for size in (1, 4, 8, 8)]
     for samples in section(report, "Three labelled").samples.values():
         assert samples["device_ms"] is None
-        assert {name: len(ms) for name, ms in samples["host_ms"].items()} == dict.fromkeys([*PHASES, "step"], 3)
+        assert {name: len(ms) for name, ms in samples["host_ms"].items()} == dict.fromkeys(
+            [*PHASES, "step"], NUM_STEPS - 1
+        )
 
 
 def test_engines_are_those_that_it_builds(report: PostReport, built: list[dict], tmp_path, monkeypatch):
@@ -201,9 +204,16 @@ def gpu_trace() -> Trace:
     return Trace({"traceEvents": [*gpu_step(0, 1000, 40), *gpu_step(1, 2000, 42)], "roseinfer": {"steps": 2}})
 
 
-def test_phases_of_each_step(gpu_trace: Trace):
-    host, device = host_phases(gpu_trace), device_phases(gpu_trace)
-    assert host == {"gather": [0.02] * 2, "forward": [0.03] * 2, "append": [0.018] * 2, "step": [0.1] * 2}
+HOST = {"gather": [0.02] * 2, "forward": [0.03] * 2, "append": [0.018] * 2, "step": [0.1] * 2}
+
+
+def test_host_phases_of_each_step():
+    spans = [TimedSpan(PHASES[phase], 1.0, 1.0 + 1e-3 * ms) for phase in PHASES for ms in HOST[phase]]
+    assert host_phases(spans, [1e-4, 1e-4]) == {phase: pytest.approx(ms) for phase, ms in HOST.items()}
+
+
+def test_device_phases_of_each_step(gpu_trace: Trace):
+    device = device_phases(gpu_trace)
     assert device == {"gather": [0.005] * 2, "forward": [0.04, 0.042], "append": [0.004] * 2, "step": [0.05, 0.052]}
 
 
@@ -211,8 +221,8 @@ def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trac
     asked = {}
     monkeypatch.setattr(measure, "capture", lambda step, **options: asked.update(options) or gpu_trace)
     entrant = StageContender(VectorizedGather, small, [[1, 2]], 3)
-    host, device, calls = profile(entrant, 2)
-    assert (host, device) == (host_phases(gpu_trace), device_phases(gpu_trace))
+    device, calls = profile(entrant, 2)
+    assert device == device_phases(gpu_trace)
     assert asked == {"steps": 2, "warmup": 1}
     assert calls["append"] == {"aten::index_put_": 1, "aten::copy_": 1}  # the copy inside of index_put_ is left out
     assert not calls["gather"]
@@ -230,7 +240,8 @@ def measured(gpu_trace: Trace):
     def batch(size, seconds, device):
         calls = {phase: Counter() for phase in PHASES}
         floor = decode_floor(sizes.shape, [CACHED] * size, torch.float32, machine)
-        return Batch(size, host_phases(gpu_trace), device, calls, runs(size, seconds), floor)
+        host = {name: [1e3 * seconds * ms / HOST["step"][0] for ms in each] for name, each in HOST.items()}
+        return Batch(size, host, device, calls, runs(size, seconds), floor)
 
     def measurements(device=None):
         batches = [batch(1, 200e-6, device), batch(8, 400e-6, device)]
@@ -246,14 +257,13 @@ def test_the_residual_is_wall_time_less_labels_of_the_host_or_of_the_device(gpu_
         "step": 0.4,
         "device labels": 0.05,
         "step less device labels": 0.35,
-        "profiled step": 0.1,
-        "host labels": 0.068,
-        "profiled step less host labels": 0.032,
+        "host labels": 4 * 0.068,
+        "step less host labels": 4 * 0.032,
     })  # fmt: skip
     on_host = residual(measured())
     assert time_of(on_host, "device labels, batch 8").here is None
     assert time_of(on_host, "step less device labels, batch 8").here is None
-    assert time_of(on_host, "host labels, batch 8").here == pytest.approx(0.068)
+    assert time_of(on_host, "host labels, batch 8").here == pytest.approx(4 * 0.068)
     assert any("the wait for the device" in text for text in of_device.text)
     assert not any("the wait for the device" in text for text in on_host.text)
 
@@ -270,7 +280,7 @@ def test_the_posts_residual_is_as_it_printed_it(measured):
 
 
 def test_phases_are_the_devices_where_there_is_one(gpu_trace: Trace, measured):
-    for device, forward, share in ((device_phases(gpu_trace), 0.041, 100 * 41 / 50), (None, 0.03, 100 * 30 / 68)):
+    for device, forward, share in ((device_phases(gpu_trace), 0.041, 100 * 41 / 50), (None, 2 * 0.03, 100 * 30 / 68)):
         section = phases(measured(device))
         assert time_of(section, "model_forward, batch 1").here == pytest.approx(forward)
         assert time_of(section, "share of model_forward, batch 1").here == pytest.approx(share)

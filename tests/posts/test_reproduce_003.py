@@ -18,9 +18,9 @@ from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post003 import host_share as host
 from roseinfer.posts.post003 import times
 from roseinfer.posts.post003.batches_in_flight import take_turns
-from roseinfer.posts.post003.timed_model import TimedModel, build_stage, host_shares, most_gain
-from roseinfer.posts.post003.timestamps import record_times
+from roseinfer.posts.post003.measure import build_stage, host_shares, most_gain, record_times
 from roseinfer.posts.report import PostReport, Setting
+from roseinfer.profiling.clock import Clock
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from stages import LADDER, BlockTableCache, VectorizedGather
@@ -47,30 +47,30 @@ def grid(report: PostReport, title_start: str) -> list[list[object]]:
 
 
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the clock is one second later than the one before."""
-    ticks = itertools.count()
-    monkeypatch.setattr(TimedModel, "now", lambda self: float(next(ticks)))
+def counting() -> Clock:
+    """Every look at it is one second later than the one before."""
+    return map(float, itertools.count()).__next__
 
 
-def test_timestamps_by_a_counting_clock(tiny: GPT2, counting: None):
+def test_timestamps_by_a_counting_clock(tiny: GPT2, counting: Clock):
     config = EngineConfig(model="tiny", num_blocks=1, max_num_seqs=1)
     seqs = [Sequence([1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True)) for _ in range(2)]
-    first, second = record_times(build_stage(VectorizedGather, TimedModel(tiny), config), seqs)
-    assert [list(step.values()) for step in first.steps] == [[2, 3, 4, 5], [6, 7, 8, 9]]
-    assert [list(step.values()) for step in second.steps] == [[10, 11, 12, 13], [14, 15, 16, 17]]
+    first, second = record_times(build_stage(VectorizedGather, tiny, config), seqs, counting)
+    # The clock is looked at once more before a token is handed out: as the stage's call ends.
+    assert [list(step.values()) for step in first.steps] == [[2, 3, 4, 6], [7, 8, 9, 11]]
+    assert [list(step.values()) for step in second.steps] == [[12, 13, 14, 16], [17, 18, 19, 21]]
     assert first.timestamps(1) == {
-        "arrival_ts": 0, "first_scheduled_ts": 2, "scheduled_ts": 6, "inference_begin_ts": 7, "inference_end_ts": 8,
-        "finish_ts": 9,
+        "arrival_ts": 0, "first_scheduled_ts": 2, "scheduled_ts": 7, "inference_begin_ts": 8, "inference_end_ts": 9,
+        "finish_ts": 11,
     }  # fmt: skip
-    assert (second.arrival_ts, second.first_token) == (1, 12)
+    assert (second.arrival_ts, second.first_token) == (1, 15)
 
 
 def test_watching_does_not_change_the_tokens(tiny: GPT2):
     config = EngineConfig(model="tiny", num_blocks=2, max_num_seqs=2)
     prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
     seqs = [Sequence(prompt, SamplingParams(max_tokens=4, ignore_eos=True)) for prompt in prompts]
-    stage = build_stage(VectorizedGather, TimedModel(tiny), config)
+    stage = build_stage(VectorizedGather, tiny, config)
     recorded = record_times(stage, seqs)
     assert [seq.output_ids for seq in seqs] == reference_generate(tiny, prompts, max_tokens=4)
     assert [len(request.steps) for request in recorded] == [4, 4, 4]
@@ -111,9 +111,9 @@ def test_an_order_that_fits_neither_way_is_said():
 
 
 @pytest.mark.parametrize("stage_class", [VectorizedGather, BlockTableCache])
-def test_host_work_is_what_lies_outside_the_forward(tiny: GPT2, counting: None, stage_class: type):
+def test_host_work_is_what_lies_outside_the_forward(tiny: GPT2, counting: Clock, stage_class: type):
     config = EngineConfig(model="tiny", num_blocks=4, max_num_seqs=2)
-    (share,) = host_shares([stage_class], tiny, config, prompt_len=4, steps=3)
+    (share,) = host_shares([stage_class], tiny, config, prompt_len=4, steps=3, clock=counting)
     # The clock is looked at as the step begins, as the forward does, as it ends, and as the step ends.
     assert share.step_seconds == [3, 3, 3] and share.forward_seconds == [1, 1, 1]
     assert (share.stage, share.step, share.host, most_gain(share.step, share.host)) == (stage_class.name, 3, 2, 3)

@@ -1,5 +1,6 @@
 """span and capture: names reach the trace, NVTX only when asked for, and a failing step leaves nothing running."""
 
+import itertools
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import torch
 
 from roseinfer.generate import begin
 from roseinfer.profiling import capture, span
+from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
 from stages import BlockTableCache, SelectAppend
 
@@ -85,6 +87,26 @@ def test_a_step_that_fails_leaves_no_range_open(monkeypatch, nvtx_calls, small):
     with pytest.raises(RuntimeError, match="in append"):
         stage.decode(seqs)
     assert nvtx_calls == [f"{STEP}total", f"{STEP}build_batched_past", "pop", *FORWARD, *APPEND, "pop"]
+
+
+def test_span_times_keep_what_they_are_asked_for_in_the_order_of_its_ends():
+    times = SpanTimes(lambda name, around: around == "outer" or name == "last", itertools.count().__next__)
+    with listening(times), span("outer"):
+        with span("inner"), span("deep"):
+            pass
+        with pytest.raises(RuntimeError), span("fails"):
+            raise RuntimeError
+    assert times.kept == [TimedSpan("inner", 0, 1), TimedSpan("fails", 2, 3)]
+    assert [each.seconds for each in times.take()] == [1, 1] and times.take() == []
+
+
+def test_prefill_and_decode_name_their_forward(small):
+    times = SpanTimes(lambda name, around: name == "roseinfer.model.forward")
+    stage, seqs = decoding(SelectAppend, small)
+    with listening(times):
+        stage.decode(seqs)
+        begin(stage, [[1, 2]], SamplingParams(max_tokens=1))
+    assert len(times.kept) == 2
 
 
 def test_capture_records_the_last_steps_and_says_where():

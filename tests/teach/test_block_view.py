@@ -92,6 +92,23 @@ def _stays(schedule: Schedule) -> list[tuple[int, int]]:
     return [(block, number) for number in range(len(schedule.steps)) for block in schedule.taken(number)]
 
 
+def test_a_play_button_walks_through_the_steps(schedule):
+    play = teach.block_view(schedule).children[0].children[0]
+    assert (play.min, play.max) == (0, len(schedule.steps) - 1)
+
+
+def test_a_paged_stages_table_is_what_attention_was_given(small):
+    class OtherPadding(BlockTableCache):
+        def padded_row(self, blocks):
+            return [blocks[i] if i < len(blocks) else 6 for i in range(self.max_blocks)]
+
+    recorded = teach.record_schedule(OtherPadding, small, PROMPTS, PARAMS, **SIZES)
+    assert [step.table for step in recorded.steps[:4]] == [(), (), ((0, 6), (1, 2)), ((0, 3), (1, 2))]
+    frame = teach.block_view(recorded).frames[2]
+    assert "The block table as attention gets it, [2, 2]" in frame and "block 0, slot 3" in frame
+    assert frame.count("opacity: 0.5") == 1  # the padding
+
+
 def test_text_plain_is_the_whole_contract(schedule):
     view = teach.block_view(schedule)
     bundle = view._repr_mimebundle_(include=None, exclude=None)

@@ -21,7 +21,7 @@ from roseinfer.reference import reference_generate
 from roseinfer.teach.views import live_run
 from roseinfer.teach.views.dashboard import ALREADY, NOTHING_TO_PIN, Dashboard, dashboard
 from roseinfer.teach.views.dashboard_panel import IDLE, render
-from roseinfer.teach.views.live_batch import RECENT, Lane, PhaseTimes, Step
+from roseinfer.teach.views.live_batch import RECENT, Lane, Step, phase_seconds, step_spans
 from roseinfer.teach.views.live_run import REPORT_SECONDS, LiveRun, RunSettings
 from stages import BlockTableCache, NaiveCat, PreallocGather, SelectAppend
 from tools.dashboard_overhead import overhead, summary
@@ -483,8 +483,8 @@ class Heard(list):
     def enter(self, name):
         self.append(name)
 
-    def exit(self):
-        self.append("end")
+    def exit(self, name):
+        self.append(f"end of {name}")
 
 
 def test_a_listener_hears_spans_inside_each_other_and_those_that_fail():
@@ -498,7 +498,7 @@ def test_a_listener_hears_spans_inside_each_other_and_those_that_fail():
             pass
     with span("after"):
         pass
-    assert heard == ["outer", "inner", "end", "end", "next", "end"]
+    assert heard == ["outer", "inner", "end of inner", "end of outer", "next", "end of next"]
 
 
 def test_another_threads_spans_are_not_heard():
@@ -516,8 +516,8 @@ def test_another_threads_spans_are_not_heard():
 
 
 def test_phases_are_the_spans_right_inside_a_step():
-    phases = PhaseTimes(Ticking(1.0))
-    with listening(phases):
+    spans = step_spans(Ticking(1.0))
+    with listening(spans):
         with span("roseinfer.prefill"), span("roseinfer.model.forward"):
             pass
         with span("roseinfer.decode_step_sessions.total"):
@@ -529,8 +529,8 @@ def test_phases_are_the_spans_right_inside_a_step():
                 pass
             with span("my.append"):
                 pass
-    assert phases.take() == {"build": 2.0, "forward": 2.0, "my.append": 1.0}
-    assert phases.take() == {}
+    assert phase_seconds(spans.take()) == {"build": 2.0, "forward": 1.0, "my.append": 1.0}
+    assert spans.take() == []
 
 
 # what it costs

@@ -222,7 +222,7 @@ def test_the_walk_shows_the_table_that_attention_was_given(small):
     walk = walk_tables(stage, [[5] * 6, [6] * 2, [7] * 5], [4, 3, 3])
     assert repr(walk) == "4 frames: largest table 2 x 3; of 6 blocks 1 used again, 6 free at the end"
     assert len(repr(walk)) <= 110
-    assert "waiting: seq 2" in walk.frames[0] and "finished, blocks freed: seq 0, seq 1" in walk.frames[-1]
+    assert "waiting: 2" in walk.frames[0] and "finished: 0, 1, 2" in walk.frames[-1]
     assert "block 1, slot 2" in walk.frames[0]  # seq 0's token at position 6
     assert ">2 · seq 1: 3/4<" in walk.frames[0]
 

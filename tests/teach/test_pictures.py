@@ -32,7 +32,8 @@ def test_walk_blocks_shows_blocks_being_reused(small):
     assert repr(walk).endswith("11 tokens; blocks: 4, fewest free 0, used again 2, free at the end 4")
     assert walk._repr_mimebundle_()["text/plain"] == repr(walk)
     assert "waiting" in walk.frames[0] and "seq 0: 4" in walk.frames[0]
-    assert walk.frames[-1].count("free</span>") == 4 and "freed" in walk.frames[-1]
+    assert walk.frames[-1].count("given back now") == 2 and walk.frames[-1].count("· free<") == 2
+    assert "finished: 0, 1, 2" in walk.frames[-1]
 
 
 def test_a_walk_needs_frames():

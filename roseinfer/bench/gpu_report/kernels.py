@@ -13,6 +13,7 @@ import torch
 
 from roseinfer.kernels.cases import PagedCase, paged_case
 from roseinfer.profiling import measure_machine
+from roseinfer.profiling.clock import seconds_of
 
 from .context import Context, one_line
 from .plan import KernelShape, TimedShape
@@ -96,9 +97,4 @@ def launch_seconds(launch: Callable[[], object], device: torch.device) -> list[f
         from triton.testing import do_bench
 
         return [ms / 1e3 for ms in do_bench(launch, return_mode="all")]
-    samples = []
-    for _ in range(3):
-        start = perf_counter()
-        launch()
-        samples.append(perf_counter() - start)
-    return samples
+    return [seconds_of(launch) for _ in range(3)]

@@ -13,6 +13,7 @@ from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed, blame
+from ..ladder import mixed_prompts
 from ..token_check import Referee, TokensDiffer
 from .context import Context, one_line
 
@@ -50,11 +51,6 @@ def generated(stage_class: type[Stage], model: Model, prompts: list[list[int]], 
             model, num_blocks=places * -(-longest // BLOCK_SIZE), block_size=BLOCK_SIZE, max_num_seqs=places
         )
         return [seq.output_ids for seq in generate(stage, prompts, params)]
-
-
-def mixed_prompts(model: Model, lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
 @torch.no_grad()

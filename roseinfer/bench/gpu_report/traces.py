@@ -11,6 +11,7 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model, load_model
 from roseinfer.profiling import Trace, capture
 from roseinfer.profiling.chrome import Slice, gzipped
+from roseinfer.profiling.phases import PROFILED_STEP
 from roseinfer.profiling.trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN, METADATA_KEY
 from roseinfer.stage import Stage
 
@@ -23,7 +24,6 @@ WARMUP = 2
 KEPT_CATEGORIES = {HOST_SPAN, DEVICE_SPAN, *DEVICE_WORK, "cpu_op", "cuda_runtime", "cuda_driver"}
 KEPT_ARGS = ("correlation",)  # which launch started which kernel
 KEPT_KEYS = ("schemaVersion", "displayTimeUnit", "deviceProperties", METADATA_KEY)
-STEP_PREFIX = "ProfilerStep#"
 
 
 def traces(context: Context) -> Iterator[dict[str, Any]]:
@@ -77,7 +77,7 @@ def trimmed(trace: Trace, steps: int) -> dict[str, Any]:
 
     Spans, ops and counts are those of the whole. Raises ValueError if the trace has fewer steps.
     """
-    starts = [e.ts for e in trace.slices if e.cat == HOST_SPAN and e.name.startswith(STEP_PREFIX)]
+    starts = [e.ts for e in trace.slices if e.cat == HOST_SPAN and e.name.startswith(PROFILED_STEP)]
     if not 1 <= steps <= len(starts):
         raise ValueError(f"steps must be an integer from 1 to {len(starts)}, the steps in the trace; got {steps!r}")
     end = starts[steps] if steps < len(starts) else float("inf")

@@ -16,14 +16,14 @@ from roseinfer.arguments import require_count, unknown_name
 from roseinfer.generate import commit
 from roseinfer.models import Model
 from roseinfer.profiling import Trace, capture
+from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from ..contenders import BLOCK_SIZE
+from ..contenders import stage_for
 from .workload import Workload
 
 MODES = ("naive", "offline", "online")
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,8 @@ def serve(
 
 
 def fresh_stage(stage_class: type[Stage], model: Model, workload: Workload) -> Stage:
-    """A stage with just the blocks that all requests need at their longest; the last token is never cached."""
-    longest = [length + workload.params.max_tokens - 1 for length in workload.prompt_lens]
-    num_blocks = sum(-(-n // BLOCK_SIZE) for n in longest)
-    return stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=len(workload.prompts))
+    """A stage with just the blocks that all requests need at their longest."""
+    return stage_for(stage_class, model, [length + workload.params.max_tokens for length in workload.prompt_lens])
 
 
 def profile_steps(step: Callable[[], None]) -> Trace:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.profiling import Trace
 
@@ -45,9 +46,7 @@ def measure(setting: Setting) -> Measured:
     for stage in (BEFORE, AFTER):
         setting.say(f"the post's command, profiled: {stage}")
         profiled[stage] = run(stage, profile=True)
-    raced: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
-    for repeat in range(1 if setting.quick else REPEATS):
-        setting.say(f"without the profiler, in turn: {repeat + 1}")
-        for stage in (BEFORE, AFTER) if repeat % 2 == 0 else (AFTER, BEFORE):
-            raced[stage].append(run(stage)[0])
+    repeats = 1 if setting.quick else REPEATS
+    setting.say(f"without the profiler, in turn: {repeats} runs each")
+    raced = interleaved({stage: lambda stage=stage: run(stage)[0] for stage in (BEFORE, AFTER)}, repeats)
     return Measured(**vars(command), profiled=profiled, raced=raced)

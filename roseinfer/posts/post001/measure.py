@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from statistics import median
@@ -11,13 +12,14 @@ from typing import Any
 import pandas as pd
 
 from roseinfer.bench.contenders import HF_NAME, StageContender, hf_contender
-from roseinfer.bench.interleave import measure
+from roseinfer.bench.interleave import OnStep, Run, measure
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.engine.config import EngineConfig, EngineSizes
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine
-from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases
+from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases, phase_times
+from roseinfer.profiling.spans import SpanTimes, listening
 from roseinfer.profiling.trace import DEVICE_SPAN
 
 from ..data import post_facts, post_table
@@ -27,13 +29,15 @@ UNPROFILED = 2  # decode steps that capture runs before those it keeps
 # What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.
 OPAQUE_OPS = ("aten::to", "aten::_to_copy", "aten::index", "aten::index_put_")
 
-Samples = dict[str, list[float]]  # ms of each profiled step, by phase and of the whole
+Samples = dict[str, list[float]]  # ms of each step, by phase and of the whole
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch size. host and device: from one profiled capture, device None when it holds no label of a GPU. calls:
-    how often each op starts in a phase of one step. runs: raw samples of the runner, without the profiler."""
+    """One batch size. runs: raw samples of the runner, without the profiler; host: the phases of their steps.
+
+    Profiled are device, None when no label of a GPU was seen, and calls: how often each op starts in a phase of a step.
+    """
 
     size: int
     host: Samples
@@ -49,7 +53,7 @@ class Batch:
 
     @property
     def step_seconds(self) -> list[float]:
-        """Wall time of each step of all runs, without the profiler."""
+        """Wall time of each step of all runs."""
         return [seconds for run in self.runs for seconds in run["step_seconds"]]
 
     @property
@@ -84,7 +88,7 @@ def labels_ms(samples: Samples) -> float:
 
 
 def unlabelled_ms(samples: Samples) -> float:
-    """What a step lasts longer than its labels, all by one clock: the median over the steps."""
+    """What a step lasts longer than its labels: the median over the steps."""
     columns = (samples[name] for name in (STEP, *PHASES))
     return median(step - sum(phases) for step, *phases in zip(*columns, strict=True))
 
@@ -111,7 +115,8 @@ def measure_post(
         setting.say(f"profiling {name}")
         profiles.append(profile(entrant, num_steps - 1 - UNPROFILED))
 
-    contenders = [(name, entrant.run) for name, entrant in zip(names, entrants, strict=True)]
+    heard = {name: phase_times() for name in names}
+    contenders = [(name, _heard(entrant, heard[name])) for name, entrant in zip(names, entrants, strict=True)]
     if with_hf:
         contenders.append(hf_contender(model, prompts[-1], num_steps))
     setting.say(f"{repeats} timed runs each, in turn: {', '.join(name for name, _ in contenders)}")
@@ -120,19 +125,28 @@ def measure_post(
     machine = measure_machine(model.device, model.dtype)
     context_len = prompt_len + num_steps // 2  # of the middle decode step
     batches = []
-    for config, name, (host, device, calls) in zip(configs, names, profiles, strict=True):
+    for config, name, (device, calls) in zip(configs, names, profiles, strict=True):
         own = [run for run in runs if run["name"] == name]
+        host = host_phases(heard[name].kept, [seconds for run in own for seconds in run["step_seconds"]])
         floor = decode_floor(model.config, [context_len] * config.max_num_seqs, model.dtype, machine)
         batches.append(Batch(config.max_num_seqs, host, device, calls, own, floor))
     hf_runs = [run for run in runs if run["name"] == HF_NAME]
     return Measurements(stage.name, configs[-1].sizes(), prompt_len, machine, batches, hf_runs)
 
 
-def profile(entrant: StageContender, steps: int) -> tuple[Samples, Samples | None, dict[str, Counter[str]]]:
-    """(host, device, calls) of a Batch."""
+def _heard(entrant: StageContender, listener: SpanTimes) -> Callable[[OnStep], Run]:
+    def run(on_step: OnStep) -> Run:
+        with listening(listener):
+            return entrant.run(on_step)
+
+    return run
+
+
+def profile(entrant: StageContender, steps: int) -> tuple[Samples | None, dict[str, Counter[str]]]:
+    """(device, calls) of a Batch."""
     stage, seqs = entrant.at_step(0)
     trace = capture(lambda: decode_step(stage, seqs), steps=steps, warmup=UNPROFILED - 1)
     on_gpu = any(event.cat == DEVICE_SPAN for event in trace.slices)
     device = device_phases(trace) if on_gpu else None
     calls = {phase: trace.op_counts(name, outside=OPAQUE_OPS) for phase, name in PHASES.items()}
-    return host_phases(trace), device, calls
+    return device, calls

@@ -23,8 +23,7 @@ def phases(m: Measurements) -> Section:
     side = (
         "As in the post, these are times of the device: how long the kernels and copies of a label ran."
         if m.has_device_times
-        else "The post's times are a GPU's. Here no GPU was profiled: these are wall times of the host, and the "
-        "profiler makes them longer."
+        else "The post's times are a GPU's. Here no GPU was profiled: these are wall times of the host."
     )
     return Section(
         "Three labelled phases of a decode step",
@@ -33,7 +32,7 @@ def phases(m: Measurements) -> Section:
             f"{shares.min():.1%} to {shares.max():.1%} of the three.",
             f"Here `{m.stage}` runs `{m.sizes.config.model}` in {m.sizes.config.dtype}. Prompts have {m.prompt_len} "
             "tokens, as many as the post's example of a gather has cached; with which lengths it measured, the post "
-            f"does not say. Times are medians of {len(m.batches[0].host[STEP])} profiled steps, and the share is of "
+            f"does not say. Times are medians of {len(m.batches[0].labelled[STEP])} steps, and the share is of "
             f"the three labels. {side}",
             "The floor of `model_forward` is that of a whole step: the weights it needs and all cached keys and values "
             f"read once, or its arithmetic where that takes longer. What bounds it here: {bounds}. The machine's rates "
@@ -66,11 +65,10 @@ def residual(m: Measurements) -> Section:
         "The time without a label",
         text=[
             *_what_the_post_subtracts(),
-            "For each batch, the first row is a step here without the profiler. The labels are from a separate, "
-            "profiled capture of the same steps. A profiled host is slower, so host labels are subtracted from the "
-            "profiled step: two times of one clock. Device labels are subtracted from the step without the profiler, "
-            f"as in the post. What the host's labels leave is sampling{wait}, the choice of blocks and the input "
-            "tensors. The write is inside its label.",
+            "For each batch, the first row is a step here without the profiler, and the host's labels are of the same "
+            "steps, by the same clock. The device's labels are from a separate, profiled capture, and are subtracted "
+            f"from the step as in the post. What the host's labels leave is sampling{wait}, the choice of blocks and "
+            "the input tensors. The write is inside its label.",
             f"`{m.stage}` writes the new token of all sequences with one `index_put_` for K and one for V in each "
             "layer, so the number of its calls does not grow with the batch.",
             "The last table is the post's own estimate of where the time without a label goes. Its first row has a "
@@ -119,9 +117,8 @@ def _residual_times(batch: Batch) -> list[Time]:
         Time(f"step, {at}", "ms/step", round(step, 2), batch.step_ms, 1e3 * batch.floor.seconds),
         Time(f"device labels, {at}", "ms/step", round(labelled, 3), device),
         Time(f"step less device labels, {at}", "ms/step", round(step - labelled, 2), rest),
-        Time(f"profiled step, {at}", "ms/step", None, median(batch.host[STEP])),
         Time(f"host labels, {at}", "ms/step", None, labels_ms(batch.host)),
-        Time(f"profiled step less host labels, {at}", "ms/step", None, unlabelled_ms(batch.host)),
+        Time(f"step less host labels, {at}", "ms/step", None, unlabelled_ms(batch.host)),
     ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from roseinfer.profiling.clock import seconds_of
 
 from ..data import post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
@@ -31,7 +32,8 @@ def dtype_section(about: Mapping[str, Any]) -> Section:
             what = f"{row.array}, {when}"
             facts.append(judge(f"type of {what}", printed, str(array.dtype), why="NumPy's rules"))
             rows.append([what, str(array.dtype), array.nbytes])
-            times.append(Time(f"making {what}", "ms", None, 1e3 * _seconds(make)))
+            seconds = median(seconds_of(make) for _ in range(REPEATS))
+            times.append(Time(f"making {what}", "ms", None, 1e3 * seconds))
     return Section(
         "Types of token ids",
         [
@@ -46,15 +48,6 @@ def dtype_section(about: Mapping[str, Any]) -> Section:
         times=times,
         grids=[Grid(f"Arrays of {shape[0]} x {shape[1]:,} ids", ["array", "type", "bytes"], rows)],
     )
-
-
-def _seconds(make: Callable[[], np.ndarray]) -> float:
-    samples = []
-    for _ in range(REPEATS):
-        start = perf_counter()
-        make()
-        samples.append(perf_counter() - start)
-    return median(samples)
 
 
 def greedy_section(about: Mapping[str, Any], logits: Tensor) -> Section:

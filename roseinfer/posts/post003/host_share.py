@@ -11,7 +11,7 @@ from roseinfer.stage import Stage
 from ..data import post_table
 from ..report.content import Exact, Grid, NotRun, Section, Time
 from ..report.setting import Setting
-from .timed_model import HostShare, host_shares, most_gain
+from .measure import HostShare, host_shares, most_gain
 
 DENSE = "s04"
 BATCH, PROMPT_LEN = 8, 32

@@ -13,8 +13,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from ..data import post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
 from ..report.setting import Setting
-from .timed_model import TimedModel, build_stage
-from .timestamps import RequestTimes, record_times
+from .measure import RequestTimes, build_stage, record_times
 
 STAGE = "s04"
 PLACES, LATECOMERS = 4, 2
@@ -80,7 +79,7 @@ def run(setting: Setting) -> list[RequestTimes]:
     model = setting.load(config)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
-    stage = build_stage(setting.stages[STAGE], TimedModel(model), config)
+    stage = build_stage(setting.stages[STAGE], model, config)
     return record_times(stage, [Sequence(prompt, params) for prompt in prompts])
 
 

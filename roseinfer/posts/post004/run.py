@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from roseinfer.bench.contenders import BLOCK_SIZE
+from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.table_steps import table_steps
 from roseinfer.models import Model
@@ -62,13 +64,12 @@ def measure(setting: Setting) -> Measured:
     args = command.args
     stages = pair(setting)
     rows: list[int] = []
-    runs: dict[str, list[ServerRun]] = {BEFORE: [], AFTER: []}
-    for number in range(-args.warmup_runs, args.repeat_runs):
-        setting.say(f"{'warm-up' if number < 0 else f'run {number + 1} of {args.repeat_runs}'}: both, in turn")
-        for when in (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE):
-            run, _ = command.serve(stages[when])
-            if number >= 0:
-                runs[when].append(run)
+
+    def served(when: str) -> ServerRun:
+        return command.serve(stages[when])[0]
+
+    setting.say(f"{args.warmup_runs} warm-up and {args.repeat_runs} timed runs of both, in turn")
+    runs = interleaved({when: partial(served, when) for when in stages}, args.repeat_runs, args.warmup_runs)
     setting.say("counting the rows that each step builds")
 
     def count(stage: Stage) -> None:

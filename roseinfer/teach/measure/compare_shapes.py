@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as List
+from functools import partial
 from statistics import median
-from time import perf_counter
 
+from roseinfer.bench.contenders import StageContender
+from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.ladder import check_stages
 from roseinfer.display.table import Table
-from roseinfer.generate import begin, decode_step
+from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import MODEL_OPS, Trace, bytes_copied, count_ops
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.profiling.clock import seconds_of
 from roseinfer.stage import Stage
 
 from .progress_bar import progress_bar
@@ -31,19 +34,21 @@ def compare_shapes(
     """One decode step of each stage on each batch: exact counts, and the median time of `steps` interleaved steps.
 
     shapes: a name -> prompt lengths, one a sequence. The last column is each stage's time against the first stage's
-    on the same batch (above 1: faster).
+    on the same batch (above 1: faster). Raises ValueError for what is no list of Stage classes with names of their own.
     """
     import pandas as pd
 
+    check_stages(stages)
     rows = []
     with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
         for name, lengths in shapes.items():
-            runs = [_batch(stage, model, lengths, steps, block_size) for stage in stages]
-            counted = [_counts(stage, seqs, done) for stage, seqs in runs]
-            times = _interleaved(runs, steps, done)
-            for stage, counts, seconds in zip(stages, counted, times, strict=True):
-                rows.append({"batch": name, "stage": stage.name, "cached tokens": sum(lengths), **counts})
-                rows[-1] |= {"step ms": 1e3 * median(seconds), "speed": median(times[0]) / median(seconds)}
+            decodes = {stage.name: _decoding(stage, model, lengths, steps, block_size) for stage in stages}
+            counted = {stage: _counts(decode, done) for stage, decode in decodes.items()}
+            times = interleaved({stage: partial(_timed, decode, done) for stage, decode in decodes.items()}, steps)
+            medians = {stage: median(seconds) for stage, seconds in times.items()}
+            for stage, seconds in medians.items():
+                rows.append({"batch": name, "stage": stage, "cached tokens": sum(lengths), **counted[stage]})
+                rows[-1] |= {"step ms": 1e3 * seconds, "speed": medians[stages[0].name] / seconds}
     exact = ["batch", "stage", "cached tokens", "copies", "cats", "selects", "bytes copied", "bytes zeroed"]
     return Table(
         pd.DataFrame(rows),
@@ -54,19 +59,20 @@ def compare_shapes(
     )
 
 
-def _batch(
+def _decoding(
     stage_class: type[Stage], model: Model, lengths: list[int], steps: int, block_size: int
-) -> tuple[Stage, list[Sequence]]:
-    blocks = sum(-(-(n + steps + 3) // block_size) for n in lengths)
-    stage = stage_class(model, num_blocks=blocks, block_size=block_size, max_num_seqs=len(lengths))
-    return stage, begin(stage, [[1 + i % 7] * n for i, n in enumerate(lengths)], SamplingParams(max_tokens=steps + 3))
+) -> Callable[[], object]:
+    """Decodes one more token for each sequence of the batch, up to steps + 2 times."""
+    prompts = [[1 + i % 7] * n for i, n in enumerate(lengths)]
+    stage, seqs = StageContender(stage_class, model, prompts, steps + 3, block_size=block_size).at_step(0)
+    return partial(decode_step, stage, seqs)
 
 
-def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dict[str, int]:
+def _counts(decode: Callable[[], object], done: Callable[[], None]) -> dict[str, int]:
     """The counts of the first step, without what the model's own ops start, and the bytes of the second."""
-    ops = count_ops(lambda: decode_step(stage, seqs), outside=MODEL_OPS)
+    ops = count_ops(decode, outside=MODEL_OPS)
     done()
-    moved = bytes_copied(lambda: decode_step(stage, seqs))
+    moved = bytes_copied(decode)
     done()
     return {
         "copies": ops["aten::copy_"], "cats": ops["aten::cat"], "selects": ops["aten::select"],
@@ -74,13 +80,7 @@ def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dic
     }  # fmt: skip
 
 
-def _interleaved(runs: list[tuple[Stage, list[Sequence]]], steps: int, done: Callable[[], None]) -> list[list[float]]:
-    """Seconds of each step, a list a run; A B A B, so that a slow moment of the machine hits all alike."""
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(steps):
-        for seconds, (stage, seqs) in zip(times, runs, strict=True):
-            start = perf_counter()
-            decode_step(stage, seqs)  # sampling reads the tokens back, so a GPU has finished here
-            seconds.append(perf_counter() - start)
-            done()
-    return times
+def _timed(decode: Callable[[], object], done: Callable[[], None]) -> float:
+    seconds = seconds_of(decode)  # sampling reads the tokens back, so a GPU has finished at its end
+    done()
+    return seconds

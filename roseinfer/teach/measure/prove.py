@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-import torch
-
+from roseinfer.bench.ladder import mixed_prompts
 from roseinfer.display.table import Table
 from roseinfer.generate import generate
 from roseinfer.models import Model
@@ -28,8 +27,7 @@ def prove(
     """
     import pandas as pd
 
-    generator = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in prompt_lens]
+    prompts = mixed_prompts(model, prompt_lens)
     stage = stage_class(model, num_blocks=8 * len(prompts), max_num_seqs=max(1, len(prompts) // 2))
     with progress_bar(f"{stage_class.name}, the reference and transformers", total=3) as done:
         seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))

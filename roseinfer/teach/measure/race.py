@@ -18,8 +18,8 @@ from roseinfer.bench.ladder import check_stages
 from roseinfer.display.table import BAR_COLOUR, MUTED
 
 if TYPE_CHECKING:
-    from roseinfer.bench.interleave import Clock
     from roseinfer.models import Model
+    from roseinfer.profiling.clock import Clock
     from roseinfer.stage import Stage
 
 REDRAW_SECONDS = 0.2  # a message to the browser costs the host time that the next steps should have

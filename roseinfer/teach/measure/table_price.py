@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
-from time import perf_counter
 
 import torch
 
+from roseinfer.bench.contenders import StageContender
 from roseinfer.display.table import Table
-from roseinfer.generate import begin, decode_step
+from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import decode_floor, measure_machine
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.profiling.clock import seconds_of
+from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 BUILDS_TIMED = 30
@@ -31,11 +33,11 @@ def table_price(
     require_tables("stage_class", stage_class)
     rows = []
     for name, lengths in batches.items():
-        blocks = sum(-(-(n + steps + 2) // block_size) for n in lengths)
-        stage = stage_class(model, num_blocks=blocks, block_size=block_size, max_num_seqs=len(lengths))
-        seqs = begin(stage, [[3] * n for n in lengths], SamplingParams(max_tokens=steps + 3, ignore_eos=True))
+        prompts = [[3] * n for n in lengths]
+        stage, seqs = StageContender(stage_class, model, prompts, steps + 3, block_size=block_size).at_step(1)
         changed, step_seconds = _decode(stage, seqs, steps)
-        build_seconds = _build_seconds(stage, seqs)
+        build = partial(stage.build_block_tables, seqs, torch.empty_like(_tables(stage, seqs), device="cpu"))
+        build_seconds = median(seconds_of(build) for _ in range(BUILDS_TIMED))
         context_lens = [len(seq) for seq in seqs]
         floor = decode_floor(model.config, context_lens, model.dtype, measure_machine(model.device, model.dtype))
         rows_a_step = model.config.num_layers * len(seqs)
@@ -65,12 +67,9 @@ def require_tables(argument: str, stage_class: type[Stage]) -> None:
 
 def _decode(stage: Stage, seqs: list[Sequence], steps: int) -> tuple[int, float]:
     """Table rows that changed from one step to the next, over `steps` steps, and the median seconds of a step."""
-    decode_step(stage, seqs)
     before, changed, seconds = _tables(stage, seqs), 0, []
     for _ in range(steps):
-        start = perf_counter()
-        decode_step(stage, seqs)
-        seconds.append(perf_counter() - start)
+        seconds.append(seconds_of(lambda: decode_step(stage, seqs)))
         now = _tables(stage, seqs)
         changed += int((now != before).any(-1).sum())
         before = now
@@ -79,13 +78,3 @@ def _decode(stage: Stage, seqs: list[Sequence], steps: int) -> tuple[int, float]
 
 def _tables(stage: Stage, seqs: list[Sequence]) -> torch.Tensor:
     return stage.tables_of(stage.device_buffer, seqs).clone()
-
-
-def _build_seconds(stage: Stage, seqs: list[Sequence]) -> float:
-    out = torch.empty_like(_tables(stage, seqs), device="cpu")
-    seconds = []
-    for _ in range(BUILDS_TIMED):
-        start = perf_counter()
-        stage.build_block_tables(seqs, out)
-        seconds.append(perf_counter() - start)
-    return median(seconds)

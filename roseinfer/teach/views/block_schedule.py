@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_count
-from roseinfer.generate import generate
+from roseinfer.generate import requests, stream
+from roseinfer.profiling.phases import DECODE
+from roseinfer.profiling.spans import listening
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from roseinfer.models import Model
     from roseinfer.sequence import SamplingParams, Sequence
     from roseinfer.stage import Stage
 
-KINDS = ("prefill", "decode")
+KINDS = {"roseinfer.prefill": "prefill", DECODE: "decode"}  # by the span of the call
 FORMAT = "roseinfer schedule 1"
 
 
@@ -33,19 +34,33 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """One call of the stage. seqs: who got a token. held: who holds what then. freed: who gives all of it back next."""
+    """One call of the stage. seqs: who got a token. held: who holds what then. freed: who gives all of it back next.
+
+    table: the block table that attention was given, a row for each of seqs; () where there is none.
+    """
 
     kind: str
     seqs: tuple[int, ...]
     held: tuple[Held, ...]
     freed: tuple[int, ...]
+    table: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def num_blocks(self) -> int:
+        """In use."""
+        return sum(len(held.blocks) for held in self.held)
+
+    @property
+    def num_kept(self) -> int:
+        """In use when those who are freed have given theirs back."""
+        return sum(len(held.blocks) for held in self.held if held.seq not in self.freed)
 
 
 @dataclass(frozen=True)
 class Schedule:
     """A run of len(prompt_lens) prompts over num_blocks blocks of block_size tokens, at most max_num_seqs at once.
 
-    Blocks are those of the first layer; the other layers' lists say the same. Raises ValueError, naming the step,
+    Blocks are those of one layer; the other layers' lists say the same. Raises ValueError, naming the step,
     when the steps contradict themselves: a block outside the pool, or held twice, or too few of them.
     """
 
@@ -62,7 +77,9 @@ class Schedule:
         if not self.steps:
             raise ValueError("steps must hold at least one step, got none")
         for number, step in enumerate(self.steps):
-            self._check(number, step)
+            for holds, says in self._promises(step):
+                if not holds:
+                    raise ValueError(f"step {number}: {says}")
 
     def owners(self, number: int) -> list[int | None]:
         """Who holds each block in step `number`, before that step's frees."""
@@ -74,17 +91,18 @@ class Schedule:
 
     def taken(self, number: int) -> dict[int, int | None]:
         """Blocks that step `number` took from the pool, each with the last one who held it before (None: nobody)."""
-        last = {block: held.seq for step in self.steps[:number] for held in step.held for block in held.blocks}
-        kept = self._kept(number)
-        owners = enumerate(self.owners(number))
-        return {block: last.get(block) for block, owner in owners if owner is not None and kept.get(block) != owner}
+        last: dict[int, int] = {}
+        kept: dict[int, int] = {}  # block -> who held it when the step began
+        for step in self.steps[:number]:
+            kept = {block: held.seq for held in step.held if held.seq not in step.freed for block in held.blocks}
+            last |= {block: held.seq for held in step.held for block in held.blocks}
+        blocks = [(block, held.seq) for held in self.steps[number].held for block in held.blocks]
+        return {block: last.get(block) for block, seq in blocks if kept.get(block) != seq}
 
-    def _kept(self, number: int) -> dict[int, int]:
-        """Block -> who held it when step `number` began."""
-        if number == 0:
-            return {}
-        before = self.steps[number - 1]
-        return {block: held.seq for held in before.held if held.seq not in before.freed for block in held.blocks}
+    @property
+    def num_reused(self) -> int:
+        """How often a sequence took a block that another one had before."""
+        return sum(before is not None for n in range(len(self.steps)) for before in self.taken(n).values())
 
     def save(self, path: str | Path) -> None:
         """Write *.json; `load` gives an equal schedule."""
@@ -103,27 +121,31 @@ class Schedule:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"path={str(path)!r} is no schedule that Schedule.save wrote: {error}") from error
 
-    def _check(self, number: int, step: ScheduleStep) -> None:
-        where = f"step {number}"
-        if step.kind not in KINDS:
-            raise ValueError(f"{where}: kind must be one of {', '.join(KINDS)}, got {step.kind!r}")
+    def _promises(self, step: ScheduleStep) -> Iterator[tuple[bool, str]]:
+        """Whether each holds of a step, and what to say when it does not."""
         holders = [held.seq for held in step.held]
         blocks = [block for held in step.held for block in held.blocks]
-        numbers = [*holders, *blocks, *step.seqs, *step.freed, *(held.num_tokens for held in step.held)]
-        if any(type(number) is not int for number in numbers):
-            raise ValueError(f"{where}: sequences, blocks and tokens must be integers, got {numbers}")
-        for seq in (*holders, *step.seqs, *step.freed):
-            if not 0 <= seq < len(self.prompt_lens):
-                raise ValueError(f"{where}: sequence {seq} is none of the {len(self.prompt_lens)} prompts")
-        if missing := (set(step.seqs) | set(step.freed)) - set(holders):
-            raise ValueError(f"{where}: sequences {sorted(missing)} hold no blocks")
-        if any(not 0 <= block < self.num_blocks for block in blocks):
-            raise ValueError(f"{where}: block ids must lie in 0..{self.num_blocks - 1} (num_blocks), got {blocks}")
-        if len(set(blocks)) != len(blocks) or len(set(holders)) != len(holders):
-            raise ValueError(f"{where}: a block is held twice, or a sequence is listed twice")
+        seqs = [*holders, *step.seqs, *step.freed]
+        entries = [entry for row in step.table for entry in row]
+        numbers = [*seqs, *blocks, *entries, *(held.num_tokens for held in step.held)]
+        kinds, known = tuple(KINDS.values()), range(len(self.prompt_lens))
+        yield step.kind in kinds, f"kind must be one of {', '.join(kinds)}, got {step.kind!r}"
+        yield (
+            all(type(number) is int for number in numbers),
+            f"sequences, blocks and tokens must be integers, got {numbers}",
+        )
+        for seq in seqs:
+            yield seq in known, f"sequence {seq} is none of the {len(known)} prompts"
+        missing = sorted(set(seqs) - set(holders))
+        yield not missing, f"sequences {missing} hold no blocks"
+        inside = all(0 <= block < self.num_blocks for block in blocks)
+        yield inside, f"block ids must lie in 0..{self.num_blocks - 1} (num_blocks), got {blocks}"
+        once = len(set(blocks)) == len(blocks) and len(set(holders)) == len(holders)
+        yield once, "a block is held twice, or a sequence is listed twice"
         for held in step.held:
-            if held.num_tokens > len(held.blocks) * self.block_size:
-                raise ValueError(f"{where}: {held.num_tokens} tokens of sequence {held.seq} do not fit its blocks")
+            fits = held.num_tokens <= len(held.blocks) * self.block_size
+            yield fits, f"{held.num_tokens} tokens of sequence {held.seq} do not fit its blocks"
+        yield len(step.table) in (0, len(step.seqs)), f"table must have a row for each of {step.seqs}, or none"
 
 
 def record_schedule(
@@ -141,51 +163,69 @@ def record_schedule(
     params: one for all, or one a prompt. Raises ValueError for no prompts, and for what the stage or
     generate.generate refuses: a size below 1, a request that can never fit.
     """
+    stage = stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+    return record_run(stage, prompts, params)
+
+
+def record_run(
+    stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams], layer: int = 0
+) -> Schedule:
+    """As record_schedule, on a stage that holds nothing yet, with the blocks of `layer`."""
     if not prompts:
         raise ValueError("prompts must hold at least one prompt, got none")
-    stage = stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-    recorder = _Recorder(stage)
-    generate(recorder, prompts, params)
-    lengths = tuple(map(len, prompts))
-    return Schedule(stage_class.name, num_blocks, block_size, max_num_seqs, lengths, tuple(recorder.steps))
+    recorder = _Recorder(stage, requests(prompts, params), layer)
+    with listening(recorder):
+        for _ in stream(stage, recorder.seqs):
+            pass
+    tables, lengths = stage.tables, tuple(map(len, prompts))
+    steps = recorder.with_frees()
+    return Schedule(stage.name, tables.num_blocks, stage.block_size, stage.max_num_seqs, lengths, steps)
 
 
 class _Recorder:
-    """A stage to whoever drives it; each prefill and each decode leaves a step."""
+    """A listener that keeps a step at the end of each prefill and each decode step of `stage`."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, stage: Stage, seqs: list[Sequence], layer: int) -> None:
+        self.stage, self.seqs, self.layer = stage, seqs, layer
         self.steps: list[ScheduleStep] = []
-        self.seqs: list[Sequence] = []  # by number: prompts are prefilled in their order
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stage, name)
+    def enter(self, name: str) -> None:
+        pass
 
-    def prefill(self, seq: Sequence) -> Tensor:
-        logits = self.stage.prefill(seq)
-        self.seqs.append(seq)
-        self._keep("prefill", [seq])
-        return logits
+    def exit(self, name: str) -> None:
+        kind = KINDS.get(name)
+        if kind is None:
+            return
+        before = {held.seq: held.num_tokens for held in self.steps[-1].held} if self.steps else {}
+        held = tuple(self._held())
+        seqs = tuple(one.seq for one in held if one.num_tokens != before.get(one.seq))
+        table = self._table(seqs) if kind == "decode" else ()
+        self.steps.append(ScheduleStep(kind, seqs, held, (), table))
 
-    def decode(self, seqs: list[Sequence]) -> Tensor:
-        logits = self.stage.decode(seqs)
-        self._keep("decode", seqs)
-        return logits
-
-    def free(self, seq: Sequence) -> None:
-        self.stage.free(seq)
-        last = self.steps[-1]
-        self.steps[-1] = ScheduleStep(last.kind, last.seqs, last.held, (*last.freed, self.seqs.index(seq)))
-
-    def _keep(self, kind: str, seqs: list[Sequence]) -> None:
-        held = tuple(
-            Held(number, seq.num_cached_tokens, tuple(self.stage.tables.of(seq.seq_id, 0)))
-            for number, seq in enumerate(self.seqs)
-            if self.stage.holds(seq)
+    def with_frees(self) -> tuple[ScheduleStep, ...]:
+        """The steps of a run that is over. Who holds nothing any more by the end of the next one was freed."""
+        later = [{held.seq for held in step.held} for step in self.steps[1:]] + [{held.seq for held in self._held()}]
+        return tuple(
+            replace(step, freed=tuple(held.seq for held in step.held if held.seq not in still))
+            for step, still in zip(self.steps, later, strict=True)
         )
-        self.steps.append(ScheduleStep(kind, tuple(map(self.seqs.index, seqs)), held, ()))
+
+    def _held(self) -> Iterator[Held]:
+        for number, seq in enumerate(self.seqs):
+            if self.stage.holds(seq):
+                yield Held(number, seq.num_cached_tokens, tuple(self.stage.tables.of(seq.seq_id, self.layer)))
+
+    def _table(self, seqs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Read from the device buffer, so it is what attention was given: as wide as the longest sequence needs."""
+        stage, running = self.stage, [self.seqs[number] for number in seqs]
+        if not hasattr(stage, "device_buffer"):
+            return ()
+        used = stage.tables.blocks_for(max(seq.num_cached_tokens for seq in running))
+        return tuple(map(tuple, stage.tables_of(stage.device_buffer, running)[self.layer, :, :used].tolist()))
 
 
 def _step(data: dict[str, Any]) -> ScheduleStep:
     held = tuple(Held(**{**each, "blocks": tuple(each["blocks"])}) for each in data["held"])
-    return ScheduleStep(**{**data, "seqs": tuple(data["seqs"]), "held": held, "freed": tuple(data["freed"])})
+    table = tuple(map(tuple, data.get("table", ())))
+    lists = {"seqs": tuple(data["seqs"]), "held": held, "freed": tuple(data["freed"]), "table": table}
+    return ScheduleStep(**data | lists)

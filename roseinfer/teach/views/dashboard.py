@@ -20,7 +20,7 @@ from .dashboard_panel import IDLE, render
 from .live_run import DTYPE_NAMES, LiveRun, RunSettings
 
 if TYPE_CHECKING:
-    from roseinfer.bench.interleave import Clock
+    from roseinfer.profiling.clock import Clock
 
     from .live_batch import Lane
 

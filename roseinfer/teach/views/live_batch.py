@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from roseinfer.bench.interleave import Clock
+from roseinfer.profiling.clock import Clock
+from roseinfer.profiling.phases import DECODE
+from roseinfer.profiling.spans import SpanTimes, TimedSpan
 
 RECENT = 16  # steps: enough to read the numbers, few enough to see them change as the context grows
-STEP = "roseinfer.decode_step_sessions.total"
 PHASES = {
     "roseinfer.decode_step_sessions.build_batched_past": "build",
     "roseinfer.decode_step_sessions.build_block_tables": "build",
@@ -22,27 +21,18 @@ PHASES = {
 UNLABELLED = "unlabelled"
 
 
-class PhaseTimes:
-    """A listener: host seconds of the spans right inside a decode step, by phase; a span of another name is its own."""
+def step_spans(clock: Clock) -> SpanTimes:
+    """A listener to the spans right inside a decode step."""
+    return SpanTimes(lambda name, around: around == DECODE, clock)
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._open: list[tuple[str, float]] = []
-        self._seconds: dict[str, float] = {}
 
-    def enter(self, name: str) -> None:
-        self._open.append((name, self._clock()))
-
-    def exit(self) -> None:
-        name, started = self._open.pop()
-        if len(self._open) == 1 and self._open[0][0] == STEP:
-            phase = PHASES.get(name, name)
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + self._clock() - started
-
-    def take(self) -> dict[str, float]:
-        """What was measured since the last call."""
-        seconds, self._seconds = self._seconds, {}
-        return seconds
+def phase_seconds(spans: Iterable[TimedSpan]) -> dict[str, float]:
+    """Seconds of each phase; a span of another name is a phase of its own."""
+    seconds: dict[str, float] = {}
+    for span in spans:
+        phase = PHASES.get(span.name, span.name)
+        seconds[phase] = seconds.get(phase, 0.0) + span.seconds
+    return seconds
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,22 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from roseinfer.arguments import require_count
-from roseinfer.bench.contenders import BLOCK_SIZE, ContenderFailed, blame
-from roseinfer.bench.interleave import Stopwatch
-from roseinfer.bench.ladder import check_stages, random_prompts
+from roseinfer.bench.contenders import blame, check_all_free, stage_for
+from roseinfer.bench.ladder import check_length, check_stages, random_prompts
 from roseinfer.generate import decode_step
 from roseinfer.models import Model, load_model
 from roseinfer.models.load import DTYPES
 from roseinfer.profiling import Machine, decode_floor, measure_machine
+from roseinfer.profiling.clock import Clock, device_clock, seconds_of
 from roseinfer.profiling.spans import listening
 from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from ..notebook_setup import device
-from .live_batch import Lane, PhaseTimes, Step
-
-if TYPE_CHECKING:
-    from roseinfer.bench.interleave import Clock
+from .live_batch import Lane, Step, phase_seconds, step_spans
 
 DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 REPORT_SECONDS = 0.2  # at most, between two reports, unless a step takes longer
@@ -133,7 +129,7 @@ class LiveRun:
         settings = self.settings
         self._say(f"loading {settings.model}")
         model = load_model(settings.model, device(), DTYPE_NAMES[settings.dtype])
-        self._check_length(model)
+        check_length(model, settings.prompt_len, settings.max_new_tokens)
         self._say("measuring this machine")
         self.machine = measure_machine(model.device, model.dtype)
         for stage_class in itertools.cycle(settings.stages) if settings.repeat else settings.stages:
@@ -141,23 +137,13 @@ class LiveRun:
                 return
             self._decode_batch(stage_class, model)
 
-    def _check_length(self, model: Model) -> None:
-        prompt_len, new = self.settings.prompt_len, self.settings.max_new_tokens
-        if prompt_len + new > model.config.max_model_len:
-            raise ValueError(
-                f"prompt_len={prompt_len} + max_new_tokens={new} is {prompt_len + new} tokens, "
-                f"allowed: max_model_len={model.config.max_model_len}"
-            )
-
     def _decode_batch(self, stage_class: type[Stage], model: Model) -> None:
         settings = self.settings
         params = SamplingParams(max_tokens=settings.max_new_tokens, ignore_eos=True)
         prompts = random_prompts(model, settings.batch_size, settings.prompt_len)
         seqs = [Sequence(prompt, params) for prompt in prompts]
-        # The last token of a sequence is returned, never cached.
-        num_blocks = len(seqs) * -(-(seqs[0].max_len - 1) // BLOCK_SIZE)
         with blame(stage_class.name, "its constructor"):
-            stage = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=len(seqs))
+            stage = stage_for(stage_class, model, [seq.max_len for seq in seqs])
         self.current = self.lanes[stage.name] = lane = self._lane(stage)
         try:
             self._prefill(stage, seqs, lane)
@@ -166,11 +152,8 @@ class LiveRun:
             for seq in seqs:
                 if stage.holds(seq):
                     stage.free(seq)
-            lane.blocks_held = num_blocks - stage.num_free_blocks
-        if lane.blocks_held:
-            raise ContenderFailed(
-                f"{stage.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
-            )
+            lane.blocks_held = lane.num_blocks - stage.num_free_blocks
+        check_all_free(stage, lane.num_blocks)
         self._report_if_due()
 
     def _lane(self, stage: Stage) -> Lane:
@@ -196,16 +179,14 @@ class LiveRun:
             self._report_if_due()
 
     def _decode(self, stage: Stage, seqs: list[Sequence], lane: Lane) -> None:
-        watch, phases = Stopwatch(stage.model.device, self._clock), PhaseTimes(self._clock)
+        now, spans = device_clock(stage.model.device, self._clock), step_spans(self._clock)
         started = self._clock()
         self.status = "decoding"
-        with listening(phases):
+        with listening(spans):
             while len(lane.steps) < lane.num_steps and not self._stopping.is_set():
                 with blame(stage.name, f"decode step {len(lane.steps)}"):
-                    watch.start()
-                    decode_step(stage, seqs)
-                    seconds = watch.stop()
-                lane.steps.append(Step(seconds, phases.take()))
+                    seconds = seconds_of(lambda: decode_step(stage, seqs), now)
+                lane.steps.append(Step(seconds, phase_seconds(spans.take())))
                 lane.blocks_held = lane.num_blocks - stage.num_free_blocks
                 lane.wall_seconds = self._clock() - started
                 self._report_if_due(seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -12,8 +14,10 @@ from torch import Tensor
 from roseinfer.display.figure import INK, PALETTE, PAPER, Picture, figure_alt
 from roseinfer.generate import begin
 from roseinfer.models import Model
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
+
+from .stage_calls import METHODS, calls_through
 
 
 @dataclass(frozen=True)
@@ -56,38 +60,25 @@ def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) ->
 def watch_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> list[Call]:
     """One entry a method, in the order of the first calls."""
     stage = stage_class(model, num_blocks=8 * len(prompt_lens))
-    seen: dict[str, tuple[str, str]] = {}
-    times = dict.fromkeys(("write_prompt", "build", "step", "append"), 0)
+    calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {method: [] for method in METHODS}
 
-    def note(method: str, gets: str, gives: str) -> None:
-        times[method] += 1
-        seen[method] = gets, gives
+    def keep(method: str, work: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        result = work()
+        calls[method].append((arguments, result))
+        return result
 
-    write_prompt, build, append, steps = stage.write_prompt, stage.build, stage.append, []
-
-    def watched_write_prompt(seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
-        write_prompt(seq, layer, k, v)
-        note("write_prompt", f"seq, layer,\nk and v {shape(k)} = [N, H_kv, D]", "nothing")
-
-    def watched_build(seqs: list[Sequence]):
-        steps.append(build(seqs))
-        note("build", f"{len(seqs)} sequences", "step, which the\nmodel calls once a layer")
-
-        def step(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = steps[0](layer, q, k, v)
-            gets = f"layer,\nq {shape(q)} = [B, H, D],\nk and v {shape(k)} = [B, H_kv, D]"
-            note("step", gets, f"{shape(out)} = [B, H, D]")
-            return out
-
-        return step
-
-    def watched_append(seqs: list[Sequence], _: object) -> None:
-        append(seqs, steps[0])
-        note("append", f"{len(seqs)} sequences, and\nthe step, which kept k and v", "nothing")
-
-    stage.write_prompt, stage.build, stage.append = watched_write_prompt, watched_build, watched_append
-    stage.decode(begin(stage, [[3 + i] * n for i, n in enumerate(prompt_lens)], SamplingParams()))
-    return [Call(method, times[method], *seen[method]) for method in times]
+    with calls_through(stage, keep):
+        stage.decode(begin(stage, [[3 + i] * n for i, n in enumerate(prompt_lens)], SamplingParams()))
+    (_, _, k_prompt, _), _ = calls["write_prompt"][-1]
+    (_, q, k, _), out = calls["step"][-1]
+    seqs = f"{len(prompt_lens)} sequences"
+    words = {
+        "write_prompt": (f"seq, layer,\nk and v {shape(k_prompt)} = [N, H_kv, D]", "nothing"),
+        "build": (seqs, "step, which the\nmodel calls once a layer"),
+        "step": (f"layer,\nq {shape(q)} = [B, H, D],\nk and v {shape(k)} = [B, H_kv, D]", f"{shape(out)} = [B, H, D]"),
+        "append": (f"{seqs}, and\nthe step, which kept k and v", "nothing"),
+    }
+    return [Call(method, len(calls[method]), *words[method]) for method in METHODS]
 
 
 def shape(tensor: Tensor) -> str:

@@ -10,8 +10,8 @@ from roseinfer.display.table import MUTED, Table
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .fact_slider import ContractStepper
 from .step_record import APPEND, BEFORE, BUILD, REST, Phase, StepRecord, record_step
+from .stepper import Stepper
 
 # What moves bytes or only cuts views, counted alike by all versions; the other ops are in the live view.
 COUNTED = ("copy_", "cat", "select", "index", "index_put_")
@@ -26,7 +26,7 @@ WORDS = {
 ATTENTION = "The model hands over q, k and v of the new tokens; attention joins them with the past."
 
 
-def step_debugger(stage: Stage, seqs: list[Sequence]) -> ContractStepper:
+def step_debugger(stage: Stage, seqs: list[Sequence]) -> Stepper:
     """Run one decode step of `seqs` on `stage` for real, and walk through it phase by phase.
 
     stage: holds every sequence, each with one token that is not cached yet, as generate.begin leaves them. They have
@@ -38,7 +38,7 @@ def step_debugger(stage: Stage, seqs: list[Sequence]) -> ContractStepper:
         raise ValueError(f"stage must be a Stage object that holds the sequences, got {stage!r}")
     record = record_step(stage, seqs)
     frames = [_frame(record, number) for number in range(len(record.phases))]
-    return ContractStepper(frames, "phase", describe(record))
+    return Stepper(frames, "phase", describe(record))
 
 
 def describe(record: StepRecord) -> str:

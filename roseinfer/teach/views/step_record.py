@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,10 @@ from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from .stage_calls import calls_through
 from .tensor_facts import Memory, TensorFacts
 
 BEFORE, BUILD, REST, APPEND = "before", "build", "forward, the rest", "append"
-Look = Callable[[Any], dict[str, Any]]  # a phase's result -> what there is to look at, by name
-Run = Callable[[str, Callable[[], Any], Look], Any]  # runs a phase: its name, its work, where to look afterwards
 
 
 @dataclass
@@ -87,16 +85,20 @@ def _place(stage: Stage, seq: Sequence) -> Place:
     return Place(seq.last_token_id, position, stage.tables.of(seq.seq_id, 0)[index], slot)
 
 
+def _phase_of(method: str, arguments: tuple[Any, ...]) -> str:
+    return {"build": BUILD, "append": APPEND}.get(method) or attention_of(arguments[0])
+
+
 def _count_ops(stage: Stage, seqs: list[Sequence]) -> dict[str, Counter[str]]:
     """By phase. The rest of the forward has what is in no other phase."""
     names: list[str] = []
 
-    def run(name: str, work: Callable[[], Any], look: Look) -> Any:
-        names.append(name)
-        with span(name):
+    def named(method: str, work: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        names.append(_phase_of(method, arguments))
+        with span(names[-1]):
             return work()
 
-    with _phases_through(stage, run):
+    with calls_through(stage, named):
         trace = trace_once(lambda: stage.decode(seqs))
     counts = {name: trace.op_counts(name, outside=MODEL_OPS) for name in names}
     rest = trace.op_counts(outside=MODEL_OPS) - sum(counts.values(), Counter())
@@ -110,79 +112,49 @@ class _Watch:
         layers = map(attention_of, range(stage.config.num_layers))
         self.phases = {name: Phase(name) for name in (BEFORE, BUILD, *layers, REST, APPEND)}
         self.stage = stage
+        self.step: Attend | None = None
+        self.kept: dict[str, list[Any]] = {}  # the step's lists that its calls made longer
         self.memory = Memory()
         self.logits: Tensor | None = None
         self._look(BEFORE, _attributes(stage))
 
     def decode(self, seqs: list[Sequence]) -> None:
         model = self.stage.model
-        hooks = [
+        with (
             model.register_forward_pre_hook(
-                lambda _, inputs: self._look(BEFORE, {"token_ids": inputs[0], "positions": inputs[1]})
+                lambda _, inputs: self._look(BEFORE, dict(zip(("token_ids", "positions"), inputs, strict=False)))
             ),
             model.register_forward_hook(lambda _, inputs, hidden: self._look(REST, {"hidden": hidden})),
-        ]
-        try:
-            with _phases_through(self.stage, self._run):
-                self.logits = self.stage.decode(seqs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+            calls_through(self.stage, self._measure),
+        ):
+            self.logits = self.stage.decode(seqs)
         self._look(REST, {"logits": self.logits})
 
-    def _run(self, name: str, work: Callable[[], Any], look: Look) -> Any:
-        phase, results = self.phases[name], []
+    def _measure(self, method: str, work: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        phase, results, lengths = _phase_of(method, arguments), [], self._lengths()
         moved = bytes_copied(lambda: results.append(work()))
-        phase.copied, phase.filled = moved.copied, moved.filled
-        self._look(name, look(results[0]))
+        self.phases[phase].copied, self.phases[phase].filled = moved.copied, moved.filled
+        if method == "build":
+            self.step = results[0]
+            self._look(phase, _attributes(self.step))
+        elif method == "append":
+            self._look(phase, self.kept | _attributes(self.stage))
+        else:
+            longer = [name for name, length in self._lengths().items() if length > lengths.get(name, 0)]
+            self.kept |= {name: getattr(self.step, name) for name in longer}
+            new = {f"{name}[layer]": getattr(self.step, name)[-1] for name in longer}
+            self._look(phase, dict(zip(("q", "k", "v"), arguments[1:], strict=True)) | {"out": results[0]} | new)
         return results[0]
+
+    def _lengths(self) -> dict[str, int]:
+        """Of the lists that the step holds."""
+        return {name: len(value) for name, value in _attributes(self.step).items() if isinstance(value, list)}
 
     def _look(self, phase: str, values: dict[str, Any]) -> None:
         for name, value in values.items():
             self.phases[phase].tensors += self.memory.facts(name, value)
 
 
-@contextmanager
-def _phases_through(stage: Stage, run: Run) -> Iterator[None]:
-    """Until it is left, the phases of this one object's steps go through `run`."""
-    build, append = stage.build, stage.append
-
-    def watched_build(seqs: list[Sequence]) -> _Attention:
-        return _Attention(run(BUILD, lambda: build(seqs), _attributes), run)
-
-    def watched_append(seqs: list[Sequence], step: _Attention) -> None:
-        run(APPEND, lambda: append(seqs, step.inner), lambda _: step.kept | _attributes(stage))
-
-    stage.build, stage.append = watched_build, watched_append
-    try:
-        yield
-    finally:
-        del stage.build, stage.append
-
-
-class _Attention:
-    """What build made, with each layer's call as a phase of its own. kept: its lists that the calls made longer."""
-
-    def __init__(self, inner: Attend, run: Run) -> None:
-        self.inner = inner
-        self.run = run
-        self.kept: dict[str, list[Any]] = {}
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        before = {name: len(values) for name, values in _lists(self.inner).items()}
-
-        def look(out: Tensor) -> dict[str, Any]:
-            longer = {n: values for n, values in _lists(self.inner).items() if len(values) > before.get(n, 0)}
-            self.kept |= longer
-            return {"q": q, "k": k, "v": v, "out": out} | {f"{n}[layer]": values[-1] for n, values in longer.items()}
-
-        return self.run(attention_of(layer), lambda: self.inner(layer, q, k, v), look)
-
-
 def _attributes(thing: Any) -> dict[str, Any]:
     """None for a plain function."""
     return dict(getattr(thing, "__dict__", {}))
-
-
-def _lists(step: Attend) -> dict[str, list[Any]]:
-    return {name: value for name, value in _attributes(step).items() if isinstance(value, list)}

@@ -1,0 +1,40 @@
+"""calls_through: the calls of a stage's four methods, with their tensors. For names and times listen to its spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roseinfer.models import Attend
+    from roseinfer.sequence import Sequence
+    from roseinfer.stage import Stage
+
+METHODS = ("write_prompt", "build", "step", "append")
+# Does the work of a call and returns its result. Given: the method's name, its work, its arguments.
+Through = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
+
+
+@contextmanager
+def calls_through(stage: Stage, through: Through) -> Iterator[None]:
+    """Until it is left, every call of this one object's METHODS goes through `through`."""
+    write_prompt, build, append = stage.write_prompt, stage.build, stage.append
+    made: list[Attend] = []  # by the latest build
+
+    def watched(method: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: through(method, lambda: call(*arguments), arguments)
+
+    def watched_build(seqs: list[Sequence]) -> Attend:
+        made[:] = [through("build", lambda: build(seqs), (seqs,))]
+        return watched("step", made[0])
+
+    def watched_append(seqs: list[Sequence], _: Attend) -> None:
+        through("append", lambda: append(seqs, made[0]), (seqs, made[0]))
+
+    stage.write_prompt = watched("write_prompt", write_prompt)
+    stage.build, stage.append = watched_build, watched_append
+    try:
+        yield
+    finally:
+        del stage.write_prompt, stage.build, stage.append
