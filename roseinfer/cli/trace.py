@@ -49,7 +49,9 @@ def main(argv: list[str] | None = None) -> int:
         if parts := list(sections(trace, args, query)):
             print("\n\n".join(parts), flush=True)
         if args.timeline:
-            trace.timeline(prefix=span_prefix(trace)).savefig(args.timeline, dpi=110)
+            from roseinfer.display.timeline import timeline
+
+            timeline(trace, prefix=span_prefix(trace)).save(args.timeline)
             print(f"written: {args.timeline}", file=sys.stderr)
         return 0
     except (ValueError, FileNotFoundError) as error:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from roseinfer.profiling.chrome import Slice
 
+BETWEEN = "between spans"
+
 
 class Gap(NamedTuple):
     """A time with nothing to see, in ns. during: the innermost host event that covers more than half of it."""
@@ -18,6 +20,10 @@ class Gap(NamedTuple):
     @property
     def dur(self) -> int:
         return self.end - self.start
+
+    @property
+    def name(self) -> str:
+        return self.during.name if self.during else BETWEEN
 
 
 def find_gaps(busy: Iterable[Slice], host: Sequence[Slice], start: int, end: int) -> list[Gap]:

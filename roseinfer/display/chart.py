@@ -1,0 +1,88 @@
+"""Chart: an Altair chart with its text. Alive in JupyterLab (tooltips, zoom), a picture wherever nothing can run."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .figure import INK, PALETTE, PAPER
+from .view import View
+
+if TYPE_CHECKING:
+    import altair
+
+VEGA_LITE = (
+    "application/vnd.vegalite.v5+json"  # JupyterLab draws it by itself, in a notebook that has not been run, too
+)
+PAGE_WIDTH = 880  # pixels: the widest output that JupyterLab's page shows beside its side bar
+PNG_SCALE = 1.5
+GRID = "#DDDDDD"
+# The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
+CONFIG = {
+    "background": PAPER,
+    "font": "sans-serif",
+    "padding": 8,
+    "range": {"category": PALETTE},
+    "title": {"anchor": "start", "color": INK, "subtitleColor": INK, "fontSize": 13, "subtitleFontSize": 12},
+    "style": {"guide-label": {"fill": INK, "fontSize": 12}, "guide-title": {"fill": INK, "fontSize": 12}},
+    "axis": {"domainColor": INK, "tickColor": INK, "gridColor": GRID, "titleFontWeight": "normal", "labelLimit": 220},
+    "legend": {"labelLimit": 260},
+    "view": {"stroke": None},
+    "text": {"color": INK, "fontSize": 12},
+    "rule": {"color": INK},
+}
+
+
+class Chart(View):
+    """text: what it shows in exact facts, for nbval. alt: what the picture shows, times included; the text if empty."""
+
+    def __init__(self, chart: altair.TopLevelMixin, text: str, alt: str = "") -> None:
+        self.spec = chart.to_dict() | {"config": CONFIG}
+        self.text = text
+        self.alt = alt or text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @cached_property
+    def png(self) -> bytes:
+        """With a palette of colours, a tenth as large as it is drawn."""
+        from PIL import Image
+
+        drawn = Image.open(io.BytesIO(self._picture("png", scale=PNG_SCALE))).convert("RGB")
+        small = io.BytesIO()
+        drawn.quantize(256).save(small, format="png", optimize=True)
+        return small.getvalue()
+
+    def to_html(self) -> str:
+        """The picture alone, for the HTML of a larger view."""
+        source = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        return f'<img alt="{html.escape(self.alt)}" width="{self._png_width}" src="{source}">'
+
+    def save(self, path: str | Path) -> None:
+        """Write *.png, *.svg or *.pdf. Raises ValueError for another suffix."""
+        path = Path(path)
+        kind = path.suffix.lower().lstrip(".")
+        if kind not in ("png", "svg", "pdf"):
+            raise ValueError(f"path must end in .png, .svg or .pdf, got {str(path)!r}")
+        picture = self.png if kind == "png" else self._picture(kind)
+        path.write_bytes(picture if isinstance(picture, bytes) else picture.encode())
+
+    def _picture(self, kind: str, **options: Any) -> Any:
+        import altair
+        import vl_convert
+
+        version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
+        return getattr(vl_convert, f"vegalite_to_{kind}")(self.spec, vl_version=version, **options)
+
+    @property
+    def _png_width(self) -> int:
+        return round(int.from_bytes(self.png[16:20], "big") / PNG_SCALE)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": self.png}
+        return bundle, {"image/png": {"alt": self.alt, "width": self._png_width}}
