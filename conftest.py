@@ -16,7 +16,8 @@ import nbval.plugin as nbval
 import pytest
 
 SANITIZE = Path(__file__).parent / "tests" / "nbval.cfg"
-NOT_COMPARED = ("text/html", "application/vnd.vegalite.v5+json", "image/svg+xml", "stderr")  # besides nbval's own: png, jpeg, widget views
+# Besides nbval's own: png, jpeg, widget views.
+NOT_COMPARED = ("text/html", "application/vnd.vegalite.v5+json", "image/svg+xml", "stderr")
 CELL_TIMEOUT = 300  # seconds; nbval's default of 2000 would let one hanging cell hold up everything
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import html
 import io
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,14 @@ from .view import View
 
 if TYPE_CHECKING:
     import altair
+    import pandas as pd
 
 VEGA_LITE = (
     "application/vnd.vegalite.v5+json"  # JupyterLab draws it by itself, in a notebook that has not been run, too
 )
-PAGE_WIDTH = 880  # pixels: the widest output that JupyterLab's page shows beside its side bar
+PAGE_WIDTH = (
+    800  # pixels: with the chart's menu beside it, what JupyterLab shows next to its side bar without scrolling
+)
 PNG_SCALE = 1.5
 GRID = "#DDDDDD"
 # The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
@@ -27,6 +29,7 @@ CONFIG = {
     "font": "sans-serif",
     "padding": 8,
     "range": {"category": PALETTE},
+    "mark": {"color": PALETTE[0]},
     "title": {"anchor": "start", "color": INK, "subtitleColor": INK, "fontSize": 13, "subtitleFontSize": 12},
     "style": {"guide-label": {"fill": INK, "fontSize": 12}, "guide-title": {"fill": INK, "fontSize": 12}},
     "axis": {"domainColor": INK, "tickColor": INK, "gridColor": GRID, "titleFontWeight": "normal", "labelLimit": 220},
@@ -48,7 +51,7 @@ class Chart(View):
     def __repr__(self) -> str:
         return self.text
 
-    @cached_property
+    @property
     def png(self) -> bytes:
         """With a palette of colours, a tenth as large as it is drawn."""
         from PIL import Image
@@ -60,8 +63,9 @@ class Chart(View):
 
     def to_html(self) -> str:
         """The picture alone, for the HTML of a larger view."""
-        source = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-        return f'<img alt="{html.escape(self.alt)}" width="{self._png_width}" src="{source}">'
+        png = self.png
+        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        return f'<img alt="{html.escape(self.alt)}" width="{_width(png)}" src="{source}">'
 
     def save(self, path: str | Path) -> None:
         """Write *.png, *.svg or *.pdf. Raises ValueError for another suffix."""
@@ -79,10 +83,27 @@ class Chart(View):
         version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
         return getattr(vl_convert, f"vegalite_to_{kind}")(self.spec, vl_version=version, **options)
 
-    @property
-    def _png_width(self) -> int:
-        return round(int.from_bytes(self.png[16:20], "big") / PNG_SCALE)
-
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": self.png}
-        return bundle, {"image/png": {"alt": self.alt, "width": self._png_width}}
+        png = self.png
+        bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": png}
+        return bundle, {"image/png": {"alt": self.alt, "width": _width(png)}}
+
+
+def csv_data(frame: pd.DataFrame) -> altair.Data:
+    """One line of a recorded notebook, where JSON would have one for each value."""
+    import altair as alt
+
+    parse = {str(name): "number" for name in frame.columns if frame[name].dtype.kind in "iuf"}
+    return alt.Data(values=frame.to_csv(index=False), format=alt.CsvDataFormat(type="csv", parse=parse))
+
+
+def zoom(*axes: str) -> altair.Parameter:
+    """Drag to move, Ctrl + wheel to zoom (the wheel alone scrolls the page), double click for all."""
+    import altair as alt
+
+    return alt.selection_interval(name="zoom", bind="scales", encodings=list(axes), zoom="wheel![event.ctrlKey]")
+
+
+def _width(png: bytes) -> int:
+    """In pixels of the page."""
+    return round(int.from_bytes(png[16:20], "big") / PNG_SCALE)

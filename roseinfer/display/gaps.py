@@ -13,13 +13,13 @@ BETWEEN = "between spans"
 class Gap(NamedTuple):
     """A time with nothing to see, in ns. during: the innermost host event that covers more than half of it."""
 
-    start: int
+    ts: int
     end: int
     during: Slice | None
 
     @property
     def dur(self) -> int:
-        return self.end - self.start
+        return self.end - self.ts
 
     @property
     def name(self) -> str:

@@ -8,24 +8,18 @@ from typing import NamedTuple
 from roseinfer.profiling.chrome import Slice
 from roseinfer.profiling.trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN
 
+from .gaps import Gap
+
 
 class Lane(NamedTuple):
     label: str
-    slices: list[Slice]
-    named: bool  # spans, coloured by name; otherwise ops or kernels, all in one colour
+    slices: list[Slice] | list[Gap]
+    named: bool  # spans, which have their names written in them
 
     def __str__(self) -> str:
         """Exact facts only: the label, and which spans, in order."""
         spans = ", ".join(dict.fromkeys(short_name(e.name) for e in self.slices))
         return f"{self.label:12}  {spans if self.named else 'bars'}"
-
-
-class Run(NamedTuple):
-    """What is drawn as one bar; start and end in ns."""
-
-    start: int
-    end: int
-    name: str
 
 
 def short_name(name: str) -> str:
@@ -75,14 +69,3 @@ def device_lanes(window: Sequence[Slice], prefix: str) -> list[Lane]:
             lanes.append(Lane(f"{device}: spans", spans, named=True))
         lanes.append(Lane(f"{device}: kernels", [e for e in on_stream if e.cat in DEVICE_WORK], named=False))
     return lanes
-
-
-def joined(runs: list[Run], nearer: float) -> list[Run]:
-    """Those that have less than `nearer` ns between them as one."""
-    longer: list[Run] = []
-    for run in runs:
-        if longer and run.start - longer[-1].end < nearer:
-            longer[-1] = Run(longer[-1].start, max(longer[-1].end, run.end), "several, close together")
-        else:
-            longer.append(run)
-    return longer

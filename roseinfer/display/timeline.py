@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from heapq import nlargest
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.profiling import Trace
 from roseinfer.profiling.chrome import Slice
 from roseinfer.profiling.trace import DEVICE_WORK, HOST_SPAN, SPAN_PREFIX
 
-from .chart import PAGE_WIDTH, Chart
+from .chart import PAGE_WIDTH, Chart, csv_data, zoom
 from .gaps import BETWEEN, Gap, find_gaps
-from .lanes import Lane, Run, device_lanes, host_lanes, joined, nesting, short_name
+from .lanes import Lane, device_lanes, host_lanes, nesting, short_name
 
 if TYPE_CHECKING:
     import altair
@@ -26,15 +29,14 @@ SPAN_COLOURS = {
     "roseinfer.kv.append_token": "#009E73",
 }
 OTHER_COLOURS = ("#D55E00", "#0072B2", "#CC79A7", "#F0E442", "#E69F00", "#56B4E9", "#009E73")
-WORK, WORK_COLOUR = "op, kernel or copy", "#555555"
-BETWEEN_COLOUR = "#DDDDDD"
+WORK, WORK_COLOUR, BETWEEN_COLOUR = "op, kernel or copy", "#555555", "#DDDDDD"
 OPS = ("cpu_op", "cuda_runtime", "cuda_driver")  # what the host does in C++; the rest of its time is Python's
 LABELS, LANE, GAP_ROW = 150, 26, 20  # pixels: the width of the lanes' names, the heights of a lane and of a sum
 BARS_WIDTH = PAGE_WIDTH - LABELS - 20
-MOST_BARS = 1000  # in a lane: of more ops the nearest are joined, and of more gaps the longest are drawn
+MOST_BARS = 2000  # in a lane; of more the shortest are left out
 MOST_GAP_ROWS = 6
-LAST_PART = "slice(datum.{0}, lastindexof(datum.{0}, '.') + 1)"  # short_name, in Vega's language
-PIXELS = "(scale('lanes_x', datum.to) - scale('lanes_x', datum.from))"
+LEFT = "max(scale('lanes_x', datum.from), 0)"  # of the part of a bar that is shown, in pixels
+ROOM = f"(scale('lanes_x', datum.to) - {LEFT} - 6)"
 HOW = "ms since the step began (drag to move, Ctrl + wheel to zoom, double click for all)"
 
 
@@ -105,59 +107,37 @@ class Timeline(Chart):
 
     def _lanes(self) -> altair.LayerChart:
         import altair as alt
+        import pandas as pd
 
-        bars = [(lane.label, lane.named, self._bars(lane)) for lane in self.host]
-        bars.append(("host: no op", False, _longest(self.host_gaps)))
-        bars += [(lane.label, lane.named, self._bars(lane)) for lane in self.device]
-        if self.device:
-            bars.append(("device: idle", False, _longest(self.device_gaps)))
-        labels = [label for label, _, _ in bars]
-        spans = [lane for lane, (_, named, _) in enumerate(bars) if named]
-        colours = self._colours()
-
-        x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, self._ms(self.end)], nice=False))
-        y = _rows("lane:O", labelExpr=f"{json.dumps(labels)}[datum.value]")
-        data, names = self._as_csv([runs for _, _, runs in bars])
-        chart = alt.Chart(data, width=BARS_WIDTH, height=LANE * len(bars)).encode(x, y)
-        chart = chart.transform_calculate(
-            name=f"{json.dumps(names)}[datum.name]", took="datum.to - datum.from",
-            colour=f"indexof({json.dumps(list(colours))}, datum.name) < 0 ? '{WORK}' : datum.name",
-        )  # fmt: skip
-        palette = alt.Scale(domain=list(colours), range=list(colours.values()))
-        legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr=LAST_PART.format("label"))
-        times = [alt.Tooltip(f"{field}:Q", title=f"{field} ms", format=".4f") for field in ("from", "took")]
-        drawn = chart.mark_bar(clip=True, height=LANE - 6).encode(
-            x2="to", color=alt.Color("colour:N", scale=palette, legend=legend), tooltip=["name:N", *times]
-        )
-        zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
-        named = chart.transform_filter(alt.FieldOneOfPredicate("lane", spans))
-        named = named.transform_calculate(short=LAST_PART.format("name")).mark_text(
-            align="left", dx=3, clip=True, limit=alt.expr(f"{PIXELS} - 4"), opacity=alt.expr(f"{PIXELS} < 30 ? 0 : 1")
-        )
-        return drawn.add_params(zoom) + named.encode(text="short:N")
-
-    def _bars(self, lane: Lane) -> list[Run]:
-        runs, nearer = [Run(e.ts, e.end, e.name) for e in lane.slices], (self.end - self.start) / 1e4
-        while not lane.named and len(runs) > MOST_BARS:
-            runs, nearer = joined(runs, nearer), 2 * nearer
-        return runs
-
-    def _as_csv(self, lanes: list[list[Run]]) -> tuple[altair.Data, list[str]]:
-        """Numbers alone, which are one short line of a recorded notebook; and the names that they stand for."""
-        import altair as alt
-
-        names: dict[str, int] = {}
-        lines = [
-            f"{lane},{names.setdefault(run.name, len(names))},{self._ms(run.start):.4f},{self._ms(run.end):.4f}"
-            for lane, runs in enumerate(lanes)
-            for run in runs
+        lanes = [*self.host, Lane("host: no op", self.host_gaps, False), *self.device]
+        lanes += [Lane("device: idle", self.device_gaps, False)] if self.device else []
+        rows = [
+            (i, event.name, (event.ts - self.start) / 1e6, (event.end - self.start) / 1e6)
+            for i, lane in enumerate(lanes)
+            for event in nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
         ]
-        parse = dict.fromkeys(("lane", "name", "from", "to"), "number")
-        csv = "\n".join([",".join(parse), *lines])
-        return alt.Data(values=csv, format=alt.CsvDataFormat(type="csv", parse=parse)), list(names)
+        frame = pd.DataFrame(rows, columns=["lane", "name", "from", "to"]).round(4)
+        frame["name"], names = pd.factorize(frame["name"])
+        colours = self._colours()
+        as_colour = [name if name in colours else WORK for name in names]
 
-    def _ms(self, ns: int) -> float:
-        return (ns - self.start) / 1e6
+        bars = alt.Chart(csv_data(frame), width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
+            full=_item(names, "name"), short=_item(map(short_name, names), "name"),
+            colour=_item(as_colour, "name"), took="datum.to - datum.from",
+        ).encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))  # fmt: skip
+        x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, (self.end - self.start) / 1e6], nice=False))
+        palette = alt.Scale(domain=list(colours), range=list(colours.values()))
+        legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr="peek(split(datum.label, '.'))")
+        times = [alt.Tooltip(f"{field}:Q", title=f"{field} ms", format=".4f") for field in ("from", "took")]
+        drawn = bars.mark_bar(clip=True, height=LANE - 6).encode(
+            x, x2="to", color=alt.Color("colour:N", scale=palette, legend=legend),
+            tooltip=[alt.Tooltip("full:N", title="name"), *times],
+        )  # fmt: skip
+        spans = [i for i, lane in enumerate(lanes) if lane.named]
+        named = bars.transform_filter(alt.FieldOneOfPredicate("lane", spans)).mark_text(
+            x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM), opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1")
+        )
+        return drawn.add_params(zoom("x")) + named.encode(text="short:N")
 
     def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
         """A bar for each name that gaps have, as long as all of them together."""
@@ -176,22 +156,21 @@ class Timeline(Chart):
         ]  # fmt: skip
         x = alt.X("share:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
         chart = alt.Chart(alt.Data(values=rows), width=BARS_WIDTH, height=GAP_ROW * len(rows))
-        chart = chart.encode(x, y=_rows("name:N"), tooltip=["name:N", "sum:N"])
+        chart = chart.encode(x, _rows("name:N"), tooltip=["name:N", "sum:N"])
         inside = "datum.share > 0.5"  # of the bar, where there is no room behind it
         texts = chart.mark_text(align=alt.expr(f"{inside} ? 'right' : 'left'"), dx=alt.expr(f"{inside} ? -4 : 4"))
-        texts = texts.encode(text="sum:N")
-        return chart.mark_bar(opacity=0.7).encode(color=alt.Color("colour:N", scale=None)) + texts
+        return chart.mark_bar(opacity=0.7).encode(color=alt.Color("colour:N", scale=None)) + texts.encode(text="sum:N")
 
     def _colours(self) -> dict[str, str]:
         names = dict.fromkeys(e.name for lane in self.host + self.device if lane.named for e in lane.slices)
-        others = [name for name in names if name not in SPAN_COLOURS]
-        spans = {n: SPAN_COLOURS.get(n) or OTHER_COLOURS[others.index(n) % len(OTHER_COLOURS)] for n in names}
+        others = cycle(OTHER_COLOURS)
+        spans = {name: SPAN_COLOURS.get(name) or next(others) for name in names}
         return spans | {WORK: WORK_COLOUR, BETWEEN: BETWEEN_COLOUR}
 
 
-def _longest(gaps: list[Gap]) -> list[Run]:
-    longest = sorted(gaps, key=lambda gap: -gap.dur)[:MOST_BARS]
-    return [Run(gap.start, gap.end, gap.name) for gap in longest]
+def _item(texts: Iterable[str], field: str) -> str:
+    """In Vega's language: the text that a datum's field is the number of."""
+    return f"{json.dumps(list(texts))}[datum.{field}]"
 
 
 def _rows(field: str, **axis: Any) -> altair.Y:
