@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 VEGA_LITE = (
     "application/vnd.vegalite.v5+json"  # JupyterLab draws it by itself, in a notebook that has not been run, too
 )
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
 PAGE_WIDTH = (
     800  # pixels: with the chart's menu beside it, what JupyterLab shows next to its side bar without scrolling
 )
@@ -44,7 +45,7 @@ class Chart(View):
     """text: what it shows in exact facts, for nbval. alt: what the picture shows, times included; the text if empty."""
 
     def __init__(self, chart: altair.TopLevelMixin, text: str, alt: str = "") -> None:
-        self.spec = chart.to_dict() | {"config": CONFIG}
+        self.spec = chart.to_dict() | {"$schema": SCHEMA, "config": CONFIG}
         self.text = text
         self.alt = alt or text
 

@@ -61,7 +61,10 @@ def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title:
         drawn.mark_point(filled=True, clip=True, size=130, opacity=1, stroke=INK, strokeWidth=0.5).encode(
             **marks, tooltip=list(points.columns)
         ),
-        drawn.mark_text(clip=True, baseline="top", dy=9).encode(text="below:N").add_params(zoom("x", "y")),
+        drawn.mark_text(clip=True, baseline="top", dy=9)
+        .encode(text="below:N")
+        .properties(name="signs")
+        .add_params(zoom("x", "y")),
     )
     chart = chart.properties(name="roofline", width=WIDTH, height=HEIGHT, title=title)
     return Chart(chart, f"{title}: {', '.join(names)}")

@@ -57,7 +57,8 @@ def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timelin
 
 
 class Timeline(Chart):
-    """What `timeline` returns. start, end: in ns, from the first step's begin to the last one's end.
+    """What `timeline` returns. start, end: in ns, from the first step's begin to the last one's end. bars: all that is
+    drawn, a row each: the number of its lane, its name, and from when to when, in ms since start.
 
     host_gaps: when the thread of the steps was in no op, each named after the innermost span around it. device_gaps:
     when no kernel and no memory copy ran, each named after the innermost op or span of the host.
@@ -116,12 +117,13 @@ class Timeline(Chart):
             for i, lane in enumerate(lanes)
             for event in nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
         ]
-        frame = pd.DataFrame(rows, columns=["lane", "name", "from", "to"]).round(4)
-        frame["name"], names = pd.factorize(frame["name"])
+        self.bars = pd.DataFrame(rows, columns=["lane", "name", "from", "to"]).round(4)
+        numbers, names = pd.factorize(self.bars["name"])
         colours = self._colours()
         as_colour = [name if name in colours else WORK for name in names]
 
-        bars = alt.Chart(csv_data(frame), width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
+        data = csv_data(self.bars.assign(name=numbers))
+        bars = alt.Chart(data, width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
             full=_item(names, "name"), short=_item(map(short_name, names), "name"),
             colour=_item(as_colour, "name"), took="datum.to - datum.from",
         ).encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))  # fmt: skip
@@ -137,7 +139,7 @@ class Timeline(Chart):
         named = bars.transform_filter(alt.FieldOneOfPredicate("lane", spans)).mark_text(
             x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM), opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1")
         )
-        return drawn.add_params(zoom("x")) + named.encode(text="short:N")
+        return drawn.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
 
     def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
         """A bar for each name that gaps have, as long as all of them together."""
