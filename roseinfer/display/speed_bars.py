@@ -11,7 +11,7 @@ BEYOND = 1.5  # a floor of more than so many times the fastest run stands at the
 
 
 class SpeedBars(Chart):
-    """A bar of height 0 for each of `names`, until `show` gives them speeds."""
+    """A bar for each of `names`; made once, and `show` gives them speeds as often as there are new ones."""
 
     def __init__(self, names: Sequence[str], text: str) -> None:
         import altair as alt
@@ -25,12 +25,13 @@ class SpeedBars(Chart):
         chart = alt.layer(
             bars.mark_bar(height=BAR - 10, opacity=0.7).encode(x),
             bars.mark_rule(strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high")),
-            bars.mark_text(align="left", dx=6).encode(alt.X("high:Q"), text=alt.Text("speed:Q", format=",.0f")),
+            bars.transform_filter("datum.speed > 0")
+            .mark_text(align="left", dx=6)
+            .encode(alt.X("high:Q"), text=alt.Text("speed:Q", format=",.0f")),
             floor.mark_rule(strokeDash=[6, 4]).encode(alt.X("at:Q")),
             floor.mark_text(align="right", baseline="bottom", y=-2).encode(alt.X("at:Q"), text="label:N"),
         ).properties(width=PAGE_WIDTH - LABELS - 30, height=BAR * len(names))
         super().__init__(chart, text)
-        self.show("", {})
 
     def show(self, title: str, speeds: Mapping[str, tuple[float, float, float]], floor: float | None = None) -> None:
         """speeds: a contender's median, slowest and fastest run, in tokens a second, as `floor` is."""

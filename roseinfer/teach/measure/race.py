@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
-from IPython.display import display
+from IPython.display import DisplayHandle, display
 
 from roseinfer.bench import LadderResult, Progress, ladder
 from roseinfer.bench.contenders import HF_NAME
@@ -61,9 +61,11 @@ class Race:
         self._running: dict[str, float] = {}  # of the run that is under way
         self._clock = clock
         self._drawn_at = float("-inf")
-        self._status = "measuring this machine"
+        self._shown: DisplayHandle | None = None
         self.chart = SpeedBars(names, repr(self))
-        self._shown = display(self, display_id=True) if get_ipython() is not None else None
+        self._draw("measuring this machine")
+        if get_ipython() is not None:
+            self._shown = display(self, display_id=True)
 
     def __repr__(self) -> str:
         return f"Race({', '.join(self._speeds)})"
@@ -102,9 +104,7 @@ class Race:
 
     def _draw(self, status: str) -> None:
         self._drawn_at = self._clock()
-        ranges = {name: (min(done), max(done)) if done else None for name, done in self._speeds.items()}
-        self.chart.show(
-            status, {name: (speed, *(ranges[name] or (speed, speed))) for name, speed in self.speeds.items()}
-        )
+        ends = {name: (min(done), max(done)) for name, done in self._speeds.items() if done}
+        self.chart.show(status, {name: (now, *ends.get(name, (now, now))) for name, now in self.speeds.items()})
         if self._shown is not None:
             self._shown.update(self)
