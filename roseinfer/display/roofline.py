@@ -42,7 +42,7 @@ def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title:
 
     axes = {
         "x": alt.X(f"{X}:Q", scale=alt.Scale(type="log", domain=[left, right], nice=False)),
-        "y": alt.Y(f"{Y}:Q", scale=alt.Scale(type="log", domain=[bottom, top], nice=False)),
+        "y": alt.Y(f"{Y}:Q", stack=None, scale=alt.Scale(type="log", domain=[bottom, top], nice=False)),
     }
     colours = [FLOOR_COLOUR, *(PALETTE[1:][i % (len(PALETTE) - 1)] for i in range(len(points) - 1))]
     names = list(steps["legend"])

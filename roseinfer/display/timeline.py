@@ -71,11 +71,12 @@ class Timeline(Chart):
         self.host, self.device = host_lanes(window, prefix), device_lanes(window, prefix)
 
         on_thread = [e for e in window if (e.pid, e.tid) == (steps[0].pid, steps[0].tid)]
+        ops = [e for e in on_thread if e.cat in OPS]
         spans = [e for e in on_thread if e.cat == HOST_SPAN and e.name.startswith(prefix)]
-        self.host_gaps = find_gaps([e for e in on_thread if e.cat in OPS], spans, self.start, self.end)
-        host = [e for e in on_thread if e.cat == "cpu_op" or e in spans]
+        self.host_gaps = find_gaps(ops, spans, self.start, self.end)
+        around = [e for e in on_thread if e.cat == "cpu_op" or e.cat == HOST_SPAN and e.name.startswith(prefix)]
         work = [e for e in window if e.cat in DEVICE_WORK]
-        self.device_gaps = find_gaps(work, host, self.start, self.end) if work else []
+        self.device_gaps = find_gaps(work, around, self.start, self.end) if work else []
 
         text = "\n".join([f"Timeline of {self.steps}", *map(str, self.host)])
         device = "\n".join(map(str, self.device)) or "no device in this trace"

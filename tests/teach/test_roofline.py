@@ -76,22 +76,20 @@ def test_a_chart_is_shown_and_a_table_below_it(result, monkeypatch):
 
 
 def test_the_roof_is_bandwidth_first_and_then_compute(result):
-    view = teach.roofline(result)
-    assert (view.roof(0.5), view.roof(4), view.roof(100)) == (0.5e9, 4e9, 4e9)
-    floor = view.points[0]
-    assert floor.flops_per_s == pytest.approx(view.roof(floor.intensity))
+    frame = teach.roofline(result).table.df
+    assert (frame["flops per byte"] < 4).all() and set(frame["the roof here"]) == {"bandwidth"}
+    assert frame["GB/s"].tolist() == pytest.approx([1.0, 0.25, 0.25, 0.25])
+    frame = teach.roofline(replace(result, machine=result.machine | {"flops_per_s": 1e8})).table.df
+    assert set(frame["the roof here"]) == {"compute"}
+    assert frame["of the roof"].tolist() == pytest.approx((frame["GFLOP/s"] / 0.1).tolist())
 
 
 def test_marks_lie_where_their_numbers_say(result):
     view = teach.roofline(result)
     marks = data_of(view, "sign")
-    assert [(mark["sign"], mark["step"]) for mark in marks] == list(
-        zip("F123", (p.name for p in view.points), strict=True)
-    )
-    for mark, point in zip(marks, view.points, strict=True):
-        assert mark["flops per byte"] == pytest.approx(point.intensity)
-        assert mark["GFLOP/s"] == pytest.approx(point.flops_per_s / 1e9)
-        assert mark["of the roof"] == pytest.approx(1 if point.name == "floor" else 0.25)
+    assert [mark["sign"] for mark in marks] == list("F123")
+    for mark, row in zip(marks, view.table.df.to_dict("records"), strict=True):
+        assert {name: mark[name] for name in row} == pytest.approx(row)
 
 
 @pytest.mark.parametrize("faster", [1, 40])

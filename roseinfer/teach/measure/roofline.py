@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
@@ -15,8 +14,6 @@ from roseinfer.display.table import Table
 from .race import race
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from roseinfer.models import Model
     from roseinfer.stage import Stage
 
@@ -27,24 +24,6 @@ FORMATS = {
 }  # fmt: skip
 EXACT = ["step", "bytes", "flops", "flops per byte"]
 LIVE = ["step ms", "GB/s", "GFLOP/s", "of the roof", "the roof here"]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One way to run a step: what it moves and computes, and how long it took."""
-
-    name: str
-    bytes: int
-    flops: int
-    seconds: float
-
-    @property
-    def intensity(self) -> float:
-        return self.flops / self.bytes
-
-    @property
-    def flops_per_s(self) -> float:
-        return self.flops / self.seconds
 
 
 def roofline(result: LadderResult | List[type[Stage]], model: Model | None = None, **sizes: Any) -> Roofline:
@@ -66,57 +45,40 @@ def roofline(result: LadderResult | List[type[Stage]], model: Model | None = Non
 
 
 class Roofline:
-    """What `roofline` returns: a chart, and a table of the same points below it.
-
-    points: the floor first, then the stages in the order of the race.
-    """
+    """What `roofline` returns: a chart, and below it a table of the same points, the floor's before those of stages."""
 
     def __init__(self, result: LadderResult) -> None:
-        least = result.floor["weight_bytes"] + result.floor["kv_bytes"]
-        flops = result.floor["flops"]
-        counted = [row for row in result.rows if "bytes_copied" in row]
-        names = [row["stage"] for row in result.rows]
-        if not counted:
-            raise ValueError(f"result must hold a stage whose bytes were counted, got {names}")
-        self.points = [Point(FLOOR, least, flops, result.floor["seconds"])] + [
-            Point(row["stage"], least + 2 * row["bytes_copied"] + row["bytes_filled"], flops, row["step_ms"] / 1e3)
-            for row in counted
-        ]
-        self.bytes_per_s, self.peak = result.machine["read_bytes_per_s"], result.machine["flops_per_s"]
-        ridge = self.peak / self.bytes_per_s
-        note = (
-            f"{result.device}: reads {self.bytes_per_s / 1e9:,.1f} GB/s, computes {self.peak / 1e9:,.0f} GFLOP/s; they "
-            f"meet at {ridge:.1f} flops a byte. Bytes: the floor's, and those of the stage's own copies and fills"
-        )
-        if left_out := [name for name in names if name not in [point.name for point in self.points]]:
-            note += f". Not counted, so without a point: {', '.join(left_out)}"
-        title = f"Roofline of one decode step: {result.title}"
-        frame = self._frame(ridge)
-        self.table = Table(
-            frame, exact=EXACT, live=LIVE, title=title, note=note, formats=FORMATS, bars=["of the roof"]
-        )  # fmt: skip
-        self.chart = roofline_chart(frame, self.bytes_per_s, self.peak, title)
+        import pandas as pd
 
-    def roof(self, intensity: float) -> float:
-        """Flops a second at most, for a step of so many flops a byte."""
-        return min(self.peak, self.bytes_per_s * intensity)
+        counted = [row for row in result.rows if "bytes_copied" in row]
+        others = [row["stage"] for row in result.rows if row not in counted]
+        if not counted:
+            raise ValueError(f"result must hold a stage whose bytes were counted, got {others}")
+        floor, slope, peak = result.floor, result.machine["read_bytes_per_s"], result.machine["flops_per_s"]
+        least = floor["weight_bytes"] + floor["kv_bytes"]
+        points = [(FLOOR, least, 1e3 * floor["seconds"])] + [
+            (row["stage"], least + 2 * row["bytes_copied"] + row["bytes_filled"], row["step_ms"]) for row in counted
+        ]
+        frame = pd.DataFrame(points, columns=["step", "bytes", "step ms"])
+        frame.insert(2, "flops", floor["flops"])
+        frame.insert(3, "flops per byte", frame["flops"] / frame["bytes"])
+        frame["GB/s"], frame["GFLOP/s"] = (frame[name] / frame["step ms"] / 1e6 for name in ("bytes", "flops"))
+        roof = (slope * frame["flops per byte"]).clip(upper=peak)
+        frame["of the roof"] = 1e9 * frame["GFLOP/s"] / roof
+        frame["the roof here"] = ["compute" if at == peak else "bandwidth" for at in roof]
+
+        note = (
+            f"{result.device}: reads {slope / 1e9:,.1f} GB/s, computes {peak / 1e9:,.0f} GFLOP/s; they meet at "
+            f"{peak / slope:.1f} flops a byte. Bytes: the floor's, and those of the stage's own copies and fills"
+        )
+        if others:
+            note += f". Not counted, so without a point: {', '.join(others)}"
+        title = f"Roofline of one decode step: {result.title}"
+        self.table = Table(frame, exact=EXACT, live=LIVE, title=title, note=note, formats=FORMATS, bars=["of the roof"])
+        self.chart = roofline_chart(frame, slope, peak, title)
 
     def __repr__(self) -> str:
         return repr(self.table)
 
     def _ipython_display_(self) -> None:
         display(self.chart, self.table)
-
-    def _frame(self, ridge: float) -> pd.DataFrame:
-        import pandas as pd
-
-        rows = [
-            {
-                "step": p.name, "bytes": p.bytes, "flops": p.flops, "flops per byte": p.intensity,
-                "step ms": 1e3 * p.seconds, "GB/s": p.bytes / p.seconds / 1e9, "GFLOP/s": p.flops_per_s / 1e9,
-                "of the roof": p.flops_per_s / self.roof(p.intensity),
-                "the roof here": "bandwidth" if p.intensity < ridge else "compute",
-            }
-            for p in self.points
-        ]  # fmt: skip
-        return pd.DataFrame(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from roseinfer.display.table import BAR_COLOUR, MUTED, Table
+from roseinfer.display.table import MUTED, Table
 
 from .live_batch import PHASES, RECENT, UNLABELLED
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 IDLE = f'<p style="{MUTED}">Nothing has run yet: press Start.</p>'
 STYLE = """<style>
 .rose-live { font-variant-numeric: tabular-nums; line-height: 1.6; }
-.rose-live .meter { display: flex; align-items: center; gap: 0.8em; }
-.rose-live .meter > span:first-child { flex: none; width: 16em; height: 0.9em; border: 1px solid rgba(128,128,128,.6); }
+.rose-live progress { width: 16em; margin-right: 0.8em; }
 .rose-live th, .rose-live td { white-space: nowrap; }
 </style>"""
 FORMATS = {"tok/s": "{:,.0f}", "of the floor": "{:.1%}", "baseline tok/s": "{:,.0f}", "against it": "×{:.2f}"}
@@ -49,19 +48,17 @@ def _where(run: LiveRun) -> str:
     if lane is None:
         return f"<div>{html.escape(run.status)}</div>"
     done = len(lane.steps)
-    label = f"{run.status}: {lane.name}, decode step {done} of {lane.num_steps}"
-    return _meter(label, done / lane.num_steps)
+    return _progress(done, lane.num_steps, f"{run.status}: {lane.name}, decode step {done} of {lane.num_steps}")
 
 
 def _pool(lane: Lane) -> str:
     held, blocks = lane.blocks_held, lane.num_blocks
     free = "every block is free" if held == 0 else f"{blocks - held} free"
-    return _meter(f"blocks held: {held} of {blocks}, {free}", held / blocks)
+    return _progress(held, blocks, f"blocks held: {held} of {blocks}, {free}")
 
 
-def _meter(label: str, share: float) -> str:
-    bar = f'<span style="display: block; height: 100%; width: {share:.1%}; background: {BAR_COLOUR}"></span>'
-    return f'<div class="meter"><span aria-hidden="true">{bar}</span><span>{html.escape(label)}</span></div>'
+def _progress(value: int, whole: int, label: str) -> str:
+    return f'<div><progress value="{value}" max="{whole}" aria-hidden="true"></progress>{html.escape(label)}</div>'
 
 
 def _table(rows: list[tuple[Lane, int | None, str]], baseline: Lane | None) -> str:
