@@ -14,14 +14,12 @@ from .view import View
 if TYPE_CHECKING:
     import altair
     import pandas as pd
+    from IPython.display import DisplayHandle
 
-VEGA_LITE = (
-    "application/vnd.vegalite.v5+json"  # JupyterLab draws it by itself, in a notebook that has not been run, too
-)
+# JupyterLab draws it by itself, in a notebook that has not been run, too.
+VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
-PAGE_WIDTH = (
-    800  # pixels: with the chart's menu beside it, what JupyterLab shows next to its side bar without scrolling
-)
+PAGE_WIDTH = 800  # pixels: with the chart's menu, as wide as JupyterLab's page is beside its side bar
 PNG_SCALE = 1.5
 GRID = "#DDDDDD"
 # The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
@@ -54,7 +52,7 @@ class Chart(View):
 
     @property
     def png(self) -> bytes:
-        """With a palette of colours, a tenth as large as it is drawn."""
+        """With a palette of colours: a tenth of the bytes that vl-convert writes."""
         from PIL import Image
 
         drawn = Image.open(io.BytesIO(self._picture("png", scale=PNG_SCALE))).convert("RGB")
@@ -88,6 +86,14 @@ class Chart(View):
         png = self.png
         bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": png}
         return bundle, {"image/png": {"alt": self.alt, "width": _width(png)}}
+
+
+def show_live(view: Any) -> DisplayHandle | None:
+    """Show it so that it can be drawn anew in its place. None outside a notebook: it would print a line each time."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    return display(view, display_id=True) if hasattr(get_ipython(), "kernel") else None
 
 
 def csv_data(frame: pd.DataFrame) -> altair.Data:

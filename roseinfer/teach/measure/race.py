@@ -7,16 +7,15 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from IPython import get_ipython
-from IPython.display import DisplayHandle, display
-
 from roseinfer.bench import LadderResult, Progress, ladder
 from roseinfer.bench.contenders import HF_NAME
 from roseinfer.bench.ladder import check_stages
-from roseinfer.display.chart import VEGA_LITE
+from roseinfer.display.chart import VEGA_LITE, show_live
 from roseinfer.display.speed_bars import SpeedBars
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
     from roseinfer.bench.interleave import Clock
     from roseinfer.models import Model
     from roseinfer.stage import Stage
@@ -64,8 +63,7 @@ class Race:
         self._shown: DisplayHandle | None = None
         self.chart = SpeedBars(names, repr(self))
         self._draw("measuring this machine")
-        if get_ipython() is not None:
-            self._shown = display(self, display_id=True)
+        self._shown = show_live(self)
 
     def __repr__(self) -> str:
         return f"Race({', '.join(self._speeds)})"

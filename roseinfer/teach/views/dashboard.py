@@ -11,8 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import ipywidgets
-from IPython.display import DisplayHandle, display
+from IPython.display import display
 
+from roseinfer.display.chart import show_live
 from roseinfer.display.table import MUTED
 from roseinfer.models.shapes import RANDOM_SHAPES
 from roseinfer.stage import Stage
@@ -22,6 +23,8 @@ from .dashboard_panel import IDLE, render, rows_of
 from .live_run import DTYPE_NAMES, LiveRun, RunSettings
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
     from roseinfer.bench.interleave import Clock
 
     from .live_batch import Lane
@@ -78,7 +81,7 @@ class Dashboard(ipywidgets.VBox):
     def _ipython_display_(self) -> None:
         """The chart is an output of its own: JupyterLab draws it anew in its place, which a widget could not do."""
         display(self._repr_mimebundle_(), raw=True)
-        self._shown = display(self._chart, display_id=True)
+        self._shown = show_live(self._chart)
 
     def start(self) -> None:
         """Decode what is chosen now. Refused, in the panel, while this panel's run is under way."""

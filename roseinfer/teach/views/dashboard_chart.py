@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .live_batch import Lane
 
 TEXT = "chart of the run: ms a step by phase, and tok/s from step to step"
-COLOURS = {"build": "#E69F00", "forward": "#56B4E9", "append": "#009E73", UNLABELLED: "#BBBBBB"}
+COLOURS = {"build": "#E69F00", "forward": "#56B4E9", "append": "#009E73", UNLABELLED: "#BBBBBB"}  # as in a timeline
 OTHER_COLOURS = ("#CC79A7", "#D55E00", "#0072B2", "#F0E442")
 EVERY = 4  # steps between two points of a line
 
