@@ -2,7 +2,7 @@
 
 nbval collects the cells and compares. Running them is done here, through nbclient: nbval's own client loses what C
 code prints and ignores a trailing `;`, and would run whatever environment a kernelspec named python3 points to.
-Compared are text/plain and stdout; the live views (text/html, images, widgets) and stderr are not.
+Compared are text/plain and stdout; the live views (text/html, charts, images, widgets) and stderr are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import nbval.plugin as nbval
 import pytest
 
 SANITIZE = Path(__file__).parent / "tests" / "nbval.cfg"
-NOT_COMPARED = ("text/html", "image/svg+xml", "stderr")  # besides nbval's own: png, jpeg, widget views
+# Besides nbval's own: png, jpeg, widget views.
+NOT_COMPARED = ("text/html", "application/vnd.vegalite.v5+json", "image/svg+xml", "stderr")
 CELL_TIMEOUT = 300  # seconds; nbval's default of 2000 would let one hanging cell hold up everything
 
 

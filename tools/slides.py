@@ -64,7 +64,7 @@ def _parts(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def _tidy(cell: NotebookNode) -> None:
-    """Drop what only a kernel can draw (a race's moving bars: a text without a view), and fold long code."""
+    """Drop what only a kernel can draw (a slider: a text without a view), and fold long code."""
     cell.outputs = [o for o in cell.outputs if o.output_type != "display_data" or set(o.data) != {"text/plain"}]
     lines = len(cell.source.splitlines())
     if lines > LONGEST:

@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> None:
     if parts := list(sections(trace, args, query)):
         print("\n\n".join(parts), flush=True)
     if args.timeline:
-        trace.timeline(prefix=span_prefix(trace)).savefig(args.timeline, dpi=110)
+        from roseinfer.display.timeline import timeline
+
+        timeline(trace, prefix=span_prefix(trace)).save(args.timeline)
         print(f"written: {args.timeline}", file=sys.stderr)
 
 

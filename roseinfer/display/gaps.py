@@ -7,17 +7,23 @@ from typing import NamedTuple
 
 from roseinfer.profiling.chrome import Slice
 
+BETWEEN = "between spans"
+
 
 class Gap(NamedTuple):
     """A time with nothing to see, in ns. during: the innermost host event that covers more than half of it."""
 
-    start: int
+    ts: int
     end: int
     during: Slice | None
 
     @property
     def dur(self) -> int:
-        return self.end - self.start
+        return self.end - self.ts
+
+    @property
+    def name(self) -> str:
+        return self.during.name if self.during else BETWEEN
 
 
 def find_gaps(busy: Iterable[Slice], host: Sequence[Slice], start: int, end: int) -> list[Gap]:

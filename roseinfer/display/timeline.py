@@ -1,21 +1,27 @@
-"""The timeline figure: who ran when, on the host and on the device, with the gaps left white."""
+"""timeline: who ran when in a Trace, on the host and on the device, and what the gaps between were spent on."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+import json
+from collections.abc import Iterable
+from heapq import nlargest
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-
+from roseinfer.profiling import Trace
 from roseinfer.profiling.chrome import Slice
-from roseinfer.profiling.trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN
+from roseinfer.profiling.trace import DEVICE_WORK, HOST_SPAN, SPAN_PREFIX
 
-# Okabe and Ito's colour-blind-safe palette. The course's own spans keep one colour in every notebook.
+from .chart import PAGE_WIDTH, Chart, csv_data, zoom
+from .gaps import BETWEEN, Gap, find_gaps
+from .lanes import Lane, device_lanes, host_lanes, nesting, short_name
+
+if TYPE_CHECKING:
+    import altair
+
+# Of Okabe and Ito's palette. The course's own spans keep one colour in every notebook.
 SPAN_COLOURS = {
-    "roseinfer.decode_step_sessions.total": "#999999",
+    "roseinfer.decode_step_sessions.total": "#BBBBBB",
     "roseinfer.decode_step_sessions.build_batched_past": "#E69F00",
     "roseinfer.decode_step_sessions.build_block_tables": "#F0E442",
     "roseinfer.decode_step_sessions.h2d_block_tables": "#CC79A7",
@@ -23,138 +29,156 @@ SPAN_COLOURS = {
     "roseinfer.kv.append_token": "#009E73",
 }
 OTHER_COLOURS = ("#D55E00", "#0072B2", "#CC79A7", "#F0E442", "#E69F00", "#56B4E9", "#009E73")
-WORK_COLOUR = "#555555"
-LETTER_WIDTH = 0.008  # of the axes' width: a bar has its name written inside if it is wide enough for it
+WORK, WORK_COLOUR, BETWEEN_COLOUR = "op, kernel or copy", "#555555", "#DDDDDD"
+OPS = ("cpu_op", "cuda_runtime", "cuda_driver")  # what the host does in C++; the rest of its time is Python's
+LABELS, LANE, GAP_ROW = 150, 26, 20  # pixels: the width of the lanes' names, the heights of a lane and of a sum
+BARS_WIDTH = PAGE_WIDTH - LABELS - 20
+MOST_BARS = 2000  # in a lane; of more the shortest are left out
+MOST_GAP_ROWS = 6
+LEFT = "max(scale('lanes_x', datum.from), 0)"  # of the part of a bar that is shown, in pixels
+ROOM = f"(scale('lanes_x', datum.to) - {LEFT} - 6)"
+HOW = "ms since the step began (drag to move, Ctrl + wheel to zoom, double click for all)"
 
 
-class Lane(NamedTuple):
-    label: str
-    slices: list[Slice]
-    named: bool  # spans, coloured by name; otherwise ops or kernels, all in one colour
+def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timeline:
+    """The host and device lanes of the first `steps` outermost spans that start with `prefix`, zoomable.
 
-
-class Timeline(Figure):
-    """A matplotlib Figure with `alt_text`. text/plain has the host lanes only, which are the same anywhere."""
-
-    alt_text: str
-    host_text: str
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        image = io.BytesIO()
-        self.savefig(image, format="png", dpi=110, metadata={"Software": None})
-        bundle = {"text/plain": self.host_text, "image/png": image.getvalue()}
-        return bundle, {"image/png": {"alt": self.alt_text}}
-
-
-def draw_timeline(slices: Sequence[Slice], *, steps: int, prefix: str, note: str) -> Timeline:
-    """See Trace.timeline. Raises ValueError if `steps` is below 1 or more than the trace has."""
-    spans = [e for e in slices if e.cat == HOST_SPAN and e.name.startswith(prefix)]
+    text/plain: the host's lanes and the order of the spans in them, which are the same anywhere. Raises ValueError for
+    anything but a Trace, one without such spans, or `steps` outside those it has.
+    """
+    if not isinstance(trace, Trace):
+        raise ValueError(f"trace must be a Trace, as profiling.capture and Trace.load make, got {trace!r}")
+    trace.require_spans(prefix)
+    spans = [event for event in trace.slices if event.cat == HOST_SPAN and event.name.startswith(prefix)]
     outermost = [span for span, depth in nesting(spans) if depth == 0]
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= len(outermost):
         raise ValueError(f"steps must be an integer from 1 to {len(outermost)}, the steps in the trace; got {steps!r}")
-    start, end = outermost[0].ts, max(span.end for span in outermost[:steps])
-    window = [e for e in slices if start <= e.ts < end]
-    host, device = host_lanes(window, prefix), device_lanes(window, prefix)
-
-    figure = Timeline(figsize=(10, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    _draw_lanes(axes, host + device, start, end)
-    title = f"{steps} step{'s' if steps > 1 else ''}"
-    axes.set_title(title + ("" if device else ": host only, no device in this trace"), loc="left", fontsize=10)
-    axes.set_title(note, loc="right", fontsize=8, color=WORK_COLOUR)
-    figure.host_text = f"Timeline of {title}. {_describe(host)}"
-    figure.alt_text = f"{figure.host_text} {_describe(device) or 'No device lane in this trace.'}"
-    return figure
+    return Timeline(trace, outermost[:steps], prefix)
 
 
-def nesting(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
-    """Each slice with its depth among those given on its thread; given in time order, enclosing ones first."""
-    open_slices: dict[tuple[int | None, int | None], list[Slice]] = {}
-    nested = []
-    for event in slices:
-        stack = open_slices.setdefault((event.pid, event.tid), [])
-        while stack and stack[-1].end <= event.ts:
-            stack.pop()
-        nested.append((event, len(stack)))
-        stack.append(event)
-    return nested
+class Timeline(Chart):
+    """What `timeline` returns. start, end: in ns, from the first step's begin to the last one's end. bars: all that is
+    drawn, a row each: the number of its lane, its name, and from when to when, in ms since start.
+
+    host_gaps: when the thread of the steps was in no op, each named after the innermost span around it. device_gaps:
+    when no kernel and no memory copy ran, each named after the innermost op or span of the host.
+    """
+
+    def __init__(self, trace: Trace, steps: list[Slice], prefix: str) -> None:
+        self.start, self.end = steps[0].ts, max(step.end for step in steps)
+        self.steps = f"{len(steps)} step{'s' if len(steps) > 1 else ''}"
+        window = [e for e in trace.slices if self.start <= e.ts < self.end]
+        self.host, self.device = host_lanes(window, prefix), device_lanes(window, prefix)
+
+        on_thread = [e for e in window if (e.pid, e.tid) == (steps[0].pid, steps[0].tid)]
+        ops = [e for e in on_thread if e.cat in OPS]
+        spans = [e for e in on_thread if e.cat == HOST_SPAN and e.name.startswith(prefix)]
+        self.host_gaps = find_gaps(ops, spans, self.start, self.end)
+        around = [e for e in on_thread if e.cat == "cpu_op" or e.cat == HOST_SPAN and e.name.startswith(prefix)]
+        work = [e for e in window if e.cat in DEVICE_WORK]
+        self.device_gaps = find_gaps(work, around, self.start, self.end) if work else []
+
+        text = "\n".join([f"Timeline of {self.steps}", *map(str, self.host)])
+        device = "\n".join(map(str, self.device)) or "no device in this trace"
+        super().__init__(self._draw(trace.caption), text, "\n".join([text, device, *self.says()]))
+
+    def says(self) -> list[str]:
+        """The gaps in a sentence for each side: their share of the time, and where the longest one was."""
+        sentences = [self._sentence("Python (the host in no op)", self.host_gaps, "inside")]
+        if self.device:
+            sentences.append(self._sentence("device idle", self.device_gaps, "under"))
+        return sentences
+
+    def _sentence(self, what: str, gaps: list[Gap], where: str) -> str:
+        whole = "the step" if self.steps == "1 step" else f"the {self.steps}"
+        sentence = f"{what} {sum(gap.dur for gap in gaps) / (self.end - self.start):.0%} of {whole}"
+        if not gaps:
+            return sentence
+        longest = max(gaps, key=lambda gap: gap.dur)
+        place = f"{where} {short_name(longest.name)}" if longest.during else BETWEEN
+        return f"{sentence}, longest gap {longest.dur / 1e6:.3f} ms {place}"
+
+    def _draw(self, caption: str) -> altair.VConcatChart:
+        import altair as alt
+
+        heading = f"Timeline of {self.steps}, {(self.end - self.start) / 1e6:.3f} ms"
+        panels = [self._lanes().properties(name="lanes", title=alt.Title(heading, subtitle=caption))]
+        for sentence, gaps in zip(self.says(), (self.host_gaps, self.device_gaps), strict=False):
+            panels.append(self._sums(gaps).properties(title=alt.Title(sentence, fontWeight="normal")))
+        return alt.vconcat(*panels, spacing=16).resolve_scale(color="independent")
+
+    def _lanes(self) -> altair.LayerChart:
+        import altair as alt
+        import pandas as pd
+
+        lanes = [*self.host, Lane("host: no op", self.host_gaps, False), *self.device]
+        lanes += [Lane("device: idle", self.device_gaps, False)] if self.device else []
+        rows = [
+            (i, event.name, (event.ts - self.start) / 1e6, (event.end - self.start) / 1e6)
+            for i, lane in enumerate(lanes)
+            for event in nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
+        ]
+        self.bars = pd.DataFrame(rows, columns=["lane", "name", "from", "to"]).round(4)
+        numbers, names = pd.factorize(self.bars["name"])
+        colours = self._colours()
+        as_colour = [name if name in colours else WORK for name in names]
+
+        data = csv_data(self.bars.assign(name=numbers))
+        bars = alt.Chart(data, width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
+            full=_item(names, "name"), short=_item(map(short_name, names), "name"),
+            colour=_item(as_colour, "name"), took="datum.to - datum.from",
+        ).encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))  # fmt: skip
+        x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, (self.end - self.start) / 1e6], nice=False))
+        palette = alt.Scale(domain=list(colours), range=list(colours.values()))
+        legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr="peek(split(datum.label, '.'))")
+        times = [alt.Tooltip(f"{field}:Q", title=f"{field} ms", format=".4f") for field in ("from", "took")]
+        drawn = bars.mark_bar(clip=True, height=LANE - 6).encode(
+            x, x2="to", color=alt.Color("colour:N", scale=palette, legend=legend),
+            tooltip=[alt.Tooltip("full:N", title="name"), *times],
+        )  # fmt: skip
+        spans = [i for i, lane in enumerate(lanes) if lane.named]
+        named = bars.transform_filter(alt.FieldOneOfPredicate("lane", spans)).mark_text(
+            x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM), opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1")
+        )
+        return drawn.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
+
+    def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
+        """A bar for each name that gaps have, as long as all of them together."""
+        import altair as alt
+        import pandas as pd
+
+        frame = pd.DataFrame([(gap.name, gap.dur) for gap in gaps], columns=["name", "dur"])
+        sums = frame.groupby("name")["dur"].agg(["count", "sum", "max"]).sort_values("sum", ascending=False)
+        whole, colours = self.end - self.start, self._colours()
+        rows = [
+            {
+                "name": short_name(name), "colour": colours.get(name, WORK_COLOUR), "share": total / whole,
+                "sum": f"{total / whole:.1%}: {total / 1e6:.3f} ms; gaps: {count:,}, longest {longest / 1e6:.3f} ms",
+            }
+            for name, count, total, longest in sums.head(MOST_GAP_ROWS).itertuples()
+        ]  # fmt: skip
+        x = alt.X("share:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
+        chart = alt.Chart(alt.Data(values=rows), width=BARS_WIDTH, height=GAP_ROW * len(rows))
+        chart = chart.encode(x, _rows("name:N"), tooltip=["name:N", "sum:N"])
+        inside = "datum.share > 0.5"  # of the bar, where there is no room behind it
+        texts = chart.mark_text(align=alt.expr(f"{inside} ? 'right' : 'left'"), dx=alt.expr(f"{inside} ? -4 : 4"))
+        return chart.mark_bar(opacity=0.7).encode(color=alt.Color("colour:N", scale=None)) + texts.encode(text="sum:N")
+
+    def _colours(self) -> dict[str, str]:
+        names = dict.fromkeys(e.name for lane in self.host + self.device if lane.named for e in lane.slices)
+        others = cycle(OTHER_COLOURS)
+        spans = {name: SPAN_COLOURS.get(name) or next(others) for name in names}
+        return spans | {WORK: WORK_COLOUR, BETWEEN: BETWEEN_COLOUR}
 
 
-def host_lanes(window: Sequence[Slice], prefix: str) -> list[Lane]:
-    """Per thread with spans: a lane for each depth of spans, and one for the outermost aten ops."""
-    spans = [e for e in window if e.cat == HOST_SPAN and e.name.startswith(prefix)]
-    threads = list(dict.fromkeys((e.pid, e.tid) for e in spans))
-    lanes = []
-    for number, thread in enumerate(threads, start=1):
-        host = "host" if len(threads) == 1 else f"host {number}"
-        nested = nesting(e for e in spans if (e.pid, e.tid) == thread)
-        for depth in range(1 + max(depth for _, depth in nested)):
-            label = "spans" if depth else "steps"
-            lanes.append(Lane(f"{host}: {label}", [e for e, d in nested if d == depth], named=True))
-        ops = nesting(e for e in window if e.cat == "cpu_op" and (e.pid, e.tid) == thread)
-        lanes.append(Lane(f"{host}: ops", [e for e, depth in ops if depth == 0], named=False))
-    return lanes
+def _item(texts: Iterable[str], field: str) -> str:
+    """In Vega's language: the text that a datum's field is the number of."""
+    return f"{json.dumps(list(texts))}[datum.{field}]"
 
 
-def device_lanes(window: Sequence[Slice], prefix: str) -> list[Lane]:
-    """Per stream with work: its spans, then its kernels and copies."""
-    work = [e for e in window if e.cat in DEVICE_WORK]
-    streams = sorted({(e.pid, e.tid) for e in work}, key=str)
-    lanes = []
-    for stream in streams:
-        device = "device" if len(streams) == 1 else f"device {stream[0]}, stream {stream[1]}"
-        on_stream = [e for e in window if (e.pid, e.tid) == stream]
-        spans = [e for e in on_stream if e.cat == DEVICE_SPAN and e.name.startswith(prefix)]
-        if spans:
-            lanes.append(Lane(f"{device}: spans", spans, named=True))
-        lanes.append(Lane(f"{device}: kernels", [e for e in on_stream if e.cat in DEVICE_WORK], named=False))
-    return lanes
+def _rows(field: str, **axis: Any) -> altair.Y:
+    """Rows with their names on the left, which take the same room in every panel."""
+    import altair as alt
 
-
-def _draw_lanes(axes: Axes, lanes: Sequence[Lane], start: int, end: int) -> None:
-    colours = _colours_by_name(lanes)
-    for row, lane in enumerate(lanes):
-        bars = [((e.ts - start) / 1e6, e.dur / 1e6) for e in lane.slices]
-        faces = [colours[e.name] if lane.named else WORK_COLOUR for e in lane.slices]
-        axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=faces, linewidth=0)
-        for (left, width), event in zip(bars, lane.slices, strict=True):
-            if lane.named and width * 1e6 >= len(short_name(event.name)) * LETTER_WIDTH * (end - start):
-                axes.text(
-                    left + width / 2, row, short_name(event.name), ha="center", va="center", fontsize=8,
-                    color=_text_colour(colours[event.name]), clip_on=True,
-                )  # fmt: skip
-    last = max([end, *(e.end for lane in lanes for e in lane.slices)])
-    axes.set_xlim(0, (last - start) / 1e6)
-    axes.set_ylim(len(lanes) - 0.5, -0.5)
-    axes.set_yticks(range(len(lanes)), [lane.label for lane in lanes], fontsize=8)
-    axes.set_xlabel("ms since the step began; white is a gap", fontsize=8)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    handles = [axes.barh(0, 0, color=colour, label=short_name(name)) for name, colour in colours.items()]
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, fontsize=8, frameon=False)
-
-
-def _colours_by_name(lanes: Sequence[Lane]) -> dict[str, str]:
-    names = dict.fromkeys(e.name for lane in lanes if lane.named for e in lane.slices)
-    others = [name for name in names if name not in SPAN_COLOURS]
-    cycle = {name: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, name in enumerate(others)}
-    return {name: SPAN_COLOURS.get(name) or cycle[name] for name in names}
-
-
-def _text_colour(background: str) -> str:
-    red, green, blue = to_rgb(background)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.38 else "white"
-
-
-def short_name(name: str) -> str:
-    """The span's last part: roseinfer.kv.append_token -> append_token."""
-    return name.rsplit(".", 1)[-1]
-
-
-def _describe(lanes: Sequence[Lane]) -> str:
-    """Exact facts only: labels, and which spans, in order."""
-    parts = []
-    for lane in lanes:
-        names = ", ".join(dict.fromkeys(short_name(e.name) for e in lane.slices)) if lane.named else "bars"
-        parts.append(f"{lane.label} ({names})")
-    return f"Lanes: {'; '.join(parts)}." if parts else ""
+    axis |= {"minExtent": LABELS, "maxExtent": LABELS, "domain": False, "ticks": False}
+    return alt.Y(field, title=None, sort=None, axis=alt.Axis(**axis))

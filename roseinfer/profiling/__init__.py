@@ -1,7 +1,7 @@
 """Measuring: spans in the code, traces of a few steps, exact counts, and the floor that no step can beat.
 
 - span(name): label a part of a step
-- capture(step) -> Trace: profile a few steps; tables, SQL and a timeline over them
+- capture(step) -> Trace: profile a few steps; tables and SQL over them
 - count_ops(step), bytes_copied(step): exact facts of one step
 - measure_machine(), decode_floor(...): what this machine could do at best
 """

@@ -1,4 +1,4 @@
-"""Trace: SQL, tables and a timeline over one torch.profiler trace, ours or anyone's."""
+"""Trace: SQL and tables over one torch.profiler trace, ours or anyone's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-    from roseinfer.display.timeline import Timeline
 
 METADATA_KEY = "roseinfer"  # where a captured trace keeps its metadata, at the top level of its JSON
 HOST_SPAN = "user_annotation"
@@ -168,7 +167,7 @@ class Trace:
         last row, (unlabelled), is what the steps' direct children leave uncovered. A device span runs from its
         first kernel to its last, so device rows neither nest nor add up. ValueError if there is no such span.
         """
-        self._require_spans(prefix)
+        self.require_spans(prefix)
         query = SPANS_SQL.format(prefix=_quoted(prefix))
         df = self.sql(query)
         df["n"] = df["n"].astype("Int64")
@@ -221,13 +220,6 @@ class Trace:
         """How often `op` ("aten::copy_", or any other event's name) starts; `span` as in op_counts."""
         return sum(event.name == op for event in self._within(span))
 
-    def timeline(self, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timeline:
-        """A matplotlib Figure of the first `steps` outermost spans: host lanes, and device lanes if any."""
-        from roseinfer.display.timeline import draw_timeline
-
-        self._require_spans(prefix)
-        return draw_timeline(self.slices, steps=steps, prefix=prefix, note=self.caption)
-
     @cached_property
     def caption(self) -> str:
         """Where the times come from, in a line."""
@@ -249,7 +241,8 @@ class Trace:
                 return event
         raise ValueError(f"no span {unknown_name(name, self._some_span_names(cat))}")
 
-    def _require_spans(self, prefix: str) -> None:
+    def require_spans(self, prefix: str) -> None:
+        """Raises ValueError if no host span's name starts with `prefix`."""
         names = self._some_span_names(HOST_SPAN)
         if not any(name.startswith(prefix) for name in names):
             raise ValueError(f"no span starts with prefix={prefix!r} in this trace; it has {names}")

@@ -233,7 +233,7 @@ def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(run, write, packed):
 # --- pictures ---
 
 
-@pytest.mark.parametrize("name, start", [("t.png", b"\x89PNG"), ("t.SVG", b"<?xml")])
+@pytest.mark.parametrize("name, start", [("t.png", b"\x89PNG"), ("t.SVG", b"<svg")])
 def test_a_timeline_is_written(run, gpu, tmp_path, name, start):
     path = tmp_path / name
     assert run(gpu, "--timeline", path) == (0, [], f"written: {path}\n")

@@ -1,4 +1,4 @@
-"""Trace: the post's SQL verbatim, the tables, files, and the timeline, on live and on synthetic traces."""
+"""Trace: the post's SQL verbatim, the tables and files, on live and on synthetic traces."""
 
 import gzip
 import json
@@ -361,47 +361,3 @@ def test_a_gzip_that_ends_early_gives_the_events_that_it_holds(tmp_path):
 def test_nothing_is_read_from_what_never_was_a_trace(tmp_path, content):
     (tmp_path / "t.json").write_bytes(content)
     assert read_whole_events(tmp_path / "t.json") is None
-
-
-# --- timeline ---
-
-
-def lane_names(figure):
-    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
-
-
-def test_timeline_on_a_cpu_names_spans_and_says_there_is_no_device(live):
-    figure = live.timeline()
-    assert lane_names(figure) == ["host: steps", "host: spans", "host: ops"]
-    assert "no device" in figure.axes[0].get_title(loc="left")
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert legend == ["total", "build_batched_past", "forward", "append_token"]
-    assert "build_batched_past, forward, append_token" in figure.alt_text
-    assert figure.alt_text.endswith("No device lane in this trace.")
-
-
-def test_timeline_has_device_lanes_for_a_gpu_trace(two_steps_on_a_gpu):
-    figure = two_steps_on_a_gpu.timeline(steps=2)
-    assert lane_names(figure)[-2:] == ["device: spans", "device: kernels"]
-    assert figure.axes[0].get_title(loc="left") == "2 steps"
-    assert figure.axes[0].get_xlim() == pytest.approx((0, 0.3))
-
-
-def test_timeline_leaves_gaps_where_no_span_is(two_steps_on_a_gpu):
-    phases = two_steps_on_a_gpu.timeline().axes[0].collections[1]
-    extents = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in phases.get_paths()]
-    assert extents == [pytest.approx((0.01, 0.04)), pytest.approx((0.04, 0.09))]  # of 0..0.1
-
-
-def test_timeline_shows_a_picture_and_a_contract_free_of_times(live, two_steps_on_a_gpu):
-    bundle, metadata = live.timeline()._repr_mimebundle_()
-    assert bundle["image/png"].startswith(b"\x89PNG")
-    assert bundle["text/plain"] == live.timeline()._repr_mimebundle_()[0]["text/plain"]
-    assert metadata["image/png"]["alt"] == live.timeline().alt_text
-    assert "device" not in two_steps_on_a_gpu.timeline()._repr_mimebundle_()[0]["text/plain"]
-
-
-@pytest.mark.parametrize("steps", [0, 4, 1.0, True])
-def test_timeline_refuses_steps_that_are_not_there(live, steps):
-    with pytest.raises(ValueError, match="steps must be an integer from 1 to 3"):
-        live.timeline(steps=steps)

@@ -14,13 +14,15 @@ from nbclient import NotebookClient
 
 from roseinfer import teach
 from roseinfer.bench import ContenderFailed
+from roseinfer.display.chart import VEGA_LITE
 from roseinfer.models import GPT2, load_model
 from roseinfer.profiling import Machine, decode_floor, span
 from roseinfer.profiling.spans import listening
 from roseinfer.reference import reference_generate
 from roseinfer.teach.views import live_run
 from roseinfer.teach.views.dashboard import ALREADY, NOTHING_TO_PIN, Dashboard, dashboard
-from roseinfer.teach.views.dashboard_panel import IDLE, render
+from roseinfer.teach.views.dashboard_chart import TEXT, RunChart
+from roseinfer.teach.views.dashboard_panel import IDLE, render, rows_of
 from roseinfer.teach.views.live_batch import RECENT, Lane, Step, phase_seconds, step_spans
 from roseinfer.teach.views.live_run import REPORT_SECONDS, LiveRun, RunSettings
 from stages import BlockTableCache, NaiveCat, PreallocGather, SelectAppend
@@ -155,7 +157,8 @@ def test_in_a_notebook_other_cells_run_meanwhile_and_nothing_leaks_into_them():
     NotebookClient(notebook, timeout=LONG, kernel_name="python3", store_widget_state=False).execute()
     panel, start, other, stop = (cell.outputs for cell in notebook.cells)
     contract = "Dashboard(2 stages, model tiny, batch 2, prompt 16, 400 new tokens, float32)"
-    assert [output.data["text/plain"] for output in panel] == [contract]
+    assert [output.data["text/plain"] for output in panel] == [contract, TEXT]
+    assert panel[1].data[VEGA_LITE]["datasets"]["speeds"]
     assert start == []
     assert [output.text for output in other] == ["it decodes\n"]
     assert [output.text for output in stop] == ["True stopped 0\n"]
@@ -438,8 +441,26 @@ def test_the_baseline_is_compared_at_the_same_step():
     # stage: build, forward, append, my.span, unlabelled, step, tok/s, of the floor, baseline tok/s, against it
     assert shown_rows["▶ now"] == ["", "2.00", "", "0.40", "1.60", "4.00", "500", "6.0%", "250", "×2.00"]
     assert shown_rows["done"] == ["", "20.00", "", "4.00", "16.00", "40.00", "50", "1.1%", "25", "×2.00"]
-    assert shown_rows["baseline: before"] == ["", "4.00", "", "0.80", "3.20", "8.00", "250", "3.0%"]
+    assert shown_rows["baseline: before"] == ["", "4.00", "", "0.80", "3.20", "8.00", "250", "3.0%", "", ""]
     assert list(shown_rows)[:2] == ["stage", "baseline: before"]
+
+
+def test_the_chart_has_the_phases_of_each_stage_and_its_speed_from_step_to_step():
+    baseline, now = a_lane("before", [8.0] * 20), a_lane("now", [4.0] * 5)
+    chart = RunChart()
+    chart.show(rows_of(a_run(now), baseline), baseline)
+    data = chart.spec["datasets"]
+    assert [(row["stage"], row["phase"], row["ms"]) for row in data["phases"]] == [
+        (stage, phase, pytest.approx(ms))
+        for stage, step in (("baseline: before", 8.0), ("▶ now", 4.0))
+        for phase, ms in (("forward", step / 2), ("my.span", step / 10), ("unlabelled", step * 0.4))
+    ]
+    assert chart._palette["domain"][-1] == "my.span"
+    lines = {(row["stage"], row["baseline"]): row for row in data["speeds"]}
+    assert [(*line, row["step"], row["speed"]) for line, row in lines.items()] == [
+        ("baseline: before", True, 17, 250.0), ("▶ now", False, 5, 500.0),
+    ]  # fmt: skip
+    assert chart.png.startswith(b"\x89PNG")
 
 
 def test_a_shorter_baseline_is_compared_by_its_end():

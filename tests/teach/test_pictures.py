@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from roseinfer import teach
+from roseinfer.display.chart import PAGE_WIDTH
 from roseinfer.generate import begin
 from roseinfer.models import load_tokenizer
+from roseinfer.profiling import Machine
 from roseinfer.sequence import SamplingParams
 from stages import LADDER, NaiveCat, PreallocGather
 
@@ -50,6 +52,21 @@ def test_pictures_say_what_they_show(small):
     assert "4 rising to 6, 15 in all" in recompute and "then 1 a step, 6 in all" in recompute
     assert "cut out 6 times" in repr(teach.draw_append(6, 9))
     assert teach.draw_append(6, 9).png.startswith(b"\x89PNG")
+
+
+def test_charts_fit_the_page_and_say_what_they_show(small):
+    machine = Machine("a machine", "cpu", small.dtype, read_bytes_per_s=1e9, flops_per_s=1e10, samples={})
+    floors = teach.draw_floors({"small": small.config}, machine, [1, 2, 4], context_len=8)
+    rows = teach.draw_rows_built({"together": [4, 0, 4], "apart": [4, 2, 2]})
+    assert "for small, at batch sizes 1, 2, 4 and 8 tokens of context" in repr(floors)
+    assert "apart: 8 rows in 3 steps, 4 of them in the first; after it at most 2 in a step" in repr(rows)
+    points = floors.spec["data"]["values"]
+    assert [point["tok/s"] for point in points] == sorted(point["tok/s"] for point in points)
+    for chart in (floors, rows):
+        _, metadata = chart._repr_mimebundle_()
+        assert metadata["image/png"]["width"] <= PAGE_WIDTH and metadata["image/png"]["alt"] == repr(chart)
+    with pytest.raises(ValueError, match="runs must be of equal length"):
+        teach.draw_rows_built({"together": [1], "apart": [1, 2]})
 
 
 def test_the_map_reads_the_stages_own_words():

@@ -255,7 +255,7 @@ def test_the_plot_has_words(record):
     html = teach.predictions().to_html()
     assert "<b>3 of 5 within a factor of 2; furthest off: d, 4 away.</b>" in html
     (alt,) = re.findall('<img alt="(.*?)"', html)
-    assert alt.startswith("3 guesses against their measured numbers, both axes logarithmic. 3 of 5 within")
+    assert alt.startswith("3 guesses over their measured numbers, on a logarithmic axis. 3 of 5 within")
     (png,) = re.findall('base64,(.*?)"', html)
     assert base64.b64decode(png).startswith(b"\x89PNG")
     rows = [re.sub("<.*?>", "|", row) for row in re.findall("<tr><td .*?</tr>", html)]

@@ -7,6 +7,8 @@ import pytest
 from nbclient import NotebookClient
 
 from roseinfer.bench import ContenderFailed, LadderResult, RunProgress
+from roseinfer.display.chart import VEGA_LITE
+from roseinfer.display.speed_bars import SpeedBars
 from roseinfer.models import GPT2
 from roseinfer.teach.measure.race import Race, race
 from stages import NaiveCat, PreallocGather
@@ -38,8 +40,8 @@ def a_race(now: list[float]) -> Race:
     return Race(["one", "two"], clock=lambda: now[0])
 
 
-def bars(lanes: Race) -> list[str]:
-    return [lane.value for lane in lanes.children[1:]]
+def bars(lanes: Race) -> dict[str, float]:
+    return {row["name"]: row["speed"] for row in lanes.chart.spec["datasets"]["bars"]}
 
 
 def test_without_a_notebook_the_result_comes_alone(small: GPT2, capsys):
@@ -54,7 +56,9 @@ def test_in_a_notebook_the_plain_text_is_the_same_every_time():
     NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
     shown, returned = notebook.cells[0].outputs
     assert (shown.output_type, shown.data["text/plain"]) == ("display_data", "Race(s01_naive_cat, Mine)")
-    assert "application/vnd.jupyter.widget-view+json" in shown.data
+    bars = shown.data[VEGA_LITE]["datasets"]["bars"]
+    assert [bar["name"] for bar in bars] == ["s01_naive_cat", "Mine"] and all(bar["speed"] > 0 for bar in bars)
+    assert "image/png" in shown.data and "floor: " in shown.metadata["image/png"]["alt"]
     assert (returned.output_type, returned.data["text/plain"]) == ("execute_result", RESULT)
     assert "tok/s" in returned.data["text/html"]
 
@@ -63,18 +67,18 @@ def test_bars_show_the_speed_so_far():
     lanes = a_race([0.0])
     lanes.update(RunProgress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0, finished=True))
     lanes.update(RunProgress("repeat 1 of 2", "two", 0, tokens=400, seconds=1.0, finished=True))
-    one, two = bars(lanes)
-    assert "width: 25.0%" in one and "100 tok/s" in one
-    assert "width: 100.0%" in two and "400 tok/s" in two
+    assert bars(lanes) == {"one": 100, "two": 400}
     lanes.update(RunProgress("repeat 2 of 2", "one", 1, tokens=300, seconds=1.0, finished=True))
-    assert lanes.speeds == {"one": 200, "two": 400}
+    assert lanes.speeds == bars(lanes) == {"one": 200, "two": 400}
+    ranges = {row["name"]: (row["low"], row["high"]) for row in lanes.chart.spec["datasets"]["bars"]}
+    assert ranges == {"one": (100, 300), "two": (400, 400)}
 
 
 def test_warm_up_runs_move_no_bar():
     lanes = a_race([0.0])
     lanes.update(RunProgress("warm-up", "one", -1, tokens=100, seconds=1.0, finished=True))
     assert lanes.speeds == {"one": 0, "two": 0}
-    assert "warm-up: one" in lanes.children[0].value
+    assert lanes.chart.spec["title"] == "warm-up: one"
 
 
 def test_bars_are_redrawn_a_few_times_a_second_at_most():
@@ -82,16 +86,25 @@ def test_bars_are_redrawn_a_few_times_a_second_at_most():
     lanes = a_race(now)
     running = RunProgress("repeat 1 of 2", "one", 0, tokens=100, seconds=1.0)
     lanes.update(running)
-    assert "100 tok/s" not in bars(lanes)[0]
+    assert bars(lanes) == {"one": 0, "two": 0}
     now[0] = 0.5
     lanes.update(running)
-    assert "100 tok/s" in bars(lanes)[0]
+    assert bars(lanes) == {"one": 100, "two": 0}
 
 
-def test_names_are_text_and_the_repr_is_stable():
+def test_the_repr_is_stable_and_an_error_is_told():
     lanes = Race(["<b>mine</b>", "two"])
-    assert "&lt;b&gt;mine" in bars(lanes)[0]
-    assert repr(lanes) == "Race(<b>mine</b>, two)"
+    assert repr(lanes) == "Race(<b>mine</b>, two)" == lanes._repr_mimebundle_()["text/plain"]
+    lanes.stop(KeyboardInterrupt())
+    assert lanes.chart.spec["title"] == "stopped: KeyboardInterrupt"
+
+
+def test_a_floor_far_beyond_the_bars_stands_at_the_edge():
+    bars = SpeedBars(["one"], "text")
+    for floor, at, label in ((120.0, 120.0, "floor: 120 tok/s"), (5000.0, 150.0, "floor: 5,000 tok/s →")):
+        bars.show("title", {"one": (90.0, 80.0, 100.0)}, floor)
+        assert bars.spec["datasets"]["floor"] == [{"at": at, "label": label}]
+        assert bars.alt == f"title. tok/s: one 90 (80 to 100); {label}"
 
 
 def test_a_broken_class_is_named(small: GPT2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from roseinfer import teach
 from roseinfer.bench import LadderResult, ladder
 from roseinfer.profiling import decode_floor
+from roseinfer.teach.measure import roofline
 from stages import BlockTable, NaiveCat, PreallocGather
 
 SIZES = {"batch_size": 2, "prompt_len": 4, "max_new_tokens": 3, "repeats": 1}
-MARK = re.compile(r'left: ([\d.]+)px; top: ([\d.]+)px; width: 18px[^"]*" title="(\S+?):')
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +29,12 @@ def result(measured) -> LadderResult:
         moved = floor["weight_bytes"] + floor["kv_bytes"] + 2 * row["bytes_copied"] + row["bytes_filled"]
         rows.append(row | {"step_ms": 4e3 * moved / 1e9})
     return replace(measured, machine={"read_bytes_per_s": 1e9, "flops_per_s": 4e9}, floor=floor, rows=rows)
+
+
+def data_of(view, field: str) -> list[dict]:
+    """The chart's data that have this field."""
+    [rows] = [rows for rows in view.chart.spec["datasets"].values() if field in rows[0]]
+    return rows
 
 
 def cells(text: str) -> list[list[str]]:
@@ -50,53 +55,68 @@ def test_text_plain_is_bytes_flops_and_intensity(result, small):
 
 def test_times_are_in_the_live_view_only(result):
     view = teach.roofline(result)
-    page = view._repr_mimebundle_()["text/html"]
-    assert view._repr_mimebundle_()["text/plain"] == repr(view)
+    page = view.table.to_html()
     for word in ("step ms", "GB/s", "of the roof"):
         assert word not in repr(view) and word in page
     assert page.count(">25.0%<") == 3 and page.count(">100.0%<") == 1  # a quarter each; the floor is on the roof
-    assert "compute: 4 GFLOP/s" in page and "bandwidth, 1.0 GB/s" in page and "4.0 flops a byte" in page
+    assert "reads 1.0 GB/s, computes 4 GFLOP/s" in page and "4.0 flops a byte" in page
+    said = [row["says"] for row in data_of(view, "says")]
+    assert said == ["", "memory: 1.0 GB/s", "compute: 4 GFLOP/s"]
+
+
+def test_a_chart_is_shown_and_a_table_below_it(result, monkeypatch):
+    shown = []
+    monkeypatch.setattr(roofline, "display", lambda *parts: shown.extend(parts))
+    view = teach.roofline(result)
+    view._ipython_display_()
+    assert shown == [view.chart, view.table] and repr(view) == repr(view.table)
+    names = "F: floor, 1: s01_naive_cat, 2: s02_prealloc_gather, 3: s05_block_table"
+    assert repr(view.chart) == f"Roofline of one decode step: {result.title}: {names}"
+    assert view.chart.png.startswith(b"\x89PNG")
 
 
 def test_the_roof_is_bandwidth_first_and_then_compute(result):
-    view = teach.roofline(result)
-    assert (view.roof(0.5), view.roof(4), view.roof(100)) == (0.5e9, 4e9, 4e9)
-    floor = view.points[0]
-    assert floor.flops_per_s == pytest.approx(view.roof(floor.intensity))
+    frame = teach.roofline(result).table.df
+    assert (frame["flops per byte"] < 4).all() and set(frame["the roof here"]) == {"bandwidth"}
+    assert frame["GB/s"].tolist() == pytest.approx([1.0, 0.25, 0.25, 0.25])
+    frame = teach.roofline(replace(result, machine=result.machine | {"flops_per_s": 1e8})).table.df
+    assert set(frame["the roof here"]) == {"compute"}
+    assert frame["of the roof"].tolist() == pytest.approx((frame["GFLOP/s"] / 0.1).tolist())
 
 
 def test_marks_lie_where_their_numbers_say(result):
-    page = teach.roofline(result).to_html()
-    marks = {name: (float(x), float(y)) for x, y, name in MARK.findall(page)}
-    assert set(marks) == {"floor", "s01_naive_cat", "s02_prealloc_gather", "s05_block_table"}
-    assert all(0 <= x <= 640 and 0 <= y <= 300 for x, y in marks.values())
-    assert marks["s01_naive_cat"][0] < marks["s02_prealloc_gather"][0] < marks["floor"][0]  # more flops a byte
-    # All stages are at a quarter of the slope: the same distance under it, along a line parallel to it.
-    (x1, y1), (x2, y2) = marks["s01_naive_cat"], marks["s02_prealloc_gather"]
-    (x0, y0), (x3, y3) = marks["floor"], marks["s05_block_table"]
-    slope = (y2 - y1) / (x2 - x1)
-    assert (y3 - y1) / (x3 - x1) == pytest.approx(slope, abs=0.05)
-    assert y0 < y1 + slope * (x0 - x1) - 10
-    for sign, name in zip("F123", marks, strict=True):
-        assert re.search(rf'title="{name}:[^"]*">{sign}</div>', page) and f">{sign}</span> {name}" in page
+    view = teach.roofline(result)
+    marks = data_of(view, "sign")
+    assert [mark["sign"] for mark in marks] == list("F123")
+    for mark, row in zip(marks, view.table.df.to_dict("records"), strict=True):
+        assert {name: mark[name] for name in row} == pytest.approx(row)
 
 
-def test_a_point_above_the_roof_is_still_in_the_picture(result):
+@pytest.mark.parametrize("faster", [1, 40])
+def test_every_point_is_in_the_picture_one_above_the_roof_too(result, faster):
     """A small model's copies may come from a cache, faster than memory was measured."""
-    rows = [row | {"step_ms": row["step_ms"] / 40} for row in result.rows]
-    page = teach.roofline(replace(result, rows=rows)).to_html()
-    marks = [(float(x), float(y)) for x, y, _ in MARK.findall(page)]
-    assert len(marks) == 4 and all(0 <= x <= 640 and 0 <= y <= 300 for x, y in marks)
-    boxes = re.findall(r"top: ([\d.-]+)px; width: ([\d.-]+)px; height: ([\d.-]+)px; background", page)
-    assert len(boxes) == 3
-    assert all(float(w) >= 0 and float(h) >= 0 and float(top) + float(h) <= 300.1 for top, w, h in boxes)
+    rows = [row | {"step_ms": row["step_ms"] / faster} for row in result.rows]
+    view = teach.roofline(replace(result, rows=rows))
+    encoding = view.chart.spec["layer"][0]["encoding"]
+    for axis, field in (("x", "flops per byte"), ("y", "GFLOP/s")):
+        low, high = encoding[axis]["scale"]["domain"]
+        assert all(low < row[field] < high for row in data_of(view, "sign"))
+        assert all(low <= row[field] <= high for row in data_of(view, "says"))
+
+
+def test_points_too_near_to_be_told_apart_share_a_label(result):
+    first, second, third = (row["step_ms"] for row in result.rows)
+    rows = [row | {"step_ms": ms} for row, ms in zip(result.rows, (first, 5 * second, third), strict=True)]
+    rows[1] |= {key: rows[0][key] for key in ("bytes_copied", "bytes_filled")} | {"step_ms": 1.01 * first}
+    labels = [mark["below"] for mark in data_of(teach.roofline(replace(result, rows=rows)), "below")]
+    assert labels[:3] == ["F", "", "1, 2"]
 
 
 def test_who_was_not_counted_has_no_point_and_is_named(result):
     hf = {key: result.rows[0][key] for key in ("stage", "step_ms")} | {"stage": "HF generate"}
     view = teach.roofline(replace(result, rows=[*result.rows, hf]))
     assert repr(view) == repr(teach.roofline(result))
-    assert "without a point: HF generate" in view.to_html()
+    assert "without a point: HF generate" in view.table.note
     with pytest.raises(ValueError, match="counted, got .'HF generate'"):
         teach.roofline(replace(result, rows=[hf]))
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import math
 from dataclasses import dataclass
 
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.figure import PALETTE, figure_alt
+from roseinfer.display.chart import PAGE_WIDTH, Chart
+from roseinfer.display.figure import PALETTE
 from roseinfer.display.view import View, card
 
 from . import entries as journal
 from .predict import factor_between, shown_number
 
+LABEL_WIDTH = 360  # pixels
 NEAR = 2  # a guess within this factor knows what is going on
 
 
@@ -44,7 +45,7 @@ class Predictions(View):
     waiting: int
 
     def __repr__(self) -> str:
-        return "predictions of the course: each guess against its measured number, on logarithmic axes"
+        return "predictions of the course: each guess over its measured number, on a logarithmic axis"
 
     def in_words(self) -> str:
         if not self.guesses:
@@ -77,24 +78,29 @@ def predictions() -> Predictions:
 
 
 def _picture(guesses: list[Guess], words: str) -> str:
-    """An <img> with the guesses as numbered points. Empty when logarithmic axes have room for none."""
-    points = [(i, g) for i, g in enumerate(guesses, 1) if g.guess > 0 and g.measured > 0]
-    if not points:
+    """An <img> with a row a guess. Empty when a logarithmic axis has room for none."""
+    rows = [
+        {"guess": f"{i}. {g.label}", "ratio": g.guess / g.measured, "times": g.factor}
+        for i, g in enumerate(guesses, 1)
+        if g.guess > 0 and g.measured > 0
+    ]
+    if not rows:
         return ""
-    import matplotlib.pyplot as plt
+    import altair as alt
 
-    fig, ax = plt.subplots(figsize=(4.5, 4.5))
-    ends = [n for _, g in points for n in (g.guess, g.measured)]
-    line = min(ends) / 3, max(ends) * 3
-    ax.plot(line, line, "--", color="#808080", label="a right guess")
-    ax.fill_between(line, [n / NEAR for n in line], [n * NEAR for n in line], color=PALETTE[4], alpha=0.2, lw=0,
-                    label=f"within a factor of {NEAR}")  # fmt: skip
-    ax.plot([g.measured for _, g in points], [g.guess for _, g in points], "o", color=PALETTE[0])
-    for i, g in points:
-        ax.annotate(str(i), (g.measured, g.guess), textcoords="offset points", xytext=(5, 4))
-    ax.set(xscale="log", yscale="log", xlim=line, ylim=line, aspect="equal", xlabel="measured", ylabel="your guess")
-    ax.grid(axis="both")
-    ax.legend(loc="upper left")
-    alt = f"{len(points)} guesses against their measured numbers, both axes logarithmic. {words}"
-    png = base64.b64encode(figure_alt(fig, alt).png).decode()
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{png}">'
+    widest = max(10, *(2 * row["times"] for row in rows))
+    x = alt.X(
+        "ratio:Q", title="your guess / measured; shaded: within a factor of 2",
+        scale=alt.Scale(type="log", domain=[1 / widest, widest], nice=False),
+    )  # fmt: skip
+    y = alt.Y("guess:N", title=None, sort=None, axis=alt.Axis(labelLimit=LABEL_WIDTH, grid=True))
+    near = alt.Chart(alt.Data(values=[{"from": 1 / NEAR, "to": NEAR}]), width=PAGE_WIDTH - LABEL_WIDTH - 40)
+    near = near.properties(height=22 * len(rows))
+    right = alt.Chart(alt.Data(values=[{"ratio": 1}]))
+    points = alt.Chart(alt.Data(values=rows)).mark_point(filled=True, size=110, opacity=1)
+    chart = alt.layer(
+        near.mark_rect(color=PALETTE[4], opacity=0.25).encode(alt.X("from:Q"), alt.X2("to")),
+        right.mark_rule(strokeDash=[6, 4]).encode(x),
+        points.encode(x, y),
+    )
+    return Chart(chart, f"{len(rows)} guesses over their measured numbers, on a logarithmic axis. {words}").to_html()

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence as List
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
-
-import ipywidgets
-from IPython import get_ipython
-from IPython.display import display
+from typing import TYPE_CHECKING, Any
 
 from roseinfer.bench import LadderResult, RunProgress, ladder
 from roseinfer.bench.contenders import HF_NAME
 from roseinfer.bench.ladder import check_stages
-from roseinfer.display.table import BAR_COLOUR, MUTED
+from roseinfer.display.chart import VEGA_LITE, show_live
+from roseinfer.display.speed_bars import SpeedBars
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
     from roseinfer.models import Model
     from roseinfer.profiling.clock import Clock
     from roseinfer.stage import Stage
@@ -42,8 +40,6 @@ def race(
     """
     check_stages(stages)
     lanes = Race([stage.name for stage in stages] + ([HF_NAME] if with_hf else []))
-    if get_ipython() is not None:
-        display(lanes)
     try:
         result = ladder(
             stages, model, batch_size=batch_size, prompt_len=prompt_len, max_new_tokens=max_new_tokens,
@@ -52,25 +48,29 @@ def race(
     except BaseException as error:
         lanes.stop(error)
         raise
-    lanes.finish()
+    lanes.finish(result)
     return result
 
 
-class Race(ipywidgets.VBox):
-    """A lane a contender: its decode speed so far, as a bar against the fastest one's. Warm-up runs do not count."""
+class Race:
+    """A bar a contender: its decode speed so far, the median of its finished runs. Warm-up runs do not count."""
 
     def __init__(self, names: List[str], clock: Clock = perf_counter) -> None:
         self._speeds: dict[str, list[float]] = {name: [] for name in names}  # of each finished run
         self._running: dict[str, float] = {}  # of the run that is under way
         self._clock = clock
         self._drawn_at = float("-inf")
-        self._status = ipywidgets.HTML()
-        self._lanes = {name: ipywidgets.HTML() for name in names}
-        super().__init__([self._status, *self._lanes.values()])
+        self._shown: DisplayHandle | None = None
+        self.chart = SpeedBars(names, repr(self))
         self._draw("measuring this machine")
+        self._shown = show_live(self)
 
     def __repr__(self) -> str:
-        return f"Race({', '.join(self._lanes)})"
+        return f"Race({', '.join(self._speeds)})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """Without the picture, which takes longer to draw than some steps to run."""
+        return {"text/plain": repr(self), VEGA_LITE: self.chart.spec}
 
     @property
     def speeds(self) -> dict[str, float]:
@@ -87,27 +87,22 @@ class Race(ipywidgets.VBox):
         if progress.finished or self._clock() - self._drawn_at >= REDRAW_SECONDS:
             self._draw(f"{progress.phase}: {progress.name}")
 
-    def finish(self) -> None:
-        self._draw("finished")
+    def finish(self, result: LadderResult) -> None:
+        """The result's own numbers take the place of the live ones."""
+        floor = result.floor["batch_size"] / result.floor["seconds"]
+        rows = {
+            row["stage"]: tuple(row[f"tokens_per_second{end}"] for end in ("", "_min", "_max")) for row in result.rows
+        }
+        self.chart.show(result.title, rows, floor)
+        if self._shown is not None:
+            self._shown.update(self.chart)
 
     def stop(self, error: BaseException) -> None:
         self._draw(f"stopped: {error}" if str(error) else f"stopped: {type(error).__name__}")
 
     def _draw(self, status: str) -> None:
         self._drawn_at = self._clock()
-        speeds = self.speeds
-        fastest = max(speeds.values(), default=0.0) or 1.0
-        self._status.value = f'<span style="{MUTED}">{html.escape(status)}</span>'
-        for name, lane in self._lanes.items():
-            lane.value = _lane_html(name, speeds[name], speeds[name] / fastest)
-
-
-def _lane_html(name: str, speed: float, share: float) -> str:
-    number = f"{speed:,.0f} tok/s" if speed else ""
-    return (
-        '<div style="display: flex; align-items: center; gap: 0.8em; line-height: 1.6">'
-        f'<code style="width: 18em; text-align: right">{html.escape(name)}</code>'
-        f'<span style="width: 24em"><span style="display: block; height: 0.9em; width: {share:.1%}; '
-        f'background: {BAR_COLOUR}"></span></span>'
-        f'<span style="font-variant-numeric: tabular-nums">{number}</span></div>'
-    )
+        ends = {name: (min(done), max(done)) for name, done in self._speeds.items() if done}
+        self.chart.show(status, {name: (now, *ends.get(name, (now, now))) for name, now in self.speeds.items()})
+        if self._shown is not None:
+            self._shown.update(self)

@@ -11,21 +11,27 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import ipywidgets
+from IPython.display import display
 
+from roseinfer.display.chart import show_live
 from roseinfer.display.table import MUTED
 from roseinfer.models.shapes import RANDOM_SHAPES
 from roseinfer.stage import Stage
 
-from .dashboard_panel import IDLE, render
+from .dashboard_chart import RunChart
+from .dashboard_panel import IDLE, render, rows_of
 from .live_run import DTYPE_NAMES, LiveRun, RunSettings
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
     from roseinfer.profiling.clock import Clock
 
     from .live_batch import Lane
 
 MODELS = ("tiny", *(f"random:{name}" for name in RANDOM_SHAPES))
 ALREADY = "This panel is decoding already: press Stop first."
+CHART_SECONDS = 0.5  # between two charts, each of which is a message of some 50 kB
 NOTHING_TO_PIN = "There is nothing to pin yet: press Start first."
 
 
@@ -61,6 +67,8 @@ class Dashboard(ipywidgets.VBox):
         self._guard = threading.Lock()  # handlers and the run's thread both draw
         self.run: LiveRun | None = None
         self.baseline: Lane | None = None
+        self._chart, self._charted_at = RunChart(), float("-inf")
+        self._shown: DisplayHandle | None = None
         self._message = ipywidgets.HTML()
         self._live = ipywidgets.HTML(IDLE)
         super().__init__([self._controls(), self._message, self._live])
@@ -69,6 +77,11 @@ class Dashboard(ipywidgets.VBox):
         stages = self._settings.stages
         named = stages[0].name if len(stages) == 1 else f"{len(stages)} stages"
         return f"Dashboard({named}, {self._settings})"
+
+    def _ipython_display_(self) -> None:
+        """The chart is an output of its own: JupyterLab draws it anew in its place, which a widget could not do."""
+        display(self._repr_mimebundle_(), raw=True)
+        self._shown = show_live(self._chart)
 
     def start(self) -> None:
         """Decode what is chosen now. Refused, in the panel, while this panel's run is under way."""
@@ -100,6 +113,7 @@ class Dashboard(ipywidgets.VBox):
                 return
             self.baseline = self.run.current
             self._live.value = render(self.run, self.baseline)
+            self._draw_chart(self.run)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the run is over, then True; False after timeout seconds. An interrupt stops the run."""
@@ -128,10 +142,19 @@ class Dashboard(ipywidgets.VBox):
         with self._guard:
             if run is not self.run:
                 return  # its panel has started another one
+            if not run.running or self._clock() - self._charted_at >= CHART_SECONDS:
+                self._draw_chart(run)
             self._live.value = render(run, self.baseline)
             self._start.disabled, self._stop.disabled = run.running, not run.running
             if not run.running:
                 self._message.value = _failure(run.error) if run.error else ""
+
+    def _draw_chart(self, run: LiveRun) -> None:
+        rows = rows_of(run, self.baseline)
+        if rows and self._shown is not None:
+            self._chart.show(rows, self.baseline)
+            self._shown.update(self._chart)
+        self._charted_at = self._clock()
 
     def _say(self, text: str) -> None:
         self._message.value = f"<div>{html.escape(text)}</div>" if text else ""

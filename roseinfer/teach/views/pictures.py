@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from roseinfer.display.figure import PALETTE, Picture, figure_alt
+from roseinfer.display.chart import Chart
+from roseinfer.display.figure import INK, PALETTE, Picture, figure_alt
 from roseinfer.models import ModelConfig
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.sequence import Sequence
@@ -35,19 +36,26 @@ def draw_recompute(prompt_len: int, new_tokens: int) -> Picture:
     )
 
 
-def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: List[int], context_len: int) -> Picture:
+def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: List[int], context_len: int) -> Chart:
     """Tokens a second that one decode step could reach here at most, against the batch size, for each shape."""
-    fig, ax = plt.subplots(figsize=(7, 3), layout="constrained")
-    for i, (name, config) in enumerate(shapes.items()):
-        floors = [decode_floor(config, [context_len] * b, machine.dtype, machine) for b in batch_sizes]
-        speeds = [f.batch_size / f.seconds for f in floors if f.seconds]
-        ax.loglog(batch_sizes, speeds, color=PALETTE[i], marker="o", markersize=4, label=name)
-        ax.annotate(name, (batch_sizes[-1], speeds[-1]), xytext=(6, 0), textcoords="offset points", va="center")
-    ax.set(xlabel="batch size", ylabel="tokens/s at most", xticks=batch_sizes, xticklabels=batch_sizes)
-    ax.margins(x=0.2)
-    ax.minorticks_off()
-    return figure_alt(
-        fig,
+    import altair as alt
+
+    rows = [
+        {"shape": name, "batch size": b, "tok/s": b / floor.seconds, "bound by": floor.bound}
+        for name, config in shapes.items()
+        for b in batch_sizes
+        if (floor := decode_floor(config, [context_len] * b, machine.dtype, machine)).seconds
+    ]
+    chart = alt.Chart(alt.Data(values=rows), width=560, height=240).encode(
+        alt.X("batch size:Q", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=batch_sizes)),
+        alt.Y("tok/s:Q", title="tokens/s at most", scale=alt.Scale(type="log"), axis=alt.Axis(format=",")),
+        color=alt.Color("shape:N", sort=None, legend=None),
+        tooltip=["shape:N", "batch size:Q", alt.Tooltip("tok/s:Q", format=",.0f"), "bound by:N"],
+    )
+    lines = chart.mark_line() + chart.mark_point(filled=True, size=50, opacity=1)
+    names = chart.transform_filter(f"datum['batch size'] == {max(batch_sizes)}")
+    return Chart(
+        lines + names.mark_text(align="left", dx=8).encode(text="shape:N", color=alt.value(INK)),
         f"The most tokens a second that decoding could reach on this machine, for {', '.join(shapes)}, at batch sizes "
         f"{', '.join(map(str, batch_sizes))} and {context_len} tokens of context. First it grows with the batch, "
         "because the weights are read once for all sequences; then arithmetic or the caches become the limit.",

@@ -1,19 +1,17 @@
-"""teach.timeline: its lanes, the gaps it names, and what its page holds."""
+"""teach.timeline: its lanes, the gaps it names, and what its chart holds."""
 
 from __future__ import annotations
 
 import json
-import re
-from html.parser import HTMLParser
 
 import pytest
 from trace_cases import APPEND, BUILD, FORWARD, STEP, event, toy_step, two_gpu_steps
 
 from roseinfer import teach
+from roseinfer.display.chart import PAGE_WIDTH, VEGA_LITE
 from roseinfer.display.gaps import find_gaps
+from roseinfer.display.timeline import MOST_BARS
 from roseinfer.profiling import Trace, capture
-
-WIDTH = re.compile(r"left: ([\d.]+)%; width: ([\d.]+)%")
 
 
 def trace_of(*events: dict) -> Trace:
@@ -28,29 +26,10 @@ def kernel(name: str, ts: float, dur: float) -> dict:
     return event(name, ts, dur, cat="kernel", pid=0, tid=7)
 
 
-def page(view) -> str:
-    return view._repr_mimebundle_()["text/html"]
-
-
-def data_of(view) -> dict:
-    """What the script is given."""
-    call = re.search(r'\)\("rose-zoom-\w+", (\{.*\})\)</script>', page(view), re.DOTALL)
-    return json.loads(call[1])
-
-
-class Tags(HTMLParser):
-    """Every tag is closed, in order, and none of them is one that JupyterLab drops with its text kept."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.titles = [], []
-
-    def handle_starttag(self, tag, attrs):
-        assert tag not in ("svg", "canvas", "iframe")
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+def drawn_by(view) -> list[list[tuple[str, float, float]]]:
+    """Of each lane (name, from, to) of its bars, in ms, in time order."""
+    lanes = view.bars.sort_values("from").groupby("lane")
+    return [list(lane[["name", "from", "to"]].itertuples(index=False, name=None)) for _, lane in lanes]
 
 
 HOST_ONLY = [event(STEP, 0, 100), event(BUILD, 0, 40), event(APPEND, 60, 40)]
@@ -63,7 +42,7 @@ Timeline of 2 steps
 host: steps   total
 host: spans   build_batched_past, forward, append_token
 host: ops     bars"""
-    assert repr(view) == view._repr_mimebundle_()["text/plain"] == plain
+    assert repr(view) == view._repr_mimebundle_()[0]["text/plain"] == plain
 
 
 def test_text_plain_is_the_same_with_a_device():
@@ -78,8 +57,8 @@ def test_the_hosts_time_outside_ops_is_summed_and_the_longest_gap_named():
     # 38..42 between the phases (4 us), 62..96 in append (34 us)
     assert view.says() == ["Python (the host in no op) 38% of the step, longest gap 0.034 ms inside append_token"]
     assert [(gap.dur, gap.during.name) for gap in view.host_gaps] == [(4000, STEP), (34000, APPEND)]
-    assert "append_token</td>" in page(view) and "34.0%" in page(view)
-    assert "none in this trace" in page(view)
+    assert "34.0%: 0.034 ms; gaps: 1, longest 0.034 ms" in json.dumps(view.spec)
+    assert "no device in this trace" in view.alt
 
 
 def test_ops_of_another_thread_do_not_fill_a_gap():
@@ -95,7 +74,7 @@ def test_the_devices_idle_time_is_named_after_the_innermost_op_or_span():
     )  # fmt: skip
     view = teach.timeline(trace)
     # idle: 0..5 before anything, 10..75 under the copy, 95..100 at the end of append
-    assert [(gap.start // 1000, gap.end // 1000, gap.during.name) for gap in view.device_gaps] == [
+    assert [(gap.ts // 1000, gap.end // 1000, gap.during.name) for gap in view.device_gaps] == [
         (0, 5, BUILD), (10, 75, "aten::copy_"), (95, 100, APPEND),
     ]  # fmt: skip
     assert view.says()[1] == "device idle 75% of the step, longest gap 0.065 ms under aten::copy_"
@@ -104,7 +83,7 @@ def test_the_devices_idle_time_is_named_after_the_innermost_op_or_span():
 def test_overlapping_streams_are_busy_once():
     other = event("memcpy", 10, 50, cat="gpu_memcpy", pid=0, tid=9)
     view = teach.timeline(trace_of(*HOST_ONLY, kernel("gemm", 0, 40), other))
-    assert [(gap.start, gap.end) for gap in view.device_gaps] == [(60_000, 100_000)]
+    assert [(gap.ts, gap.end) for gap in view.device_gaps] == [(60_000, 100_000)]
     assert [lane.label for lane in view.device] == ["device 0, stream 7: kernels", "device 0, stream 9: kernels"]
 
 
@@ -127,49 +106,41 @@ def test_a_step_without_a_gap_has_no_longest_one():
     assert view.says() == ["Python (the host in no op) 0% of the step"]
 
 
-def test_the_static_picture_is_there_without_the_script():
-    view = teach.timeline(Trace(two_gpu_steps()), steps=1)
-    static = page(view).partition("<script>")[0]
-    parser = Tags()
-    parser.feed(static + "</div>")  # the card's
-    assert parser.open == []
-    # build, forward and the nested attention of the one step, 100 us long, in per cent
-    spans = [(float(left), float(width)) for left, width in WIDTH.findall(static)]
-    assert {(10.0, 30.0), (40.0, 50.0), (45.0, 20.0)} <= set(spans)
-    assert all(left + width <= 100.01 for left, width in spans if left < 99)
-    for lane in ("host: steps", "host: spans", "host: ops", "device: spans", "device: kernels"):
-        assert f">{lane}</span>" in static
-    assert "device idle" in static and ">forward<" in static
+def test_every_lane_and_every_gap_is_drawn():
+    view = teach.timeline(Trace(two_gpu_steps()))
+    # build, forward and the nested attention of the one step, 100 us long
+    drawn = drawn_by(view)
+    assert drawn[1] == [(BUILD, 0.01, 0.04), (FORWARD, 0.04, 0.09)]
+    assert drawn[2] == [("roseinfer.model.attention", 0.045, 0.065)]
+    labels = ["host: steps", "host: spans", "host: spans", "host: ops", "host: no op"]
+    labels += ["device: spans", "device: kernels", "device: idle"]
+    assert view.spec["vconcat"][0]["layer"][0]["encoding"]["y"]["axis"]["labelExpr"].startswith(json.dumps(labels))
+    assert len(drawn) == len(labels)
+    gaps = [(gap.name, (gap.ts - view.start) / 1e6, (gap.end - view.start) / 1e6) for gap in view.host_gaps]
+    assert drawn[4] == gaps
 
 
-def test_ops_that_lie_close_are_one_bar_in_the_static_picture_and_all_in_the_data():
-    ops = [op("aten::copy_", ts, 0.9) for ts in range(100)]
-    view = teach.timeline(trace_of(event(STEP, 0, 1000), *ops))
-    static = page(view).partition("<script>")[0]
-    assert static.count("position: absolute") == 2  # the step, and one bar of ops
-    lanes = data_of(view)["lanes"]
-    assert [len(lane["bars"]) for lane in lanes] == [1, 100]
+def test_the_chart_is_a_picture_too_and_fits_the_page():
+    view = teach.timeline(Trace(two_gpu_steps()))
+    bundle, metadata = view._repr_mimebundle_()
+    assert bundle["image/png"].startswith(b"\x89PNG")
+    assert metadata["image/png"]["width"] <= PAGE_WIDTH
+    assert "device: kernels" in metadata["image/png"]["alt"] and "device idle" in metadata["image/png"]["alt"]
+    assert bundle[VEGA_LITE]["$schema"].endswith("v5.json")
 
 
-def test_the_scripts_data_are_exact_and_cannot_end_the_script():
-    evil = op('</script><b onload="x">', 20, 5)
-    view = teach.timeline(trace_of(*HOST_ONLY, evil))
-    assert page(view).count("</script>") == 1
-    data = data_of(view)
-    assert data["whole"] == 100_000 and data["names"][-1] == evil["name"]
-    assert data["lanes"][1] == {"named": True, "bars": [[0, 40_000, 1], [60_000, 40_000, 2]]}
-    assert len(data["paints"]) == len(data["names"])
+def test_of_too_many_ops_the_shortest_are_left_out_and_the_spec_stays_small():
+    ops = [op("aten::copy_", ts, 0.5 if ts % 2 else 0.9) for ts in range(2 * MOST_BARS)]
+    view = teach.timeline(trace_of(event(STEP, 0, 2 * MOST_BARS), *ops))
+    assert len(view.host[-1].slices) == 2 * MOST_BARS
+    bars = drawn_by(view)[1]
+    assert len(bars) == MOST_BARS and {round(end - start, 4) for _, start, end in bars} == {0.0009}
+    assert len(json.dumps(view.spec)) < 150_000
 
 
-def test_span_names_are_escaped():
-    view = teach.timeline(trace_of(event("roseinfer.<i>", 0, 100)))
-    assert "<i>" not in page(view).partition("<script>")[0]
-
-
-def test_the_same_trace_gives_the_same_page_and_two_traces_two_ids():
-    one, two = teach.timeline(Trace(two_gpu_steps())), teach.timeline(Trace(two_gpu_steps()), steps=2)
-    ids = [re.search(r"rose-zoom-\w+", page(view))[0] for view in (one, two)]
-    assert page(one) == page(teach.timeline(Trace(two_gpu_steps()))) and ids[0] != ids[1]
+def test_the_same_trace_gives_the_same_chart():
+    one, two = (teach.timeline(Trace(two_gpu_steps()), steps=2).spec for _ in range(2))
+    assert one == two
 
 
 def test_other_prefixes_and_bad_arguments():
@@ -181,5 +152,15 @@ def test_other_prefixes_and_bad_arguments():
             teach.timeline(trace, steps=steps)
     with pytest.raises(ValueError, match="prefix='vllm'"):
         teach.timeline(trace, prefix="vllm")
+    with pytest.raises(ValueError, match="no span .cat 'user_annotation'.: label a step"):
+        teach.timeline(trace_of(op("aten::add", 0, 1)))
     with pytest.raises(ValueError, match="trace must be a Trace"):
         teach.timeline(two_gpu_steps())
+
+
+@pytest.mark.parametrize("name, start", [("t.png", b"\x89PNG"), ("t.SVG", b"<svg"), ("t.pdf", b"%PDF")])
+def test_a_chart_is_written(tmp_path, name, start):
+    teach.timeline(Trace(two_gpu_steps())).save(tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+    with pytest.raises(ValueError, match=r"path must end in .png, .svg or .pdf, got '.*t.txt'"):
+        teach.timeline(Trace(two_gpu_steps())).save(tmp_path / "t.txt")

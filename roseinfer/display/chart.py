@@ -1,0 +1,116 @@
+"""Chart: an Altair chart with its text. Alive in JupyterLab (tooltips, zoom), a picture wherever nothing can run."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .figure import INK, PALETTE, PAPER
+from .view import View
+
+if TYPE_CHECKING:
+    import altair
+    import pandas as pd
+    from IPython.display import DisplayHandle
+
+# JupyterLab draws it by itself, in a notebook that has not been run, too.
+VEGA_LITE = "application/vnd.vegalite.v5+json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
+PAGE_WIDTH = 800  # pixels: with the chart's menu, as wide as JupyterLab's page is beside its side bar
+PNG_SCALE = 1.5
+GRID = "#DDDDDD"
+# The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
+CONFIG = {
+    "background": PAPER,
+    "font": "sans-serif",
+    "padding": 8,
+    "range": {"category": PALETTE},
+    "mark": {"color": PALETTE[0]},
+    "title": {"anchor": "start", "color": INK, "subtitleColor": INK, "fontSize": 13, "subtitleFontSize": 12},
+    "style": {"guide-label": {"fill": INK, "fontSize": 12}, "guide-title": {"fill": INK, "fontSize": 12}},
+    "axis": {"domainColor": INK, "tickColor": INK, "gridColor": GRID, "titleFontWeight": "normal", "labelLimit": 220},
+    "legend": {"labelLimit": 260},
+    "view": {"stroke": None},
+    "text": {"color": INK, "fontSize": 12},
+    "rule": {"color": INK},
+}
+
+
+class Chart(View):
+    """text: what it shows in exact facts, for nbval. alt: what the picture shows, times included; the text if empty."""
+
+    def __init__(self, chart: altair.TopLevelMixin, text: str, alt: str = "") -> None:
+        self.spec = chart.to_dict() | {"$schema": SCHEMA, "config": CONFIG}
+        self.text = text
+        self.alt = alt or text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @property
+    def png(self) -> bytes:
+        """With a palette of colours: a tenth of the bytes that vl-convert writes."""
+        from PIL import Image
+
+        drawn = Image.open(io.BytesIO(self._picture("png", scale=PNG_SCALE))).convert("RGB")
+        small = io.BytesIO()
+        drawn.quantize(256).save(small, format="png", optimize=True)
+        return small.getvalue()
+
+    def to_html(self) -> str:
+        """The picture alone, for the HTML of a larger view."""
+        png = self.png
+        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        return f'<img alt="{html.escape(self.alt)}" width="{_width(png)}" src="{source}">'
+
+    def save(self, path: str | Path) -> None:
+        """Write *.png, *.svg or *.pdf. Raises ValueError for another suffix."""
+        path = Path(path)
+        kind = path.suffix.lower().lstrip(".")
+        if kind not in ("png", "svg", "pdf"):
+            raise ValueError(f"path must end in .png, .svg or .pdf, got {str(path)!r}")
+        picture = self.png if kind == "png" else self._picture(kind)
+        path.write_bytes(picture if isinstance(picture, bytes) else picture.encode())
+
+    def _picture(self, kind: str, **options: Any) -> Any:
+        import altair
+        import vl_convert
+
+        version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
+        return getattr(vl_convert, f"vegalite_to_{kind}")(self.spec, vl_version=version, **options)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        png = self.png
+        bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": png}
+        return bundle, {"image/png": {"alt": self.alt, "width": _width(png)}}
+
+
+def show_live(view: Any) -> DisplayHandle | None:
+    """Show it so that it can be drawn anew in its place. None outside a notebook: it would print a line each time."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    return display(view, display_id=True) if hasattr(get_ipython(), "kernel") else None
+
+
+def csv_data(frame: pd.DataFrame) -> altair.Data:
+    """One line of a recorded notebook, where JSON would have one for each value."""
+    import altair as alt
+
+    parse = {str(name): "number" for name in frame.columns if frame[name].dtype.kind in "iuf"}
+    return alt.Data(values=frame.to_csv(index=False), format=alt.CsvDataFormat(type="csv", parse=parse))
+
+
+def zoom(*axes: str) -> altair.Parameter:
+    """Drag to move, Ctrl + wheel to zoom (the wheel alone scrolls the page), double click for all."""
+    import altair as alt
+
+    return alt.selection_interval(name="zoom", bind="scales", encodings=list(axes), zoom="wheel![event.ctrlKey]")
+
+
+def _width(png: bytes) -> int:
+    """In pixels of the page."""
+    return round(int.from_bytes(png[16:20], "big") / PNG_SCALE)

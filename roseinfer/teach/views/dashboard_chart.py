@@ -1,0 +1,66 @@
+"""The dashboard's chart: where a step's time goes, stage by stage, and how the speed goes from step to step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.display.chart import VEGA_LITE, Chart
+
+from .live_batch import UNLABELLED
+
+if TYPE_CHECKING:
+    from .live_batch import Lane
+
+TEXT = "chart of the run: ms a step by phase, and tok/s from step to step"
+COLOURS = {"build": "#E69F00", "forward": "#56B4E9", "append": "#009E73", UNLABELLED: "#BBBBBB"}  # as in a timeline
+OTHER_COLOURS = ("#CC79A7", "#D55E00", "#0072B2", "#F0E442")
+EVERY = 4  # steps between two points of a line
+
+
+class RunChart(Chart):
+    """Made once, since that takes longer than many a step; `show` puts the numbers of now into its spec."""
+
+    def __init__(self) -> None:
+        import altair as alt
+
+        def legend(columns: int) -> alt.Legend:
+            return alt.Legend(title=None, orient="bottom", columns=columns)
+
+        phases = alt.Chart(alt.NamedData("phases"), width=190, height=180).mark_bar()
+        phases = phases.encode(
+            alt.X("ms:Q", title="ms a step"),
+            alt.Y("stage:N", title=None, sort=None),
+            order="place:Q",
+            color=alt.Color("phase:N", sort=None, scale=alt.Scale(domain=list(COLOURS)), legend=legend(4)),
+            tooltip=["stage:N", "phase:N", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        speeds = alt.Chart(alt.NamedData("speeds"), width=240, height=180).mark_line()
+        dashes = alt.Scale(domain=[False, True], range=[[1, 0], [6, 4]])
+        speeds = speeds.encode(
+            alt.X("step:Q", title="decode step"),
+            alt.Y("speed:Q", title="tok/s", axis=alt.Axis(format=",.0f")),
+            color=alt.Color("stage:N", sort=None, legend=legend(2)),
+            strokeDash=alt.StrokeDash("baseline:N", scale=dashes, legend=None),
+            tooltip=["stage:N", "step:Q", alt.Tooltip("speed:Q", title="tok/s", format=",.0f")],
+        )
+        super().__init__(alt.hconcat(phases, speeds).resolve_scale(color="independent"), TEXT)
+        self._palette = self.spec["hconcat"][0]["encoding"]["color"]["scale"]
+
+    def show(self, lanes: list[tuple[Lane, int | None, str]], baseline: Lane | None) -> None:
+        """lanes: with the steps to look at (None: all) and a label; those of `baseline` are dashed."""
+        phases, speeds = [], []
+        for lane, upto, label in lanes:
+            for phase, seconds in lane.phase_seconds(upto).items():
+                phases.append({"stage": label, "phase": phase, "ms": 1e3 * seconds})
+            for step in range(1, len(lane.steps) + 1, EVERY):
+                speed = round(lane.tokens_per_second(step), 1)
+                speeds.append({"stage": label, "step": step, "speed": speed, "baseline": lane is baseline})
+        names = [*COLOURS, *dict.fromkeys(row["phase"] for row in phases if row["phase"] not in COLOURS)]
+        for row in phases:
+            row["place"] = names.index(row["phase"])
+        self._palette |= {"domain": names, "range": [*COLOURS.values(), *OTHER_COLOURS]}
+        self.spec["datasets"] = {"phases": phases, "speeds": speeds}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """Without the picture, which would take time from the steps; of a run that has not begun the text alone."""
+        return {"text/plain": repr(self)} | ({VEGA_LITE: self.spec} if "datasets" in self.spec else {})
