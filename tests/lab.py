@@ -102,7 +102,9 @@ class JupyterLab:
 
     def call(self, script: str, argument: Any = None) -> Any:
         """What a function of the page returns, once its promise is kept."""
-        late = f"new Promise((_, no) => setTimeout(() => no(new Error('not done after {DEADLINE} s')), {1000 * DEADLINE}))"
+        late = (
+            f"new Promise((_, no) => setTimeout(() => no(new Error('not done after {DEADLINE} s')), {1000 * DEADLINE}))"
+        )
         return self.page.evaluate(f"(argument) => Promise.race([({script})(argument), {late}])", argument)
 
     @contextmanager
