@@ -206,7 +206,7 @@ TOO_WIDE = """(notebook) => {
   return found;
 }"""
 
-# Of each table: its first column heads, and the least contrast of a cell with what lies behind it, as WCAG 2 reckons it.
+# Of each table: its first column heads, and the least contrast of a cell with what lies behind it, as WCAG 2 has it.
 CONTRASTS = """(tables) => {
   const rgba = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
   const over = (top, under) => [0, 1, 2].map((i) => top[i] * top[3] + under[i] * (1 - top[3])).concat(1);

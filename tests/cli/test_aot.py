@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from roseinfer.cli import aot
-from roseinfer.kernels import triton_mode
 
-pytestmark = pytest.mark.skipif(triton_mode.language() is None, reason="Triton is not installed: nothing compiles")
+pytestmark = pytest.mark.needs_triton
 SHAPE = ("arch", "dtype", "num_kv_heads", "group", "head_dim", "block_size")
 
 

@@ -41,6 +41,39 @@ def stdout(text):
     return new_output("stream", name="stdout", text=text)
 
 
+SET_UP = """\
+from roseinfer.teach import check
+from roseinfer.teach.exercises.exercise import Wrong, exercise
+
+FACTS = {"minutes": 1, "difficulty": 1, "importance": 1, "hints": ("Read.", "Count.", "Add.")}
+
+@exercise("99.1", title="Twice", task="Double `x`.", **FACTS)
+def twice(answer):
+    if answer(21) != 42:
+        raise Wrong("not twice")
+
+@exercise("99.2", title="How many", task="Count.", **FACTS)
+def how_many(answer):
+    if answer != 24:
+        raise Wrong(f"{answer} is too low")"""
+
+
+def stub(id, source):
+    return new_code_cell(source, execution_count=1, metadata={"tags": ["exercise"], "exercise": id})
+
+
+WITHOUT_TRITON = """\
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name.split(".")[0] == "triton" else find(name, *more)
+"""
+EXERCISES = [
+    recorded(SET_UP),
+    stub("99.1", "def double(x): ..."),
+    recorded('check("99.1", double)', result("99.1 not attempted")),
+    stub("99.2", "copies = None"),
+    recorded('check("99.2", copies)', result("99.2 not attempted")),
+]
 NOTEBOOKS = {
     "good": [
         new_markdown_cell("# text"),
@@ -71,21 +104,36 @@ NOTEBOOKS = {
         recorded("1", result("1")),
     ],
     "dying": [recorded("import os; os._exit(3)"), recorded("1", result("1"))],
+    "solved": EXERCISES,
+    "unsolved": EXERCISES,
+    "kernel": [
+        recorded("1", result("1")),
+        recorded("from roseinfer.kernels.triton_mode import require_triton; require_triton()"),
+        recorded("1", result("2")),
+    ],
+}
+SOLUTIONS = {
+    "solved": "# --- 99.1\ndef double(x): return x + x\n# --- 99.2\ncopies = 24\n",
+    "unsolved": "# --- 99.1\ndef double(x): ...\n# --- 99.2\ncopies = 12\n",
+    "kernel": "# --- 99.2\ncopies = 24\n",
 }
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[str, str]]:
-    """(notebook, cell) -> (passed, failed or skipped; message).
+def outcomes(tmp_path_factory) -> dict[tuple[str, int | str], tuple[str, str]]:
+    """(notebook, cell or "solutions") -> (passed, failed or skipped; message).
 
-    From one run, as `make test` does it, in a folder laid out as the repository. One cell of a notebook that lies
-    elsewhere is named alone.
+    From one run, as `make test` does it, in a folder laid out as the repository, where there is no Triton. One cell of
+    a notebook that lies elsewhere is named alone.
     """
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("tests", "tools", "notebooks", "elsewhere"):
+    for name in ("tests", "tools", "notebooks", "notebooks/solutions", "elsewhere"):
         (folder / name).mkdir()
-    for name in ("conftest.py", "pyproject.toml", "tests/nbval.cfg", "tools/__init__.py", "tools/notebooks.py"):
+    tools = [f"tools/{name}.py" for name in ("__init__", "notebooks", "solutions")]
+    for name in ("conftest.py", "pyproject.toml", "tests/nbval.cfg", *tools):
         shutil.copy(ROOT / name, folder / name)
+    for name, text in SOLUTIONS.items():
+        (folder / "notebooks" / "solutions" / f"{name}.py").write_text(text)
     for name, cells in NOTEBOOKS.items():
         nbformat.write(new_notebook(cells=cells), folder / "notebooks" / f"{name}.ipynb")
     alone = [recorded("x = 1", result("nobody compares this")), recorded("x", result("1"))]
@@ -94,14 +142,17 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[str, str]]:
     command = [sys.executable, "-m", "pytest", "--nbval", "notebooks", "elsewhere/alone.ipynb::Cell 1"]
     command += ["-n", "2", "--dist", "loadscope", "--junitxml", "report.xml"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTEST_CURRENT_TEST": "the outer"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    (folder / "sitecustomize.py").write_text(WITHOUT_TRITON)
+    env["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     return dict(map(read_case, ElementTree.parse(folder / "report.xml").iter("testcase")))
 
 
-def read_case(case: ElementTree.Element) -> tuple[tuple[str, int], tuple[str, str]]:
+def read_case(case: ElementTree.Element) -> tuple[tuple[str, int | str], tuple[str, str]]:
     notebook = case.get("classname").removesuffix(".ipynb").split(".")[-1]
-    cell = int(case.get("name").split()[-1])
+    last = case.get("name").split()[-1]
+    cell = int(last) if last.isdecimal() else last
     if len(case) == 0:
         return (notebook, cell), ("passed", "")
     outcome = {"failure": "failed", "skipped": "skipped"}.get(case[0].tag, case[0].tag)
@@ -109,7 +160,9 @@ def read_case(case: ElementTree.Element) -> tuple[tuple[str, int], tuple[str, st
 
 
 def outcome_of(outcomes, notebook: str) -> list[str]:
-    return [outcomes[key][0] for key in sorted(outcomes) if key[0] == notebook]
+    """Of its cells, in order, and then of its solutions."""
+    cells = sorted((key for key in outcomes if key[0] == notebook), key=lambda key: (key[1] == "solutions", key[1]))
+    return [outcomes[key][0] for key in cells]
 
 
 def test_correct_notebook_passes(outcomes):
@@ -141,6 +194,18 @@ def test_a_dead_kernel_is_reported(outcomes):
 def test_a_cell_named_alone_finds_what_those_before_it_did(outcomes):
     assert [key for key in outcomes if key[0] == "alone"] == [("alone", 1)]
     assert outcomes["alone", 1][0] == "passed"
+
+
+def test_solutions_that_pass_and_others(outcomes):
+    assert outcome_of(outcomes, "solved") == ["passed"] * 6
+    assert outcome_of(outcomes, "unsolved") == ["passed"] * 5 + ["failed"]
+    said = outcomes["unsolved", "solutions"][1]
+    assert "99.1 not attempted" in said and "99.2 not yet: 12 is too low" in said
+
+
+def test_where_triton_is_missing_the_rest_of_the_notebook_is_skipped(outcomes):
+    assert outcome_of(outcomes, "kernel") == ["passed", "skipped", "skipped", "skipped"]
+    assert all("Triton is not installed" in outcomes["kernel", cell][1] for cell in (1, 2, "solutions"))
 
 
 def test_every_rule_of_the_sanitizer_is_read_by_nbval():
