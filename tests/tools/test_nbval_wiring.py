@@ -14,6 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from roseinfer.paths import ROOT
+from tools.solutions import parse_solutions
 
 WIDGET = """\
 import ipywidgets
@@ -41,38 +42,18 @@ def stdout(text):
     return new_output("stream", name="stdout", text=text)
 
 
-SET_UP = """\
-from roseinfer.teach import check
-from roseinfer.teach.exercises.exercise import Wrong, exercise
-
-FACTS = {"minutes": 1, "difficulty": 1, "importance": 1, "hints": ("Read.", "Count.", "Add.")}
-
-@exercise("99.1", title="Twice", task="Double `x`.", **FACTS)
-def twice(answer):
-    if answer(21) != 42:
-        raise Wrong("not twice")
-
-@exercise("99.2", title="How many", task="Count.", **FACTS)
-def how_many(answer):
-    if answer != 24:
-        raise Wrong(f"{answer} is too low")"""
-
-
-def stub(id, source):
-    return new_code_cell(source, execution_count=1, metadata={"tags": ["exercise"], "exercise": id})
-
-
 WITHOUT_TRITON = """\
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *more: None if name.split(".")[0] == "triton" else find(name, *more)
+hide = lambda _, name, *more: None if name.split(".")[0] == "triton" else find(name, *more)
+PathFinder.find_spec = classmethod(hide)
 """
-EXERCISES = [
-    recorded(SET_UP),
-    stub("99.1", "def double(x): ..."),
-    recorded('check("99.1", double)', result("99.1 not attempted")),
-    stub("99.2", "copies = None"),
-    recorded('check("99.2", copies)', result("99.2 not attempted")),
+RIGHT = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.1"]
+STUB = "def kv_bytes(config, num_tokens, bytes_per_value):\n    ..."
+EXERCISE = [
+    recorded("from roseinfer.teach import check"),
+    new_code_cell(STUB, execution_count=1, metadata={"tags": ["exercise"], "exercise": "00.1"}),
+    recorded('check("00.1", kv_bytes)', result("00.1 not attempted")),
 ]
 NOTEBOOKS = {
     "good": [
@@ -104,19 +85,16 @@ NOTEBOOKS = {
         recorded("1", result("1")),
     ],
     "dying": [recorded("import os; os._exit(3)"), recorded("1", result("1"))],
-    "solved": EXERCISES,
-    "unsolved": EXERCISES,
+    "solved": EXERCISE,
+    "unsolved": EXERCISE,
     "kernel": [
         recorded("1", result("1")),
         recorded("from roseinfer.kernels.triton_mode import require_triton; require_triton()"),
         recorded("1", result("2")),
     ],
 }
-SOLUTIONS = {
-    "solved": "# --- 99.1\ndef double(x): return x + x\n# --- 99.2\ncopies = 24\n",
-    "unsolved": "# --- 99.1\ndef double(x): ...\n# --- 99.2\ncopies = 12\n",
-    "kernel": "# --- 99.2\ncopies = 24\n",
-}
+SOLUTIONS = {name: f"# --- 00.1\n{RIGHT}" for name in ("solved", "kernel")}
+SOLUTIONS["unsolved"] = SOLUTIONS["solved"].replace("2 *", "1 *")
 
 
 @pytest.fixture(scope="module")
@@ -197,10 +175,9 @@ def test_a_cell_named_alone_finds_what_those_before_it_did(outcomes):
 
 
 def test_solutions_that_pass_and_others(outcomes):
-    assert outcome_of(outcomes, "solved") == ["passed"] * 6
-    assert outcome_of(outcomes, "unsolved") == ["passed"] * 5 + ["failed"]
-    said = outcomes["unsolved", "solutions"][1]
-    assert "99.1 not attempted" in said and "99.2 not yet: 12 is too low" in said
+    assert outcome_of(outcomes, "solved") == ["passed"] * 4
+    assert outcome_of(outcomes, "unsolved") == ["passed"] * 3 + ["failed"]
+    assert "00.1 not yet" in outcomes["unsolved", "solutions"][1]
 
 
 def test_where_triton_is_missing_the_rest_of_the_notebook_is_skipped(outcomes):
