@@ -148,7 +148,7 @@ def test_the_dashboard_starts_moves_stops_frees_every_block_and_starts_again(lab
 
 def test_a_chart_is_drawn_when_it_is_run_and_when_its_notebook_is_opened(lab, small_notebook, idle_kernel):
     drawn = lab.output(NUMBER["chart"]).locator(".vega-embed").locator("canvas, svg").first
-    drawn.wait_for()
+    drawn.scroll_into_view_if_needed()  # which waits for it
     lab.screenshot("chart")
     lab.save()
     opened = small_notebook.with_name("opened.ipynb")
