@@ -26,12 +26,11 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-test: setup ## lint, the tests, every notebook against its recorded outputs, and the course in a real browser
+test: setup ## lint, the tests (some in a real browser), every notebook against its recorded outputs and its solutions
 	$(PY) -m ruff check
 	@sh tools/browser.sh
-	$(PYTEST) tests --ignore=tests/browser
+	$(PYTEST) tests
 	$(PYTEST) --nbval notebooks
-	$(PYTEST) --dist load --reruns 3 tests/browser
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer ladder $(ARGS)

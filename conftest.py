@@ -1,14 +1,17 @@
-"""`pytest --nbval notebooks`: every notebook against its recorded outputs, with no further flags.
+"""`pytest --nbval notebooks`: every notebook against its recorded outputs, and its solutions, with no further flags.
 
 nbval collects the cells and compares. Running them is done here, through nbclient: nbval's own client loses what C
 code prints and ignores a trailing `;`, and would run whatever environment a kernelspec named python3 points to.
-Compared are text/plain and stdout; the live views (text/html, charts, images, widgets) and stderr are not.
+Compared are text/plain and stdout; the live views (text/html, charts, images, widgets) and stderr are not. Then the
+solutions take the place of the exercises in the same kernel, as a learner's answers do, and what follows is run once
+more. Without Triton, a notebook is skipped from the first cell that needs it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +48,19 @@ class Notebook(nbval.IPyNbFile):
         self.client: Any = None
         self.cells: list[Cell] = []
         self.stopped_by = ""
+        self.cannot_run = ""
 
-    def collect(self) -> Iterator[Cell]:
+    def collect(self) -> Iterator[pytest.Item]:
         for item in super().collect():
             cell = Cell.from_parent(self, name=item.name, cell_num=item.cell_num, cell=item.cell, options=item.options)
             self.cells.append(cell)
         yield from self.cells
+        if self.solutions.exists():
+            yield Solved.from_parent(self, name="solutions")
+
+    @property
+    def solutions(self) -> Path:
+        return self.path.parent / "solutions" / f"{self.path.stem}.py"
 
     def setup(self) -> None:
         # Not above: this file is loaded for every test run, and these imports are for notebooks alone.
@@ -96,6 +106,8 @@ class Cell(nbval.IPyNbCell):
         """Run the cell, once. An error that it does not announce stops the notebook: what follows is not run."""
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+        if self.parent.cannot_run:
+            pytest.skip(self.parent.cannot_run)
         if self.has_run or self.options["skip"]:
             return
         if self.parent.stopped_by:
@@ -104,6 +116,9 @@ class Cell(nbval.IPyNbCell):
         try:
             self.parent.client.execute_cell(self.live, self.parent.live.cells.index(self.live))
         except CellExecutionError as error:
+            if error.ename == "TritonUnavailable" and find_spec("triton") is None:
+                self.parent.cannot_run = error.evalue
+                pytest.skip(error.evalue)
             if not self.options["check_exception"]:
                 self._stop(f"raised {error.ename}", error.traceback)
         except CellTimeoutError:
@@ -114,3 +129,23 @@ class Cell(nbval.IPyNbCell):
     def _stop(self, what: str, traceback: str | None = None) -> None:
         self.parent.stopped_by = f"{self.name} {what}"
         self.raise_cell_error(f"{self.name} {what}", traceback)
+
+
+class Solved(pytest.Item):
+    """The notebook's solutions in place of its exercises: every check says PASS, and no cell behind them fails."""
+
+    def runtest(self) -> None:
+        from tools.notebooks import plain_text
+        from tools.solutions import check_cells, fill, parse_solutions, stubs
+
+        notebook = self.parent
+        for cell in notebook.cells:
+            cell.execute()
+        solved = fill(notebook.live, parse_solutions(notebook.solutions.read_text(encoding="utf-8")))
+        exercises = stubs(solved)
+        notebook.client.nb = solved
+        first = min(map(solved.cells.index, exercises.values()))
+        for number, cell in enumerate(solved.cells[first:], start=first):
+            notebook.client.execute_cell(cell, number)
+        verdicts = {id: [plain_text(cell) for cell in check_cells(solved, id)] for id in exercises}
+        assert verdicts == {id: [[f"{id} PASS"]] * len(texts) for id, texts in verdicts.items()}

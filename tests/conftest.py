@@ -1,4 +1,4 @@
-"""Models that tests share."""
+"""Models that tests share, and what is skipped where Triton is not installed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,28 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from oracles import small_model  # noqa: E402
 
+from roseinfer.kernels import triton_mode  # noqa: E402
 from roseinfer.models import GPT2, load_model  # noqa: E402
+from stages import TritonPaged  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_triton: skipped, and said so, where Triton is not installed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases of the stage that is a Triton kernel need no mark."""
+    if triton_mode.language() is not None:
+        return
+    for item in items:
+        if item.get_closest_marker("needs_triton") or any(value is TritonPaged for value in parameters(item)):
+            item.add_marker(pytest.mark.skip(reason=triton_mode.unavailable()))
+
+
+def parameters(item: pytest.Item) -> list[object]:
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,8 @@
-"""JupyterLab in a real browser: the server by the README's command, pages by the Chromium that the system has."""
+"""JupyterLab in a real browser: the server by the README's command, the page by the Chromium that the system has.
+
+Notebooks are opened and run by JupyterLab's own commands, each of which says when it is done. A click may come before
+the page is ready for it, and is then lost.
+"""
 
 from __future__ import annotations
 
@@ -13,187 +17,196 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import nbformat
-from nbformat import NotebookNode
-from nbformat.reader import NotJSONError
 
 from roseinfer.paths import ROOT
 
-SCRATCH = ROOT / "build" / "browser"  # copies of notebooks and screenshots; git ignores build/
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+SCRATCH = ROOT / "build" / "browser"  # notebooks of the tests' own, and screenshots; git ignores build/
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-SETTLED_SECONDS = 3  # a kernel that has been idle for so long has nothing queued
+DEADLINE = 120  # seconds for anything that is waited for: only what never comes takes so long
+LABCONFIG = {
+    # Every cell is in the page, and not only those in sight.
+    "default_setting_overrides": {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}},
+    # It asks each kernel about itself, and complains when a notebook is closed before the answer.
+    "page_config": {"disabledExtensions": {"@jupyterlab/debugger-extension": True}},
+}
+
+OPEN = """async ({ path, kernel }) => {
+  const app = window.jupyterapp;
+  const panel = await app.commands.execute("docmanager:open", { path, kernel });
+  await panel.context.ready;
+  await panel.context.sessionContext.ready;
+  await panel.context.sessionContext.session.kernel.info;
+  await panel.revealed;
+  app.shell.activateById(panel.id);
+  while (app.shell.currentWidget !== panel) await new Promise((next) => setTimeout(next, 20));
+}"""
+RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells')"
+RUN_CELL = """({ number, source }) => {
+  const notebook = window.jupyterapp.shell.currentWidget.content;
+  if (source !== null) notebook.widgets[number].model.sharedModel.setSource(source);
+  notebook.deselectAll();
+  notebook.activeCellIndex = number;
+  return window.jupyterapp.commands.execute("notebook:run-cell");
+}"""
+CODE_CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets
+  .filter((cell) => cell.model.type === "code" && cell.model.sharedModel.getSource().trim())
+  .map((cell) => ({
+    count: cell.model.executionCount,
+    errors: cell.model.sharedModel.toJSON().outputs.filter((output) => output.output_type === "error"),
+  }))"""
+SAVE = "() => window.jupyterapp.shell.currentWidget.context.save()"
+CLOSE = """async (andItsKernel) => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  if (andItsKernel) await panel.context.sessionContext.shutdown();
+  panel.dispose();
+}"""
+START_KERNEL = """async () => {
+  const { id, name } = await window.jupyterapp.serviceManager.kernels.startNew({ name: "python3" });
+  return { id, name };
+}"""
+CHOOSE_THEME = """async (theme) => {
+  await window.jupyterapp.commands.execute("apputils:change-theme", { theme });
+  while (document.body.dataset.jpThemeName !== theme) await new Promise((next) => setTimeout(next, 20));
+}"""
+THIS_NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 
 
 def chromium() -> str | None:
     return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
 
 
-class Lab:
-    """A running server. Every call waits at most `deadline` seconds, and fails with what it waited for."""
+class JupyterLab:
+    """One page of JupyterLab, and the notebook that is open in it. `said`: errors in the browser's console."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.said: list[str] = []
+        page.set_default_timeout(1000 * DEADLINE)
+        page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.goto(f"{url}/lab?reset", wait_until="domcontentloaded")
+        page.wait_for_function("window.jupyterapp")
+        self.call("() => window.jupyterapp.restored")
 
-    def get(self, path: str):
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
-            return json.load(answer)
+    def call(self, script: str, argument: Any = None) -> Any:
+        """What a function of the page returns, once its promise is kept."""
+        late = (
+            f"new Promise((_, no) => setTimeout(() => no(new Error('not done after {DEADLINE} s')), {1000 * DEADLINE}))"
+        )
+        return self.page.evaluate(f"(argument) => Promise.race([({script})(argument), {late}])", argument)
 
-    def session(self, path: str) -> dict | None:
-        return next((session for session in self.get("/api/sessions") if session["path"] == path), None)
+    @contextmanager
+    def notebook(self, path: Path, kernel: dict[str, str] | None = None) -> Iterator[None]:
+        """Have it open, with a kernel of its own that ends with the block, or with one that runs already."""
+        self.call(OPEN, {"path": path.relative_to(ROOT).as_posix(), "kernel": kernel})
+        try:
+            yield
+        finally:
+            self.call(CLOSE, kernel is None)
 
-    def wait_until_settled(self, path: str, deadline: float = 240) -> None:
-        """Until the kernel of that notebook has been idle for a while."""
-        idle_since, end = None, time.monotonic() + deadline
-        while time.monotonic() < end:
-            session = self.session(path)
-            state = session["kernel"]["execution_state"] if session else "none"
-            now = time.monotonic()
-            idle_since = (idle_since or now) if state == "idle" else None
-            if idle_since and now - idle_since > SETTLED_SECONDS:
-                return
-            time.sleep(0.2)
-        raise AssertionError(f"{path}: the kernel was still {state} after {deadline} s")
+    def start_kernel(self) -> dict[str, str]:
+        return self.call(START_KERNEL)
 
-    def wait_until_busy(self, path: str, patience: float = 8) -> None:
-        """Until the notebook's kernel gets to work, or for so many seconds."""
-        end = time.monotonic() + patience
-        while time.monotonic() < end:
-            session = self.session(path)
-            if session and session["kernel"]["execution_state"] == "busy":
-                return
-            time.sleep(0.05)
+    def run_all(self) -> None:
+        assert self.call(RUN_ALL) is True, self.errors
 
-    def shut_down(self, path: str) -> None:
-        """End the notebook's kernel, so that the next one has the memory and the cores."""
-        if session := self.session(path):
-            request = urllib.request.Request(f"{self.url}/api/sessions/{session['id']}", method="DELETE")
-            urllib.request.urlopen(request, timeout=30).close()
+    def run_cell(self, number: int, source: str | None = None) -> bool:
+        """Run it, with another source if one is given; False if it raised."""
+        return self.call(RUN_CELL, {"number": number, "source": source})
+
+    @property
+    def counts(self) -> list[int | None]:
+        """The execution count of each code cell."""
+        return [cell["count"] for cell in self.call(CODE_CELLS)]
+
+    @property
+    def errors(self) -> list[dict]:
+        return [error for cell in self.call(CODE_CELLS) for error in cell["errors"]]
+
+    def output(self, number: int) -> Locator:
+        """What cell `number` shows."""
+        return self.page.locator(f"{THIS_NOTEBOOK} .jp-Cell").nth(number).locator(".jp-OutputArea-output")
+
+    def save(self) -> None:
+        self.call(SAVE)
+
+    def choose_theme(self, theme: str) -> None:
+        self.call(CHOOSE_THEME, theme)
+
+    def screenshot(self, name: str) -> None:
+        self.page.screenshot(path=SCRATCH / f"{name}.png")
 
 
 @contextmanager
-def running_lab() -> Iterator[Lab]:
-    """`make lab` on a free port of this machine, until the block ends."""
+def running_lab() -> Iterator[str]:
+    """The address of `make lab` on a free port of this machine, until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     arguments = f"--no-browser --port {port} --ServerApp.port_retries=0 --IdentityProvider.token=''"
-    arguments += " --ServerApp.disable_check_xsrf=True"  # for shut_down, which comes from no page
-    environment = {**os.environ, "VIRTUAL_ENV": sys.prefix}
+    arguments += " --LabApp.expose_app_in_browser=True"  # window.jupyterapp
+    # One thread, as the tests: torch's own number of them spin for the cores that the browser and the server want.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "VIRTUAL_ENV": sys.prefix}
     environment.pop("PYTEST_CURRENT_TEST", None)
     environment.pop("ROSEINFER_TRITON", None)  # a learner has none
     SCRATCH.mkdir(parents=True, exist_ok=True)
     own = tempfile.TemporaryDirectory(prefix="roseinfer-lab-")  # the learner's record, theme and workspaces stay theirs
     environment |= {
         "ROSEINFER_PROGRESS": f"{own.name}/progress.jsonl", "JUPYTERLAB_SETTINGS_DIR": f"{own.name}/settings",
-        "JUPYTERLAB_WORKSPACES_DIR": f"{own.name}/workspaces",
+        "JUPYTERLAB_WORKSPACES_DIR": f"{own.name}/workspaces", "JUPYTER_CONFIG_PATH": own.name,
     }  # fmt: skip
-    with own, (SCRATCH / f"lab-{port}.log").open("w") as log:
+    with own, (SCRATCH / "lab.log").open("w") as log:
+        Path(own.name, "labconfig").mkdir()
+        for name, config in LABCONFIG.items():
+            Path(own.name, "labconfig", f"{name}.json").write_text(json.dumps(config))
         server = subprocess.Popen(
             ["make", "lab", f"LAB_ARGS={arguments}"], cwd=ROOT, env=environment, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
         try:
-            lab = Lab(port)
-            _wait_for(lab, server, Path(log.name))
-            yield lab
+            url = f"http://127.0.0.1:{port}"
+            _wait_for(url, server, Path(log.name))
+            yield url
         finally:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(timeout=60)
 
 
-def _wait_for(lab: Lab, server: subprocess.Popen, log: Path, deadline: float = 120) -> None:
-    end = time.monotonic() + deadline
-    while time.monotonic() < end:
-        if server.poll() is not None:
-            break
+def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end and server.poll() is None:
         try:
-            lab.get("/api/status")
+            urllib.request.urlopen(f"{url}/api/status", timeout=10).close()
             return
         except OSError:
-            time.sleep(0.3)
+            time.sleep(0.2)
     raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
 
 
-def served_as(path: Path) -> str:
-    """The path that the server knows a notebook by."""
-    return path.relative_to(ROOT).as_posix()
-
-
-def open_notebook(page, lab: Lab, path: Path) -> None:
-    """Open it in an empty workspace and wait for its kernel."""
-    page.goto(f"{lab.url}/lab/tree/{served_as(path)}?reset", wait_until="domcontentloaded")
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached", timeout=90_000)
-
-
-def menu(page, name: str, entry: str) -> None:
-    page.click(f'.lm-MenuBar-itemLabel:text-is("{name}")')
-    page.click(f'.lm-Menu-itemLabel:text-is("{entry}")')
-
-
-def run_all(page, lab: Lab, path: Path, deadline: float = 240) -> NotebookNode:
-    """Open it, Run > Run All Cells; the notebook as saved once every cell has run, or one has failed."""
-    open_notebook(page, lab, path)
-    name, end = served_as(path), time.monotonic() + deadline
-    ran: list[NotebookNode] = []
-    while True:
-        if not ran:  # a page that is still building itself forgets the click
-            menu(page, "Run", "Run All Cells")
-            lab.wait_until_busy(name)
-        lab.wait_until_settled(name, end - time.monotonic())
-        notebook = save(page, path)
-        ran = [cell for cell in code_cells(notebook) if cell.execution_count]
-        if errors_of(notebook) or len(ran) == len(code_cells(notebook)):
-            return notebook
-
-
-def save(page, path: Path) -> NotebookNode:
-    """Save with the keyboard's shortcut; the notebook as it is then on disk."""
-    before, end = path.stat().st_mtime_ns, time.monotonic() + 30
-    page.keyboard.press("Control+s")
-    while True:
-        assert time.monotonic() < end, f"{path.name} was not saved"
-        time.sleep(0.1)
-        if path.stat().st_mtime_ns != before:
-            with suppress(NotJSONError):  # half written
-                return nbformat.read(path, as_version=4)
-
-
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-
-
-def errors_of(notebook: NotebookNode) -> list[str]:
-    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
-    return [f"{output.ename}: {output.evalue}" for output in outputs if output.output_type == "error"]
-
-
-def scratch_copy(name: str) -> Path:
-    """A copy of one of the course's notebooks without outputs, for the browser to run and save."""
-    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    return scratch_notebook(name, notebook)
-
-
-def scratch_notebook(name: str, notebook: NotebookNode) -> Path:
+def new_notebook(name: str, *sources: str) -> Path:
+    """A notebook of these code cells in SCRATCH. Without a kernelspec JupyterLab would ask for a kernel, and wait."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    path = SCRATCH / name
-    nbformat.write(notebook, path)
-    return path
-
-
-def small_notebook(name: str, *sources: str) -> Path:
-    """A notebook of these code cells alone: all of it fits the page, so every cell is in the DOM."""
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in sources],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
     )
-    return scratch_notebook(name, notebook)
+    nbformat.write(notebook, SCRATCH / name)
+    return SCRATCH / name
+
+
+def copy_of(name: str) -> Path:
+    """A copy of one of the course's notebooks in SCRATCH: JupyterLab may save what it has open."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy(ROOT / "notebooks" / name, SCRATCH / name))

@@ -79,6 +79,7 @@ def report(folder):
 # The whole report
 
 
+@pytest.mark.needs_triton
 def test_every_part_has_its_rows_and_nothing_failed(report):
     data = report.data
     assert report.failures == []
@@ -98,6 +99,7 @@ def test_every_part_has_its_rows_and_nothing_failed(report):
         assert Counter(sample["name"] for sample in ladder["samples"]) == dict.fromkeys(stages, 1)
 
 
+@pytest.mark.needs_triton
 def test_bytes_of_a_launch_are_those_of_the_cached_keys_and_values(report):
     (row,) = report.data["kernel_times"]
     assert row["kv_bytes"] == 2 * 2 * 16 * 1 * 16 * 4  # K and V, sequences, tokens, KV heads, head size, fp32
@@ -118,6 +120,7 @@ def test_the_file_says_where_it_comes_from(report, folder):
         assert file == folder / "traces" / gpu / f"{row['stage']}.json.gz" and file.stat().st_size == row["bytes"]
 
 
+@pytest.mark.needs_triton
 def test_the_summary_has_every_verdict(report):
     text = summary(report.data)
     for line in (
@@ -383,6 +386,7 @@ def test_recorded_shows_the_ladders_of_a_model(report, folder):
     assert absent.cards == [] and "no GPU report" in absent.to_html()
 
 
+@pytest.mark.needs_triton
 def test_plain_text_does_not_depend_on_which_reports_there_are(report, tmp_path):
     without = repr(recorded(TINY, folder=tmp_path)), repr(recorded_kernels(tmp_path))
     assert without == (
@@ -396,6 +400,7 @@ def test_plain_text_does_not_depend_on_which_reports_there_are(report, tmp_path)
     assert len(gpu_reports(tmp_path)) == len(recorded_kernels(tmp_path).cards) == 2
 
 
+@pytest.mark.needs_triton
 def test_recorded_kernels_show_times_and_bandwidth(report, folder):
     shown = recorded_kernels(folder).to_html()
     for text in ("Recorded on ", "KV GB/s", "of read bandwidth", "float32", "4,096"):

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from roseinfer.kernels import aot, triton_mode
+from roseinfer.kernels import aot
 
-pytestmark = pytest.mark.skipif(triton_mode.language() is None, reason="Triton is not installed: nothing compiles")
+pytestmark = pytest.mark.needs_triton
 SHAPE = ("arch", "dtype", "num_kv_heads", "group", "head_dim", "block_size")
 
 

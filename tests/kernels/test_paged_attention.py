@@ -77,6 +77,7 @@ def test_the_reference_is_plain_softmax(shape, dtype):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.needs_triton
 def test_the_kernel_equals_the_reference(shape, dtype):
     arguments = case(shape, ragged(shape[-1]), dtype)
     got = paged_attention_triton(*arguments)
@@ -85,6 +86,7 @@ def test_the_kernel_equals_the_reference(shape, dtype):
     torch.testing.assert_close(got, paged_attention_reference(*arguments), atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.needs_triton
 def test_scores_of_any_size_stay_finite():
     """exp of an unshifted score would overflow; the largest comes first here, last there.
 
@@ -98,6 +100,7 @@ def test_scores_of_any_size_stay_finite():
             torch.testing.assert_close(attention(*arguments).double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.needs_triton
 def test_tables_may_be_any_view():
     q, k, v, k_cache, v_cache, table, lens = case((2, 2, 32, 16), ragged(16))
     expected = paged_attention_triton(q, k, v, k_cache, v_cache, table, lens)
@@ -110,6 +113,7 @@ def test_tables_may_be_any_view():
             torch.testing.assert_close(attention(q, k, v, k_cache, v_cache, view, lens), expected, atol=2e-6, rtol=2e-6)
 
 
+@pytest.mark.needs_triton
 def test_layouts_that_the_kernel_cannot_read_are_refused():
     q, k, v, k_cache, v_cache, table, lens = case((2, 2, 32, 16), [3])
     with pytest.raises(ValueError, match="block_size must be a power of two.*12"):
@@ -155,6 +159,7 @@ def test_an_unknown_place_is_refused():
 @pytest.mark.parametrize(
     ("triton", "numpy", "runs"), [("3.6.0", "2.4.1", False), ("3.6.0", "2.3.5", True), ("3.7.1", "2.4.6", True)]
 )
+@pytest.mark.needs_triton
 def test_an_interpreter_that_its_numpy_breaks_is_named(monkeypatch, triton, numpy, runs):
     monkeypatch.setattr(triton_mode, "MODE", "interpret")
     monkeypatch.setattr(triton_mode, "version", {"triton": triton, "numpy": numpy}.get)
@@ -162,6 +167,7 @@ def test_an_interpreter_that_its_numpy_breaks_is_named(monkeypatch, triton, nump
     assert reason is None if runs else f"Triton {triton} needs numpy<2.4, and {numpy} is here" in reason
 
 
+@pytest.mark.needs_triton
 def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch, small):
     """On a machine with a GPU a model may be on its CPU all the same."""
     monkeypatch.setattr(triton_mode, "MODE", "compile")
@@ -207,12 +213,14 @@ def test_a_machine_without_triton_runs_everything_else_and_says_so():
     assert counted.startswith("7 Triton is not installed") and refused.startswith("refused: Triton is not installed")
 
 
+@pytest.mark.needs_triton
 def test_triton_imported_too_early_is_said_and_not_run_wrongly():
     code = "import triton.language\nfrom roseinfer import triton_mode\nprint(triton_mode.unavailable())"
     done = run(code, TRITON_INTERPRET="0", ROSEINFER_TRITON="interpret")
     assert "import roseinfer before" in done.stdout, done.stderr
 
 
+@pytest.mark.needs_triton
 def test_transformers_after_roseinfer_finds_the_interpreter():
     code = (
         "from roseinfer.models import load_model\nfrom transformers import GPT2LMHeadModel\n"

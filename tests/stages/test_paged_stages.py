@@ -56,6 +56,7 @@ def test_all_tables_go_to_the_device_in_one_copy(small, stage_class):
     assert count_ops(lambda: decode_step(stage, seqs), span=TO_DEVICE)["aten::copy_"] == 1
 
 
+@pytest.mark.needs_triton
 def test_the_kernel_is_one_launch_a_layer(small, monkeypatch):
     launches = []
     stage, seqs = ready(TritonPaged, small, [1, 70, 3, 64])

@@ -23,7 +23,7 @@ from stages.s05_block_table import paged_attention_reference
 from stages.s07_triton_paged import paged_attention_triton, paged_decode_kernel, power_of_two
 from tools.solutions import parse_solutions
 
-pytestmark = pytest.mark.skipif(triton_mode.language() is None, reason="Triton is not installed")
+pytestmark = pytest.mark.needs_triton
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/07_triton_paged.py").read_text(encoding="utf-8"))
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 

@@ -14,6 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from roseinfer.paths import ROOT
+from tools.solutions import parse_solutions
 
 WIDGET = """\
 import ipywidgets
@@ -41,6 +42,19 @@ def stdout(text):
     return new_output("stream", name="stdout", text=text)
 
 
+WITHOUT_TRITON = """\
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+hide = lambda _, name, *more: None if name.split(".")[0] == "triton" else find(name, *more)
+PathFinder.find_spec = classmethod(hide)
+"""
+RIGHT = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.1"]
+STUB = "def kv_bytes(config, num_tokens, bytes_per_value):\n    ..."
+EXERCISE = [
+    recorded("from roseinfer.teach import check"),
+    new_code_cell(STUB, execution_count=1, metadata={"tags": ["exercise"], "exercise": "00.1"}),
+    recorded('check("00.1", kv_bytes)', result("00.1 not attempted")),
+]
 NOTEBOOKS = {
     "good": [
         new_markdown_cell("# text"),
@@ -71,21 +85,33 @@ NOTEBOOKS = {
         recorded("1", result("1")),
     ],
     "dying": [recorded("import os; os._exit(3)"), recorded("1", result("1"))],
+    "solved": EXERCISE,
+    "unsolved": EXERCISE,
+    "kernel": [
+        recorded("1", result("1")),
+        recorded("from roseinfer.kernels.triton_mode import require_triton; require_triton()"),
+        recorded("1", result("2")),
+    ],
 }
+SOLUTIONS = {name: f"# --- 00.1\n{RIGHT}" for name in ("solved", "kernel")}
+SOLUTIONS["unsolved"] = SOLUTIONS["solved"].replace("2 *", "1 *")
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[str, str]]:
-    """(notebook, cell) -> (passed, failed or skipped; message).
+def outcomes(tmp_path_factory) -> dict[tuple[str, int | str], tuple[str, str]]:
+    """(notebook, cell or "solutions") -> (passed, failed or skipped; message).
 
-    From one run, as `make test` does it, in a folder laid out as the repository. One cell of a notebook that lies
-    elsewhere is named alone.
+    From one run, as `make test` does it, in a folder laid out as the repository, where there is no Triton. One cell of
+    a notebook that lies elsewhere is named alone.
     """
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("tests", "tools", "notebooks", "elsewhere"):
+    for name in ("tests", "tools", "notebooks", "notebooks/solutions", "elsewhere"):
         (folder / name).mkdir()
-    for name in ("conftest.py", "pyproject.toml", "tests/nbval.cfg", "tools/__init__.py", "tools/notebooks.py"):
+    tools = [f"tools/{name}.py" for name in ("__init__", "notebooks", "solutions")]
+    for name in ("conftest.py", "pyproject.toml", "tests/nbval.cfg", *tools):
         shutil.copy(ROOT / name, folder / name)
+    for name, text in SOLUTIONS.items():
+        (folder / "notebooks" / "solutions" / f"{name}.py").write_text(text)
     for name, cells in NOTEBOOKS.items():
         nbformat.write(new_notebook(cells=cells), folder / "notebooks" / f"{name}.ipynb")
     alone = [recorded("x = 1", result("nobody compares this")), recorded("x", result("1"))]
@@ -94,14 +120,17 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[str, str]]:
     command = [sys.executable, "-m", "pytest", "--nbval", "notebooks", "elsewhere/alone.ipynb::Cell 1"]
     command += ["-n", "2", "--dist", "loadscope", "--junitxml", "report.xml"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTEST_CURRENT_TEST": "the outer"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    (folder / "sitecustomize.py").write_text(WITHOUT_TRITON)
+    env["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     return dict(map(read_case, ElementTree.parse(folder / "report.xml").iter("testcase")))
 
 
-def read_case(case: ElementTree.Element) -> tuple[tuple[str, int], tuple[str, str]]:
+def read_case(case: ElementTree.Element) -> tuple[tuple[str, int | str], tuple[str, str]]:
     notebook = case.get("classname").removesuffix(".ipynb").split(".")[-1]
-    cell = int(case.get("name").split()[-1])
+    last = case.get("name").split()[-1]
+    cell = int(last) if last.isdecimal() else last
     if len(case) == 0:
         return (notebook, cell), ("passed", "")
     outcome = {"failure": "failed", "skipped": "skipped"}.get(case[0].tag, case[0].tag)
@@ -109,7 +138,9 @@ def read_case(case: ElementTree.Element) -> tuple[tuple[str, int], tuple[str, st
 
 
 def outcome_of(outcomes, notebook: str) -> list[str]:
-    return [outcomes[key][0] for key in sorted(outcomes) if key[0] == notebook]
+    """Of its cells, in order, and then of its solutions."""
+    cells = sorted((key for key in outcomes if key[0] == notebook), key=lambda key: (key[1] == "solutions", key[1]))
+    return [outcomes[key][0] for key in cells]
 
 
 def test_correct_notebook_passes(outcomes):
@@ -141,6 +172,17 @@ def test_a_dead_kernel_is_reported(outcomes):
 def test_a_cell_named_alone_finds_what_those_before_it_did(outcomes):
     assert [key for key in outcomes if key[0] == "alone"] == [("alone", 1)]
     assert outcomes["alone", 1][0] == "passed"
+
+
+def test_solutions_that_pass_and_others(outcomes):
+    assert outcome_of(outcomes, "solved") == ["passed"] * 4
+    assert outcome_of(outcomes, "unsolved") == ["passed"] * 3 + ["failed"]
+    assert "00.1 not yet" in outcomes["unsolved", "solutions"][1]
+
+
+def test_where_triton_is_missing_the_rest_of_the_notebook_is_skipped(outcomes):
+    assert outcome_of(outcomes, "kernel") == ["passed", "skipped", "skipped", "skipped"]
+    assert all("Triton is not installed" in outcomes["kernel", cell][1] for cell in (1, 2, "solutions"))
 
 
 def test_every_rule_of_the_sanitizer_is_read_by_nbval():
