@@ -311,17 +311,18 @@ def _ask(what: str, probe: Callable[[], Check]) -> Check:
         return Check(what, found, "note", "this could not be checked", SET_UP)
 
 
-COLOURS = {"ok": "green", "note": "darkorange", "missing": "red"}
+# Behind the word, half transparent: the text keeps the theme's own colour and stays readable on light and dark.
+BACKGROUND = {"ok": "rgba(0, 158, 115, 0.25)", "note": "rgba(230, 159, 0, 0.3)", "missing": "rgba(213, 94, 0, 0.35)"}
 
 
 def _html_table(report: Report) -> str:
-    def cell(text: str, tag: str = "td", colour: str = "inherit") -> str:
+    def cell(text: str, tag: str = "td", background: str = "none") -> str:
         # JupyterLab aligns table cells to the right, which suits numbers only.
-        return f"<{tag} style='text-align:left;color:{colour}'>{html.escape(text)}</{tag}>"
+        return f"<{tag} style='text-align:left;background:{background}'>{html.escape(text)}</{tag}>"
 
     headings = "".join(cell(h, "th") for h in ("", "found", "", "what it means", "the mend"))
     rows = "".join(
-        f"<tr>{cell(c.what, 'th')}{cell(c.found)}{cell(c.status, colour=COLOURS[c.status])}"
+        f"<tr>{cell(c.what, 'th')}{cell(c.found)}{cell(c.status, background=BACKGROUND[c.status])}"
         f"{cell(c.means)}{cell(c.mend)}</tr>"
         for c in report.checks
     )

@@ -31,6 +31,8 @@ FORMATS = {
 }
 COUNTS = ["copies", "cats", "selects", "bytes copied"]
 NOT_IN_TERMINAL = ["of fastest", "total tok/s", "cats", "selects"]
+# The story of a race fits a page: how fast, against the first, how near the floor, what it copied, whether it is right.
+FOLDED = ["of fastest", "vs previous", "total tok/s", "step ms", "aten ops", "copies", "cats", "selects"]
 NOTE_WIDTH = 120
 EXACT = ["stage", *COUNTS, "tokens"]
 
@@ -142,4 +144,5 @@ class LadderResult:
             note=self.note + self._note_on_totals,
             formats=FORMATS,
             bars=["of fastest", "of floor"],
+            folded=FOLDED,
         )

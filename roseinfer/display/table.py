@@ -50,8 +50,18 @@ class Table(Facts):
         return Cells.of(shown, zip(*(df[name].tolist() for name in columns), strict=True))
 
     def to_html(self) -> str:
-        """The live view: every column of exact and live, the note and the folded query."""
-        columns = [name for name in self.df.columns if name in self.exact or name in self.live]
+        """The live view: every column of exact and live, some of them folded, the note and the query."""
+        shown = [name for name in self.df.columns if name in self.exact or name in self.live]
+        first = shown[:1]
+        more = [name for name in shown if name in self.folded]
+        heading = f"<div><strong>{html.escape(self.title)}</strong></div>" if self.title else ""
+        note = f'<div style="{MUTED}">{html.escape(self.note)}</div>' if self.note else ""
+        table = self._html_table([name for name in shown if name not in more])
+        table += _fold(f"more columns: {', '.join(more)}", self._html_table([*first, *more])) if more else ""
+        query = _fold("SQL", f"<pre>{html.escape(self.query.strip())}</pre>") if self.query else ""
+        return f"{heading}{note}{table}{query}"
+
+    def _html_table(self, columns: Sequence[str]) -> str:
         cells = self.cells(columns)
 
         def bar(row: int, column: int) -> str:
@@ -61,11 +71,11 @@ class Table(Facts):
             stops = f"{BAR_COLOUR} {width:.1f}%, transparent {width:.1f}%"
             return f"; background: linear-gradient(90deg, {stops})"
 
-        heading = f"<div><strong>{html.escape(self.title)}</strong></div>" if self.title else ""
-        note = f'<div style="{MUTED}">{html.escape(self.note)}</div>' if self.note else ""
-        query = html.escape(self.query.strip())
-        query = f"<details><summary>SQL</summary><pre>{query}</pre></details>" if query else ""
-        return f"{heading}{note}{cells.html(self.title, bar)}{query}"
+        return cells.html(self.title, bar)
+
+
+def _fold(summary: str, content: str) -> str:
+    return f"<details><summary>{html.escape(summary)}</summary>{content}</details>"
 
 
 def format_cell(value: Any, template: str | None = None) -> str:

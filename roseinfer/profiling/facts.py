@@ -25,6 +25,7 @@ class Facts(HasFacts):
     title: exact facts only. note: where the live columns come from.
     formats: column -> str.format template, such as {"total_ms": "{:,.3f}", "share": "{:.1%}"}.
     bars: columns of shares in 0..1 that are worth a bar.
+    folded: columns that few readers need, for a view that can show them on demand.
     exact_rows: booleans, one per row; rows marked False are not the same everywhere (say, those of a GPU).
     query: the SQL that made the rows.
 
@@ -39,11 +40,12 @@ class Facts(HasFacts):
     note: str = ""
     formats: Mapping[str, str] = field(default_factory=dict)
     bars: Sequence[str] = ()
+    folded: Sequence[str] = ()
     exact_rows: Sequence[bool] | None = None
     query: str = ""
 
     def __post_init__(self) -> None:
-        for argument in ("exact", "live", "formats", "bars"):
+        for argument in ("exact", "live", "formats", "bars", "folded"):
             unknown = [name for name in getattr(self, argument) if name not in self.df.columns]
             if unknown:
                 raise ValueError(f"{argument} names columns {unknown} that df lacks; it has {list(self.df.columns)}")

@@ -55,6 +55,7 @@ def phase_shares(
         + ("" if on_host.all() else f"; device: {steps} profiled steps"),
         formats={**dict.fromkeys(shares, "{:.1%}"), "tok/s": "{:,.1f}"},
         bars=["forward share"],
+        folded=[*INDEX_CALLS, "floor ms", "bound by"],
         exact_rows=on_host,
     )
 
