@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -165,3 +166,39 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Heard(list):
+    def enter(self, name):
+        self.append(name)
+
+    def exit(self, name):
+        self.append(f"end of {name}")
+
+
+def test_a_listener_hears_spans_inside_each_other_and_those_that_fail():
+    heard = Heard()
+    with span("before"):
+        pass
+    with listening(heard):
+        with pytest.raises(RuntimeError), span("outer"), span("inner"):
+            raise RuntimeError
+        with span("next"):
+            pass
+    with span("after"):
+        pass
+    assert heard == ["outer", "inner", "end of inner", "end of outer", "next", "end of next"]
+
+
+def test_another_threads_spans_are_not_heard():
+    heard = Heard()
+
+    def work():
+        with span("theirs"):
+            pass
+
+    with listening(heard):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert heard == []

@@ -39,16 +39,16 @@ def race(
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a stage raises.
     """
     check_stages(stages)
-    lanes = Race([stage.name for stage in stages] + ([HF_NAME] if with_hf else []))
+    bars = Race([stage.name for stage in stages] + ([HF_NAME] if with_hf else []))
     try:
         result = ladder(
             stages, model, batch_size=batch_size, prompt_len=prompt_len, max_new_tokens=max_new_tokens,
-            repeats=repeats, seed=seed, with_hf=with_hf, on_progress=lanes.update,
+            repeats=repeats, seed=seed, with_hf=with_hf, on_progress=bars.update,
         )  # fmt: skip
     except BaseException as error:
-        lanes.stop(error)
+        bars.stop(error)
         raise
-    lanes.finish(result)
+    bars.finish(result)
     return result
 
 
