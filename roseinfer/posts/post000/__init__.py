@@ -46,7 +46,7 @@ def not_run(setting: Setting) -> list[NotRun]:
     parts = [
         NotRun("the post's checkpoint", "its author's file: an untrained GPT-2 small, and so is random:gpt2"),
         NotRun(f"torch {facts['torch']}, which the post's slice counts belong to", "an environment with that version; "
-               "the rule that explains the difference is in roseinfer/profiling/slicing.py"),
+               "the rule that explains the difference is in roseinfer/profiling/slice_rule.py"),
     ]  # fmt: skip
     if not setting.on_gpu:
         parts.append(NotRun("the device rows of the span table, and the gaps of the device", "an NVIDIA GPU"))
