@@ -76,9 +76,11 @@ START_KERNEL = """async () => {
   const { id, name } = await window.jupyterapp.serviceManager.kernels.startNew({ name: "python3" });
   return { id, name };
 }"""
+# Each change shows the splash screen; two within 200 ms, and JupyterLab removes it twice, which is an error.
 CHOOSE_THEME = """async (theme) => {
   await window.jupyterapp.commands.execute("apputils:change-theme", { theme });
-  while (document.body.dataset.jpThemeName !== theme) await new Promise((next) => setTimeout(next, 20));
+  const underWay = () => document.body.dataset.jpThemeName !== theme || document.getElementById("jupyterlab-splash");
+  while (underWay()) await new Promise((next) => setTimeout(next, 20));
 }"""
 THIS_NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 
