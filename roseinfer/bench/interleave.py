@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any, TypeVar
 
 from roseinfer.arguments import require_count
@@ -52,7 +53,10 @@ Contender = tuple[str, Callable[[OnStep], Run]]
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a measurement stands. repeat: -1 while nothing is timed. tokens and seconds: decoding of this run."""
+    """Where a measurement stands. repeat: -1 while nothing is timed.
+
+    tokens and seconds: decoding of this run so far; of a finished one as many steps as long as its median one.
+    """
 
     phase: str
     name: str
@@ -74,7 +78,9 @@ def measure(
 
     contenders: (name, run); run(on_step) does the work once and returns a Run, calling on_step between its steps.
     Returns one sample a run: name, repeat, position in its round, tokens, decode_tokens, seconds, prefill_seconds,
-    decode_seconds, step_seconds. Raises ValueError for no contenders, a name twice, repeats < 1 or warmup < 0.
+    decode_seconds, step_seconds, tokens_per_second. The last is a run's speed by its median step: one step that
+    another process held up would else stand for the whole run. Raises ValueError for no contenders, a name twice,
+    repeats < 1 or warmup < 0.
     """
     names = [name for name, _ in contenders]
     if not names or len(set(names)) != len(names):
@@ -91,7 +97,8 @@ def measure(
         sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here)))
         if repeat >= 0:
             samples.append(sample)
-        tokens, seconds = sample["decode_tokens"], sample["decode_seconds"]
+        tokens = sample["decode_tokens"]
+        seconds = tokens / sample["tokens_per_second"]
         report(replace(here, tokens=tokens, seconds=seconds, finished=True, runs_done=runs_done + 1))
     return samples
 
@@ -112,4 +119,5 @@ def _sample(name: str, repeat: int, position: int, run: Run) -> dict[str, Any]:
         "prefill_seconds": run.prefill_seconds,
         "decode_seconds": decode_seconds,
         "step_seconds": list(run.step_seconds),
+        "tokens_per_second": run.decode_tokens / (len(run.step_seconds) * median(run.step_seconds)),
     }

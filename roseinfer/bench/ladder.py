@@ -170,6 +170,13 @@ def _try_out(contenders: list[Contender]) -> tuple[list[Contender], dict[str, st
     return finishers, not_run
 
 
+def verdict(speeds: List[float], first: dict[str, Any]) -> str:
+    """Against the first contender: what its runs and theirs show, whose ranges may overlap."""
+    if min(speeds) > first["tokens_per_second_max"]:
+        return "faster"
+    return "slower" if max(speeds) < first["tokens_per_second_min"] else "no difference shown"
+
+
 def _rows(
     names: list[str],
     samples: list[dict[str, Any]],
@@ -182,10 +189,9 @@ def _rows(
     rows: list[dict[str, Any]] = []
     for name in names:
         own = [sample for sample in samples if sample["name"] == name]
-        # By its median step: one step that another process held up would else stand for the whole run.
-        speeds = [s["decode_tokens"] / (len(s["step_seconds"]) * median(s["step_seconds"])) for s in own]
-        step_seconds = median(seconds for sample in own for seconds in sample["step_seconds"])
+        speeds = [sample["tokens_per_second"] for sample in own]
         speed = median(speeds)
+        step_seconds = own[0]["decode_tokens"] / len(own[0]["step_seconds"]) / speed
         is_step = name not in HF_NAMES.values()
         rows.append(
             {
@@ -195,6 +201,7 @@ def _rows(
                 "tokens_per_second_max": max(speeds),
                 "vs_previous": speed / rows[-1]["tokens_per_second"] if rows and is_step else None,
                 "vs_first": speed / rows[0]["tokens_per_second"] if rows else None,
+                "verdict": verdict(speeds, rows[0]) if rows else None,
                 "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
                 "step_ms": 1e3 * step_seconds,
                 "floor_share": floor.seconds / step_seconds,

@@ -92,9 +92,10 @@ class LadderResult:
             f"{self.device}, torch {self.versions['torch']}. Floor of a step at context {context_len}: "
             f"{1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} tok/s, bound by "
             f"{floor['bound']}. tok/s: decoding alone, by each run's median step; median (min..max) of "
-            f"{self.arguments['repeats']} interleaved runs. Counts: one whole stage.decode at context {context_len}; "
-            f"aten ops with those that ops start, the others without what linear layers, embeddings and fused "
-            f"attention do inside."
+            f"{self.arguments['repeats']} interleaved runs; step ms and of floor follow from it. Verdict: against the "
+            f"first; no difference is shown where the ranges overlap. Counts: one whole stage.decode at context "
+            f"{context_len}; aten ops with those that ops start, the others without what linear layers, embeddings and "
+            f"fused attention do inside."
         )
         rows = {row["stage"] for row in self.rows}
         if HF_NAMES["dynamic"] in rows:
@@ -123,6 +124,7 @@ class LadderResult:
             "min..max": [f"{low:,.0f}..{high:,.0f}" for low, high in zip(lowest, highest, strict=True)],
             "vs previous": rows["vs_previous"].astype(float) - 1,
             "vs first": rows["vs_first"].astype(float) - 1,
+            "verdict": rows["verdict"],
             "total tok/s": rows["total_tokens_per_second"],
             "step ms": rows["step_ms"],
             "of floor": rows["floor_share"],

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from statistics import median
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from oracles import prompts_of, small_model
 
 from roseinfer.bench import ContenderFailed, LadderResult, Run, TokensDiffer, ladder, measure
 from roseinfer.bench.contenders import hf_contender
+from roseinfer.bench.ladder import verdict
 from roseinfer.bench.token_check import Referee
 from roseinfer.cli.clone import chosen_stages, untimed
 from roseinfer.cli.main import main as roseinfer
@@ -77,6 +79,7 @@ def test_samples_are_raw():
         {
             "name": "A", "repeat": repeat, "position": 0, "tokens": 6, "decode_tokens": 4, "seconds": 1.75,
             "prefill_seconds": 1.0, "decode_seconds": 0.75, "step_seconds": [0.5, 0.25],
+            "tokens_per_second": 4 / (2 * 0.375),
         }
         for repeat in range(2)
     ]  # fmt: skip
@@ -144,6 +147,28 @@ def test_only_decoding_is_timed_and_hf_like_the_stages(result: LadderResult):
     assert [row["vs_previous"] for row in result.rows] == [None, 1, 1, None]
     assert len(result.samples) == 4 * SIZES["repeats"]
     assert {len(sample["step_seconds"]) for sample in result.samples} == {SIZES["max_new_tokens"] - 1}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "says"),
+    [
+        ((100, 110), "no difference shown"),
+        ((121, 130), "faster"),
+        ((80, 89), "slower"),
+        ((90, 120), "no difference shown"),
+    ],
+)
+def test_a_difference_is_claimed_only_where_the_ranges_do_not_overlap(speeds, says):
+    assert verdict(speeds, {"tokens_per_second_min": 90, "tokens_per_second_max": 120}) == says
+
+
+def test_a_race_has_one_statistic(result: LadderResult):
+    """tok/s, step ms and of floor are the same figure, the median of the runs' speeds by their median steps."""
+    for row in result.rows:
+        runs = [sample["tokens_per_second"] for sample in result.samples if sample["name"] == row["stage"]]
+        assert row["tokens_per_second"] == median(runs)
+        assert row["step_ms"] == pytest.approx(1e3 * SIZES["batch_size"] / row["tokens_per_second"])
+        assert row["floor_share"] == pytest.approx(1e3 * result.floor["seconds"] / row["step_ms"])
 
 
 def test_plain_text_has_no_times(small: GPT2, result: LadderResult):
