@@ -1,7 +1,8 @@
 """python -m tools.record notebooks/*.ipynb: run notebooks again and record their outputs in place.
 
-A notebook in which a cell fails is left as it was. Run times, widget state and views, stderr and other things that
-change from run to run are not recorded, so that a diff of a notebook shows what changed in it.
+A notebook in which a cell fails is left as it was, and so is one whose races say that the machine was busy. Run times,
+widget state and views, stderr and other things that change from run to run are not recorded, so that a diff of a
+notebook shows what changed in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 from tools.notebooks import kernel_env, notebook_client
+from tools.quiet import busy_signs
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -37,6 +39,8 @@ def record(path: Path) -> list[str]:
         client.execute(env=kernel_env())
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise RecordingFailed(_failure(path, nb, last, error)) from error
+    if signs := busy_signs(nb):
+        raise RecordingFailed(f"{path.name}: this machine was busy, nothing recorded: {'; '.join(signs)}")
     notes = [f"Cell {n} writes to stderr (not recorded)" for n, cell in enumerate(code_cells(nb)) if _stderr(cell)]
     strip(nb)
     nbformat.write(nb, path)

@@ -40,7 +40,7 @@ class SpeedBars(Chart):
         if floor is not None:
             edge = BEYOND * max(row["high"] for row in rows)
             label = f"floor: {floor:,.0f} tok/s{' →' if floor > edge else ''}"
-            rules.append({"at": min(floor, edge), "label": label})
+            rules.append({"at": min(floor, edge), "speed": floor, "label": label})
         ranges = [f"{name} {mid:,.0f} ({low:,.0f} to {high:,.0f})" for name, (mid, low, high) in speeds.items()]
         self.alt = f"{title}. tok/s: {', '.join(ranges)}; {', '.join(rule['label'] for rule in rules)}"
         self.spec |= {"datasets": {"bars": rows, "floor": rules}, "title": title}

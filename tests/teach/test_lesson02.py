@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import nbformat
 import torch
 from wrong_answers import assert_refused, wrong_answers
 
+from roseinfer.paths import ROOT
 from roseinfer.teach import check
 from stages import PreallocGather
 
@@ -224,3 +228,16 @@ def test_the_right_answers_that_wrong_ones_are_made_from(small):
     assert check("02.1", lambda *a: (useful(*a), padded(*a)))
     assert check("02.2", into)
     assert check("02.3", BatchOfMyOwn, model=small)
+
+
+def test_the_copies_that_the_lesson_calls_the_same_are_the_same_on_the_page():
+    """The riddle: fewer bytes, as many copies. A trace whose steps cross a block's edge would show more of them."""
+    nb = nbformat.read(ROOT / "notebooks" / "02_prealloc_gather.ipynb", as_version=4)
+    texts = [text for cell in nb.cells if cell.cell_type == "code" for text in shown(cell)]
+    [in_trace] = [re.search(r"aten::copy_ +(\d+)", text)[1] for text in texts if text.startswith("name ")][:1]
+    [counted] = [re.findall(r"'copy_': (\d+)", text) for text in texts if text.startswith("before:")]
+    assert [in_trace, *counted] == ["64"] * 3
+
+
+def shown(cell) -> list[str]:
+    return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]

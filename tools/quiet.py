@@ -1,0 +1,57 @@
+"""Was the machine quiet while a notebook was recorded? What its races say of it: spreads, twins, and floors."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from nbformat import NotebookNode
+
+from roseinfer.display.chart import VEGA_LITE
+
+# Of the larger one. On a quiet machine races stay below half of it; beside another busy process they pass it manyfold.
+MOST_SPREAD = 0.3
+STAGE = re.compile(r"s\d\d_")
+
+
+def busy_signs(nb: NotebookNode) -> list[str]:
+    """What a quiet machine would not have shown, a line each, by code cell as pytest --nbval counts them.
+
+    Runs of one contender that lie far apart; twins that differ, a stage and a learner's class in a notebook where
+    exercises are unsolved, so that both run the same code; floors of one shape that differ.
+    """
+    signs = []
+    floors: dict[str, list[float]] = defaultdict(list)
+    for cell, spec in races(nb):
+        bars = spec["datasets"]["bars"]
+        for bar in bars:
+            if apart(bar["low"], bar["high"]):
+                signs.append(f"Cell {cell}: runs of {bar['name']} from {bar['low']:,.0f} to {bar['high']:,.0f} tok/s")
+        if are_twins([bar["name"] for bar in bars]) and apart(*(bar["speed"] for bar in bars)):
+            speeds = " and ".join(f"{bar['name']} {bar['speed']:,.0f} tok/s" for bar in bars)
+            signs.append(f"Cell {cell}: the same code twice, {speeds}")
+        floors[spec["title"]] += [rule["speed"] for rule in spec["datasets"]["floor"]]
+    for title, speeds in floors.items():
+        if apart(min(speeds), max(speeds)):
+            signs.append(f"floors of one shape ({title}) from {min(speeds):,.0f} to {max(speeds):,.0f} tok/s")
+    return signs
+
+
+def races(nb: NotebookNode) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of the code cell, spec of its SpeedBars) of every finished race."""
+    code = [cell for cell in nb.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code):
+        for output in cell.outputs:
+            spec = output.get("data", {}).get(VEGA_LITE, {})
+            if spec.get("datasets", {}).keys() >= {"bars", "floor"} and spec["datasets"]["floor"]:
+                yield number, spec
+
+
+def are_twins(names: list[str]) -> bool:
+    return len(names) == 2 and bool(STAGE.match(names[0])) and not STAGE.match(names[1]) and " " not in names[1]
+
+
+def apart(one: float, other: float) -> bool:
+    return abs(one - other) > MOST_SPREAD * max(one, other)
