@@ -6,6 +6,8 @@ can be read. Screenshots stay in build/browser/. Skipped, with the reason, where
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 from lab import FLAGS, ROOT, THIS_NOTEBOOK, JupyterLab, chromium, copy_of, new_notebook, running_lab
 
@@ -18,6 +20,7 @@ LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 THEMES = ("JupyterLab Light", "JupyterLab Dark")
 WIDTHS = (1280, 1400)  # of the window, in pixels, with JupyterLab's side bar open as a learner finds it
 HEIGHT = 1400
+DRAWN_WITHIN = 20  # seconds: a chart has its menu beside it until its style is there
 
 PREPARED = """\
 from roseinfer import teach
@@ -166,11 +169,14 @@ def assert_readable_and_fitting(lab: JupyterLab, name: str) -> None:
 
 
 def too_wide(lab: JupyterLab) -> list[tuple[str, ...]]:
-    """The outputs that have to be scrolled sideways, or reach over the page's edge."""
+    """The outputs that have to be scrolled sideways, or reach over the page's edge, once they are all drawn."""
     found = []
     for width in reversed(WIDTHS):
         lab.page.set_viewport_size({"width": width, "height": HEIGHT})
-        found += lab.page.evaluate(TOO_WIDE, THIS_NOTEBOOK)
+        end = monotonic() + DRAWN_WITHIN
+        while (wide := lab.page.evaluate(TOO_WIDE, THIS_NOTEBOOK)) and monotonic() < end:
+            lab.page.wait_for_timeout(100)
+        found += wide
     return [tuple(words) for words in found]
 
 

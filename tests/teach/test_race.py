@@ -103,7 +103,7 @@ def test_a_floor_far_beyond_the_bars_stands_at_the_edge():
     bars = SpeedBars(["one"], "text")
     for floor, at, label in ((120.0, 120.0, "floor: 120 tok/s"), (5000.0, 150.0, "floor: 5,000 tok/s →")):
         bars.show("title", {"one": (90.0, 80.0, 100.0)}, floor)
-        assert bars.spec["datasets"]["floor"] == [{"at": at, "label": label}]
+        assert bars.spec["datasets"]["floor"] == [{"at": at, "speed": floor, "label": label}]
         assert bars.alt == f"title. tok/s: one 90 (80 to 100); {label}"
 
 
