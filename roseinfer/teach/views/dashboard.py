@@ -55,7 +55,7 @@ def dashboard(
 
 
 class Dashboard(ipywidgets.VBox):
-    """The panel. Its repr is the contract: what it was made with. start, stop, pin and wait do what its buttons do.
+    """The panel. Its repr says what it was made with. start, stop, pin and wait do what its buttons do.
 
     It decodes in a background thread, so other cells can be run meanwhile. A bad choice is told in the panel. A run
     that another panel of this kernel has under way is stopped by Start, one of this panel is not.

@@ -17,13 +17,13 @@ def faint(colour: str) -> str:
 
 
 class Stepper(ipywidgets.VBox):
-    """Shows frames[slider.value]. text/plain is `contract`, whole; ipywidgets alone would cut it at 110 characters."""
+    """Shows frames[slider.value]. text/plain is `facts`, whole; ipywidgets alone would cut it at 110 characters."""
 
-    def __init__(self, frames: List[str], label: str, contract: str) -> None:
+    def __init__(self, frames: List[str], label: str, facts: str) -> None:
         if not frames:
             raise ValueError("frames must hold at least one frame, got none")
         self.frames = list(frames)
-        self.contract = contract
+        self.facts = facts
         last = len(frames) - 1
         self.slider = ipywidgets.IntSlider(0, 0, last, description=label, style={"description_width": "auto"})
         self.slider.layout.width = "32em"
@@ -34,7 +34,7 @@ class Stepper(ipywidgets.VBox):
         super().__init__([ipywidgets.HBox([play, self.slider]), self.view])
 
     def __repr__(self) -> str:
-        return self.contract
+        return self.facts
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         return {**super()._repr_mimebundle_(**options), "text/plain": repr(self)}
