@@ -55,7 +55,7 @@ Contender = tuple[str, Callable[[OnStep], Run]]
 class RunProgress:
     """Where a measurement stands. repeat: -1 while nothing is timed.
 
-    tokens and seconds: decoding of this run so far; of a finished one as many steps as long as its median one.
+    tokens and seconds: decoding of this run so far; once it has finished, seconds counts every step at its median.
     """
 
     phase: str
