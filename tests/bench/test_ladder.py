@@ -184,13 +184,28 @@ def test_html_has_the_times_the_floor_and_the_machine(result: LadderResult):
     live = result._repr_mimebundle_()["text/html"]
     for text in (
         "tok/s",
-        "of floor",
+        "of floor, bound by",
         "Floor of a step at context 8",
         "linear-gradient",
         "HF generate",
         torch.__version__,
     ):
         assert text in live
+
+
+def test_a_race_is_told_in_six_columns_and_the_rest_is_folded(result: LadderResult):
+    table, more = result._repr_mimebundle_()["text/html"].split("<details>")
+    [header] = re.findall(r"<tr>(?:<th[^>]*>[^<]*</th>)+</tr>", table)
+    assert re.findall(r">([^<]+)</th>", header) == [
+        "stage", "tok/s (min..max)", "against the first", "of floor, bound by", "bytes copied", "tokens",
+    ]  # fmt: skip
+    assert "+0.0%, no difference shown" in table and "3 (3..3)" in table
+    assert "more columns: of fastest, vs previous, total tok/s, step ms, aten ops, copies, cats, selects" in more
+
+
+def test_what_holds_a_step_up_stands_in_its_row(result: LadderResult):
+    """Steps of a second each, by the test's clock: the host, whatever the machine."""
+    assert {row["bound"] for row in result.rows} == {"the host"}
 
 
 def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResult):
