@@ -97,6 +97,20 @@ def test_progress_tells_warm_up_from_timed_runs():
     assert {p.runs_total for p in seen} == {4}
 
 
+def test_a_run_under_way_goes_by_its_median_step_as_a_finished_one_does():
+    def run(on_step) -> Run:
+        steps = (1.0, 9.0, 3.0)
+        for i in range(len(steps)):
+            on_step(2 * (i + 1), sum(steps[: i + 1]))
+        return Run(1.0, steps, [[1, 2, 3, 4], [5, 6, 7, 8]])
+
+    seen = []
+    measure([("A", run)], repeats=1, warmup=0, on_progress=seen.append)
+    assert [(p.tokens, p.seconds, p.finished) for p in seen] == [
+        (2, 1.0, False), (4, 10.0, False), (6, 9.0, False), (6, 9.0, True),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("names", "arguments", "message"),
     [
