@@ -84,7 +84,8 @@ def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Picture:
             draw_box(right, seq.num_cached_tokens, row, longest - seq.num_cached_tokens, "none", hatch="////")
         right.text(longest * 1.02, row, f"{longest - seq.num_cached_tokens} padding", va="center", fontsize=8)
     left.set(title=f"layer {layer}: blocks, kept one by one", xlabel="token", ylabel="sequence")
-    right.set(title=f"gathered: one batch, padded to T = {longest}", xlabel="token", xlim=(0, max(width * 1.01, longest * 1.25)))
+    right.set(title=f"gathered: one batch, padded to T = {longest}", xlabel="token")
+    right.set(xlim=(0, max(width * 1.01, longest * 1.25)))  # of both
     left.set(yticks=range(len(seqs)), ylim=(len(seqs) - 0.4, -0.6))
     for ax in (left, right):
         ax.grid(False)  # its lines would cross the texts
