@@ -32,6 +32,10 @@ class Source:
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} is not one of {', '.join(KINDS)}")
 
+    @property
+    def is_stated(self) -> bool:
+        return self.kind == STATED
+
     def __str__(self) -> str:
         return f"{KINDS[self.kind]}: {self.basis}"
 
@@ -55,7 +59,7 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
     if facts.get(name) is None:
         return "not stated"
     source = source_of(facts, name)
-    return str(facts[name]) if source.kind == STATED else f"{facts[name]} ({KINDS[source.kind]})"
+    return str(facts[name]) if source.is_stated else f"{facts[name]} ({KINDS[source.kind]})"
 
 
 def post_table(post: str, table: str) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import mistune
 
 from .content import DIFFERENT, EQUAL, EXPLAINED, Image
 from .markdown import PICTURE
+from .tables import MARKS
 
 FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
 TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")
@@ -66,6 +67,8 @@ class PageRenderer(mistune.HTMLRenderer):
     def paragraph(self, text: str) -> str:
         if tally := TALLY.fullmatch(text):
             return _tally(*map(int, tally.groups()))
+        if text.startswith(tuple(MARKS)):
+            return f'<p class="note">{text}</p>\n'
         if title := TITLE.fullmatch(text):
             self._title = re.sub("<.*?>", "", title[1])
         return super().paragraph(text)
