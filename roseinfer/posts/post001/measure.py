@@ -29,15 +29,24 @@ UNPROFILED = 2  # decode steps that capture runs before those it keeps
 # What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.
 OPAQUE_OPS = ("aten::to", "aten::_to_copy", "aten::index", "aten::index_put_")
 
-# Time of an op in ms: its own on the host, or that of the work which it launches on a device.
-HOST_MS = "SELECT SUM(dur)/1e6 AS ms FROM slice WHERE name = '{op}' AND cat = 'cpu_op'"
-DEVICE_MS = """
+# Time in ms of aten::cat in each step: its own on the host, or that of the work which it launches on a device.
+CATS = """
+WITH step AS (
+  SELECT id, ts, ts + dur AS end_ts FROM slice WHERE cat = 'user_annotation' AND starts_with(name, 'ProfilerStep#')
+), op AS (
+  SELECT step.id AS step, slice.tid, slice.ts, slice.dur
+  FROM slice JOIN step ON slice.ts >= step.ts AND slice.ts < step.end_ts
+  WHERE slice.name = 'aten::cat' AND slice.cat = 'cpu_op'
+)
+"""
+HOST_CATS = f"{CATS} SELECT SUM(dur)/1e6 AS ms FROM op GROUP BY step"
+DEVICE_CATS = f"""{CATS}
 SELECT SUM(work.dur)/1e6 AS ms
-FROM slice op
+FROM op
 JOIN slice launch ON launch.tid = op.tid AND launch.ts >= op.ts AND launch.ts < op.ts + op.dur
 JOIN slice work ON work.args->>'correlation' = launch.args->>'correlation'
-WHERE op.name = '{op}' AND launch.cat IN ('cuda_runtime', 'cuda_driver')
-  AND work.cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+WHERE launch.cat IN ('cuda_runtime', 'cuda_driver') AND work.cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+GROUP BY step
 """
 KERNELS = """
 SELECT regexp_replace(replace(name, '(anonymous namespace)::', ''), '^void |[(].*$', '', 'g') AS kernel,
@@ -52,13 +61,13 @@ Samples = dict[str, list[float]]  # ms of each step, by phase and of the whole
 @dataclass(frozen=True)
 class Profile:
     """Profiled decode steps. device: None when no label of a GPU was seen. calls: how often each op starts in a phase
-    of a step. cat_ms: time of aten::cat in a step, on the device where there is one. kernels: those with the largest
+    of a step. cat_ms: time of aten::cat in each step, on the device where there is one. kernels: those with the largest
     shares of the device's time, and these.
     """
 
     device: Samples | None
     calls: dict[str, Counter[str]]
-    cat_ms: float
+    cat_ms: list[float]
     kernels: dict[str, float]
 
 
@@ -179,6 +188,6 @@ def profile(entrant: StageContender, steps: int) -> Profile:
     on_gpu = any(event.cat == DEVICE_SPAN for event in trace.slices)
     device = device_phases(trace) if on_gpu else None
     calls = {phase: trace.op_counts(name, outside=OPAQUE_OPS) for phase, name in PHASES.items()}
-    cat_ms = trace.sql((DEVICE_MS if on_gpu else HOST_MS).format(op="aten::cat"))["ms"].fillna(0).item()
+    cat_ms = trace.sql(DEVICE_CATS if on_gpu else HOST_CATS)["ms"].tolist()
     kernels = dict(trace.sql(KERNELS).itertuples(index=False))
-    return Profile(device, calls, cat_ms / steps, kernels)
+    return Profile(device, calls, cat_ms, kernels)

@@ -34,7 +34,8 @@ def phases(m: Measurements) -> Section:
             f"Here `{m.stage}` runs `{m.sizes.config.model}` in {m.sizes.config.dtype}. Prompts have {m.prompt_len} "
             "tokens, as many as the post's example of a gather has cached. With which lengths it measured, the post "
             f"does not say; its prompts are {fact_text(facts, 'prompts')}. Times are medians of "
-            f"{len(m.batches[0].labelled[STEP])} steps, and the share is of the three labels. {side}",
+            f"{len(m.batches[0].labelled[STEP])} steps, and the share is of the three labels. The rows of all "
+            f"steps are sums, slow steps included. {side}",
             "The floor of `model_forward` is that of a whole step: the weights it needs and all cached keys and values "
             f"read once, or its arithmetic where that takes longer. What bounds it here: {bounds}. The machine's rates "
             "are measured for about a second in this run: had it other work just then, they come out low, and the "
@@ -96,7 +97,8 @@ def residual(m: Measurements) -> Section:
             "label, so it cannot be part of what the labels leave.",
             "Nor may its second: the post takes `aten::cat` for the filling of its cache. Its public repository reads "
             "`key_cache`, which a DynamicCache has in versions of transformers where filling an empty one starts no "
-            "cat. From this we infer that its cats are the model's own, inside `model_forward`. Here they are.",
+            "cat. From this we infer that its cats are the model's own, inside `model_forward`. Here they are; their "
+            "times are from the profiled capture.",
         ],
         facts=[fact for batch in m.batches for fact in _writes(batch, m.sizes.shape.num_layers)],
         times=[*(time for batch in m.batches for time in _residual_times(batch)), *_cat_times(m.batches[-1])],
@@ -166,8 +168,8 @@ def _cat_times(batch: Batch) -> list[Time]:
     facts = post_facts("001")
     cat, steps, here = facts["cat"], facts["num_decode_steps"], batch.profile.cat_ms
     return [
-        Time(f"aten::cat, all {steps} steps, batch {batch.size}", "ms", cat["total_ms"], steps * here),
-        Time(f"aten::cat, batch {batch.size}", "ms/step", cat["ms_per_step"], here),
+        Time(f"aten::cat, all {steps} steps, batch {batch.size}", "ms", cat["total_ms"], steps * mean(here)),
+        Time(f"aten::cat, batch {batch.size}", "ms/step", cat["ms_per_step"], median(here)),
     ]
 
 
