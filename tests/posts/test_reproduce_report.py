@@ -307,6 +307,14 @@ def test_every_part_is_linked_to(page):
     assert targets == [heading["id"] for heading in page.all("h2")] and len(set(targets)) == 9
 
 
+def test_long_names_may_break_between_their_parts():
+    fact = judge("roseinfer.decode_step_sessions.total, aten::copy_", 3, 3)
+    page = to_page(to_markdown(replace(REPORT, sections=[Section("Spans", facts=[fact])]), COMMAND), "")
+    name = "roseinfer.<wbr>decode_<wbr>step_<wbr>sessions.<wbr>total, aten::<wbr>copy_"
+    assert f'<td class="text">{name}</td>' in page
+    assert [fact.what, "3", "3", "equal"] in Page(page).rows
+
+
 def test_a_note_is_set_apart():
     report = replace(REPORT, sections=[Section("Writes", facts=[judge("copies", 448, 448, source=SEEN)])])
     page = to_page(to_markdown(report, COMMAND), "")

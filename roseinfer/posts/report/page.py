@@ -19,6 +19,7 @@ FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
 TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")
 TITLE, NO_TITLE = re.compile("<strong>(.*)</strong>"), "Table"  # the bold line before a table is its name
 VERDICT = re.compile(rf"(?:<strong>)?({EQUAL}|{EXPLAINED}|{DIFFERENT})(?:</strong>)?")
+BREAKS = re.compile(r"(?<=\w[._/(,])(?=[a-z])|(?<=::)(?=\w)")  # where a long name in a cell may go on in the next line
 SHARE = re.compile(r"([\d.]+)%")
 # The browser itself refuses whatever would be fetched.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -107,6 +108,7 @@ class PageRenderer(mistune.HTMLRenderer):
         kind = f' class="{"number" if align else "text"}"'
         if head:
             return f'<th scope="col"{kind}>{text}</th>'
+        text = BREAKS.sub("<wbr>", text)
         if verdict := VERDICT.fullmatch(text):
             return f'<td{kind}><span class="{verdict[1]}">{verdict[1]}</span></td>'
         share = SHARE.fullmatch(text) if align else None
