@@ -35,7 +35,7 @@ def command(m: Measured) -> Section:
     """What the command printed, before and after."""
     theirs = post_table(POST, "throughput").set_index("metric")
     ours = {"before": run_figures(m.profiled[BEFORE][0]), "after": run_figures(m.profiled[AFTER][0])}
-    prompt_len, tokens = m.work.prompt_lens[0], m.args.max_new_tokens
+    prompt_len, tokens, repeats = m.work.prompt_lens[0], m.args.max_new_tokens, len(m.raced[BEFORE])
     rules = {
         "Requests": (m.args.num_requests, "the number of requests"),
         "Prompt tokens": (m.args.num_requests * prompt_len, f"this model's tokenizer makes {prompt_len} of the prompt"),
@@ -59,7 +59,7 @@ def command(m: Measured) -> Section:
             "The post ran one command twice, before and after its second change, with the profiler on. So do we; the "
             "floor of the decode time is every step's weights and cached tokens, read once.",
             "The post gives the gain as more tokens a second. A single profiled run each cannot tell a gain of a few "
-            "percent from noise, so the table below repeats both in turn, without the profiler.",
+            f"percent from noise. The table below has both in turn, without the profiler; runs of each: {repeats}.",
         ),
         code=m.lines(BEFORE, AFTER),
         facts=facts,

@@ -126,7 +126,8 @@ def rebuilds(m: Measured) -> Section:
         "Rows built by each step",
         text=(
             "The post says that a row is built again only when a sequence takes a new block, every "
-            f"{facts['block_size']} tokens, and prints no count. What that means for its run can be reckoned: "
+            f"{facts['block_size']} tokens, or no longer shares its last one, which cannot happen in its command, "
+            "without a prefix cache. It prints no count. What that means for its run can be reckoned: "
             f"{layers} layers x {requests} sequences are {all_rows} rows, and all sequences cross their edges on the "
             "same step, for they started together. Counted here with the post's sizes and no model, for tables depend "
             "on block ids alone; and again in the run that was timed.",
