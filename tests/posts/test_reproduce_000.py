@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,6 +102,16 @@ def test_every_time_of_the_posts_overview_is_there(report):
     each, whole = (totals[f"roseinfer.decode_step_sessions.total, host, {what}"] for what in ("each", "all"))
     assert whole.here == pytest.approx(3 * each.here, rel=1e-3) and whole.floor == pytest.approx(3 * each.floor)
     assert totals["roseinfer.decode_step_sessions.total, device, each"].floor is None  # what no label inside covers
+
+
+def test_on_a_gpu_the_gaps_of_the_device_are_shown(measured, monkeypatch):
+    """With the trace of a CPU: three steps, and no work on a device."""
+    monkeypatch.setattr(type(measured), "floor_seconds", lambda self, run: 1.0)
+    on_gpu = replace(measured, model=SimpleNamespace(device=torch.device("cuda")))
+    assert len(tables.spans(measured).grids) == 1
+    gaps = tables.spans(on_gpu).grids[1]
+    assert gaps.title.startswith("The gaps of the device")
+    assert [row[gaps.columns.index("launches")] for row in gaps.rows] == [0, 0, 0]
 
 
 def test_the_gather_has_no_cat_left_as_the_post_says(report):
