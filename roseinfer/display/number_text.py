@@ -28,8 +28,9 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def exact(value: float) -> str:
-    """A printed or reckoned number: 408.43 stays as it is. To seven digits, for the posts print no more."""
-    text = significant(value, 7)
+    """A printed or reckoned number: 408.43 stays as it is. To eight digits, for the posts measure no more (a mean that
+    SQL printed has sixteen)."""
+    text = significant(value, 8)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 

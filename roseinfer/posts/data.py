@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from collections.abc import Sequence as List
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,50 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POSTS = DATA / "posts"
+STATED, COMPUTED, REPOSITORY, INFERRED = "stated", "computed", "repository", "inferred"
+KINDS = {STATED: "stated", COMPUTED: "computed", REPOSITORY: "seen in its public repository", INFERRED: "inferred"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a figure of a post comes from. kind: one of KINDS. basis: the place in the post or in its repository, or
+    what the figure was computed or inferred from. Raises ValueError for an unknown kind."""
+
+    kind: str
+    basis: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} is not one of {', '.join(KINDS)}")
+
+    @property
+    def is_stated(self) -> bool:
+        return self.kind == STATED
+
+    def __str__(self) -> str:
+        return f"{KINDS[self.kind]}: {self.basis}"
 
 
 def post_facts(post: str) -> dict[str, Any]:
-    """What a post says of its model, machine and command (data/posts/<post>/about.json)."""
+    """What is known of a post's model, machine, command and claims (data/posts/<post>/about.json), None where nothing.
+
+    Under "sources", where each comes from: read it with source_of.
+    """
     return json.loads((_folder(post) / "about.json").read_text(encoding="utf-8"))
+
+
+def source_of(facts: Mapping[str, Any], name: str) -> Source:
+    """Of a fact, of its part ("claims.logprob_buffer"), of a table, or of a column that has one of its own."""
+    source = facts["sources"][name]
+    return Source(source["kind"], source["from"])
+
+
+def fact_text(facts: Mapping[str, Any], name: str) -> str:
+    """A fact, and whether the post states it: "RTX 4090", "before 2.9 (inferred)", "not stated"."""
+    if facts.get(name) is None:
+        return "not stated"
+    source = source_of(facts, name)
+    return str(facts[name]) if source.is_stated else f"{facts[name]} ({KINDS[source.kind]})"
 
 
 def post_table(post: str, table: str) -> pd.DataFrame:
@@ -50,7 +91,8 @@ def beside_post(post: str, table: str, ours: pd.DataFrame, only: List[str] = ())
         exact=["name", "n_post", "n_here"],
         live=["avg_us_post", "avg_us_here"],
         title=f"Post {post}: {facts['tables'][table]}",
-        note=f"the post's machine: {facts['hardware']}, torch {facts['torch']}; its times are another machine's",
+        note=f"the post's machine: {fact_text(facts, 'hardware')}, torch {fact_text(facts, 'torch')}; "
+        "its times are another machine's",
     )
 
 

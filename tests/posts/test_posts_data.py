@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from roseinfer.posts.data import POSTS, post_facts, post_table
+from roseinfer.posts.data import KINDS, POSTS, Source, beside_post, fact_text, post_facts, post_table, source_of
 from roseinfer.profiling.data_sheets import data_sheet
 
 NAMES = sorted(folder.name for folder in POSTS.iterdir())
@@ -26,10 +26,64 @@ def test_every_table_has_a_title(post: str):
 @pytest.mark.parametrize("post", NAMES)
 def test_facts_have_the_keys_of_the_first_post(post: str):
     """A fact that a post does not state is null, not left out."""
-    assert post_facts("000").keys() <= post_facts(post).keys()
+    common = {"post", "title", "hardware", "model", "command", "num_requests", "max_batch_size_default", "num_layers"}
+    assert common | {"torch", "tables", "sources"} <= post_facts(post).keys()
+
+
+# Sources
+
+
+def stated_parts(facts: dict) -> set[str]:
+    """Everything that needs a source: facts that are known, and tables. The parts of `claims` have one each."""
+    known = {name for name, value in facts.items() if value is not None} - {"post", "tables", "sources", "claims"}
+    return known | set(facts["tables"]) | {f"claims.{name}" for name in facts.get("claims", ())}
+
+
+def columns(post: str) -> set[str]:
+    return {f"{table}.{column}" for table in post_facts(post)["tables"] for column in post_table(post, table).columns}
+
+
+@pytest.mark.parametrize("post", NAMES)
+def test_every_fact_and_table_has_a_source(post: str):
+    """What a post does not state is null and has none; a column may have one of its own."""
+    facts = post_facts(post)
+    assert stated_parts(facts) <= facts["sources"].keys() <= stated_parts(facts) | columns(post)
+    for name in facts["sources"]:
+        source = source_of(facts, name)
+        assert source.kind in KINDS and len(source.basis) > 5
+
+
+def test_a_source_of_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="kind='guessed' is not one of stated, computed, repository, inferred"):
+        Source("guessed", "what fits")
+
+
+def test_a_fact_shows_whether_the_post_states_it():
+    post_000, post_001 = post_facts("000"), post_facts("001")
+    assert fact_text(post_000, "torch") == "before 2.9 (inferred)"
+    assert fact_text(post_000, "max_batch_size_default") == "8 (seen in its public repository)"
+    assert fact_text(post_001, "hardware") == "RTX 4090, Ubuntu 24.04"
+    assert fact_text(post_001, "torch") == "not stated"
+
+
+def test_the_note_beside_a_table_marks_what_was_inferred():
+    ours = pd.DataFrame({"name": ["aten::select"], "n": [408], "avg_us": [1.0]})
+    note = beside_post("000", "append_after", ours).note
+    assert "torch before 2.9 (inferred)" in note and "2.6" not in note
 
 
 # 001
+
+
+def test_what_the_post_sums_up_follows_from_its_tables(phases: pd.DataFrame):
+    facts, speed = post_facts("001"), post_table("001", "throughput").set_index("batch")["tokens_per_second"]
+    for speedup in facts["speedups"]:
+        assert round(speed[speedup["to"]] / speed[speedup["from"]], 2) == pytest.approx(speedup["times"], abs=0.01)
+    cat = facts["cat"]
+    assert round(cat["total_ms"] / facts["num_decode_steps"], 2) == cat["ms_per_step"]
+    labelled = phases[["gather_ms", "forward_ms", "write_ms"]].sum(axis=1)[8]
+    assert round(phases.loc[8, "gather_ms"] / labelled, 3) == facts["label_shares"]["gather"]
+    assert round(phases.loc[8, "write_ms"] / labelled, 2) == facts["label_shares"]["append"]
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from roseinfer.posts import post000
 from roseinfer.posts.data import post_facts, post_table
+from roseinfer.posts.post000 import tables
 from roseinfer.posts.post000.run import AFTER, BEFORE, arguments, measure
 from roseinfer.posts.post000.tables import SPANS, ops_table
 from roseinfer.posts.posted_command import arguments_here, command_line, parsed
@@ -62,6 +64,7 @@ def test_the_posts_own_counts_follow_from_one_rule(report):
     assert len(section.facts) == sum(len(post_table("000", table)) for table in SPANS)
     assert {fact.verdict for fact in section.facts} == {"equal"}
     text = " ".join(section.text)
+    assert "torch before 2.9 (inferred)" in text and "8 (seen in its public repository)" in text
     assert "12 x 8 x 16 is as many" in text and "960 slices, not 1,128" in text and "would take 384" in text
 
 
@@ -77,8 +80,65 @@ def test_times_stand_beside_and_are_not_judged(report):
     times = {time.what: time for section in report.sections for time in section.times}
     decode = times["Elapsed (decode/run), before"]
     assert decode.post == 0.443207 and decode.unit == "s" and 0 < decode.floor < decode.here
-    assert times["roseinfer.model.forward, device"].here is None
-    assert times["roseinfer.model.forward, host"].floor is not None
+    assert times["roseinfer.model.forward, device, each"].here is None
+    assert times["roseinfer.model.forward, host, each"].floor is not None
+
+
+@pytest.mark.parametrize("table", SPANS)
+def test_every_time_of_the_posts_tables_of_ops_is_there(report, table):
+    (section,) = (s for s in report.sections if s.title == SPANS[table][0])
+    times = {time.what: time.post for time in section.times}
+    expected = {}
+    for row in post_table("000", table).itertuples():
+        expected |= {f"{row.name}, all calls": row.total_ms, f"{row.name}, a call": row.avg_us}
+    assert times == expected
+
+
+def test_every_time_of_the_posts_overview_is_there(report):
+    times = [time for s in report.sections for time in s.times if s.title == "Where a step goes"]
+    rows = post_table("000", "spans")
+    assert [time.post for time in times] == [ms for row in rows.itertuples() for ms in (row.total_ms, row.avg_ms)]
+    totals = {time.what: time for time in times}
+    each, whole = (totals[f"roseinfer.decode_step_sessions.total, host, {what}"] for what in ("each", "all"))
+    assert whole.here == pytest.approx(3 * each.here, rel=1e-3) and whole.floor == pytest.approx(3 * each.floor)
+    assert totals["roseinfer.decode_step_sessions.total, device, each"].floor is None  # what no label inside covers
+
+
+def test_on_a_gpu_the_gaps_of_the_device_are_shown(measured, monkeypatch):
+    """With the trace of a CPU: three steps, and no work on a device."""
+    monkeypatch.setattr(type(measured), "floor_seconds", lambda self, run: 1.0)
+    on_gpu = replace(measured, model=SimpleNamespace(device=torch.device("cuda")))
+    assert len(tables.spans(measured).grids) == 1
+    gaps = tables.spans(on_gpu).grids[1]
+    assert gaps.title.startswith("The gaps of the device")
+    assert [row[gaps.columns.index("launches")] for row in gaps.rows] == [0, 0, 0]
+
+
+def test_the_gather_has_no_cat_left_as_the_post_says(report):
+    fact = facts_of(report.sections[1])["aten::cat"]
+    assert (fact.post, fact.here, fact.verdict) == (0, 0, "equal") and fact.source.is_stated
+
+
+def test_an_op_that_the_posts_table_lacks_is_marked(measured, monkeypatch):
+    """The gather's ops, beside the post's table of the append, which has four."""
+    monkeypatch.setitem(tables.SPANS, "append_before", ("", tables.GATHER, "gather_ops"))
+    facts = facts_of(ops_table(measured, "append_before", BEFORE))
+    marked = {op for op, fact in facts.items() if fact.source and not fact.source.is_stated}
+    assert marked == facts.keys() - set(post_table("000", "append_before")["name"]) - {"aten::cat"}
+    assert facts["aten::zeros"].post == 0 and facts["aten::zeros"].source.kind == "computed"
+
+
+def test_a_single_run_is_no_race(report):
+    (race,) = report.sections[0].grids
+    assert "a single run shows no change" in race.title and "the median changes" not in race.title
+    assert [row[1:2] + row[3:] for row in race.rows] == [(1, None, None)] * 2
+    assert any("a single run shows nothing" in part.what for part in report.not_run)
+
+
+def test_several_runs_are_one(measured):
+    first = {stage: runs[0] for stage, runs in measured.raced.items()}
+    race = tables.race(replace(measured, raced={stage: [run, run, run] for stage, run in first.items()}))
+    assert "the median changes by " in race.title and {row[1] for row in race.rows} == {3}
 
 
 def test_a_count_that_nothing_explains_is_different(measured):
@@ -98,7 +158,9 @@ def test_another_models_sizes_are_the_explanation():
 
 def test_what_was_not_run_says_what_it_needs(report):
     needs = {part.what: part.needs for part in report.not_run}
-    assert needs["the device rows of the span table, and the gaps of the device"] == "an NVIDIA GPU"
+    gaps = "the device rows of the span table, and the gaps of the device that the post's picture shows"
+    assert needs[gaps] == "an NVIDIA GPU; the post does not name its own"
+    assert "torch before 2.9, which the post's slice counts belong to" in needs
 
 
 def test_the_dry_run_is_the_same_engine(measured):

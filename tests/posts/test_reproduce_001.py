@@ -18,7 +18,7 @@ from roseinfer.posts import data as posts
 from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post001 import engines, measure, no_room_for_hf, not_run, reproduce
 from roseinfer.posts.post001.config import config_lesson
-from roseinfer.posts.post001.measure import Batch, Measurements, profile, tokens_per_second
+from roseinfer.posts.post001.measure import Batch, Measurements, Profile, profile, tokens_per_second
 from roseinfer.posts.post001.steps import phases, residual
 from roseinfer.posts.post001.throughput import throughput
 from roseinfer.posts.report.content import EQUAL, EXPLAINED, PostReport, Section
@@ -145,12 +145,49 @@ def test_facts_are_the_posts_or_follow_from_the_shape(report: PostReport):
     puts = 2 * model_config(TINY).num_layers
     assert post_facts("001")["num_layers"] == model_config("random:qwen2.5-7b").num_layers
     for size, copies in ((1, 56), (4, 224), (8, 448)):
-        names = ("copy_ in write_decode_kv", "index_put_ in write_decode_kv", "indexing calls of gather_batch_kv")
-        known = [facts[f"{name}, batch {size}"] for name in names]
+        names = ("copy_ in write_decode_kv", "index_put_ in write_decode_kv")
+        known = [facts[f"{name}, batch {size}"] for name in (*names, "calls that index the cache in gather_batch_kv")]
         assert [(fact.post, fact.here, fact.verdict) for fact in known] == [
             (copies, 0, EXPLAINED), (0, puts, EXPLAINED), (56, puts, EXPLAINED),
         ]  # fmt: skip
+        assert [fact.source.kind for fact in known] == ["computed", "repository", "computed"]
+    assert facts["scalar reads of the Python gather: 28 layers x 8 sequences x 9 tokens"].source is None
     assert report.verdicts == {EQUAL: 1, EXPLAINED: 9}  # equal: the scalar reads
+
+
+def test_every_figure_of_the_post_is_there(report: PostReport):
+    """Those that it states without a mark, those that were computed with one."""
+    times = {time.what: time for section in report.sections for time in section.times}
+    stated = {
+        "the three labels, all 5 steps, batch 1": 509, "the three labels, all 5 steps, batch 4": 535,
+        "the three labels, all 5 steps, batch 8": 534, "share of gather_batch_kv, batch 8": 1.7,
+        "share of write_decode_kv, batch 8": 1, "aten::cat, all 5 steps, batch 8": 9.17, "aten::cat, batch 8": 0.32,
+        "step, batch 8": 22.2, "device labels, batch 8": 18.4, "step less device labels, batch 8": 3.8,
+        "step of HF generate, batch 8": 19.6, "batch 8 as a share of HF generate": 88.4,
+        "batch 4 over batch 1": 3.6, "batch 8 over batch 4": 1.86,
+    }  # fmt: skip
+    assert {what: times[what].post for what in stated} == pytest.approx(stated)
+    assert all(times[what].source is None for what in stated)
+    marked = {what for what, time in times.items() if time.source}
+    at_1_and_4 = {f"{what}, batch {n}" for what in ("step", "device labels", "step less device labels") for n in (1, 4)}
+    reading = {"reading all weights once", "reading those that a step needs"}
+    assert marked == at_1_and_4 | reading | {f"model_forward over that reading, batch {n}" for n in (1, 4, 8)}
+    assert times["step of HF generate, batch 8"].here == pytest.approx(8e3 / times["HF generate, batch 8"].here)
+
+
+def test_cats_and_labels_of_all_steps(report: PostReport):
+    labels, rest = section(report, "Three labelled"), section(report, "The time without")
+    host = labels.samples["batch 8"]["host_ms"]
+    total = sum(sum(host[phase]) for phase in PHASES)
+    assert time_of(labels, "the three labels, all 5 steps, batch 8").here == pytest.approx(total)
+    cat, every = (time_of(rest, what).here for what in ("aten::cat, batch 8", "aten::cat, all 5 steps, batch 8"))
+    assert 0 < cat < sum(host["step"]) and every > 0
+
+
+def test_single_runs_judge_nothing(report: PostReport):
+    speeds = section(report, "Tokens a second")
+    assert "A single run has no spread" in " ".join(speeds.text)
+    assert {row[3:] for row in map(tuple, speeds.grids[0].rows)} == {(None, None)}
 
 
 def test_scalar_reads_are_as_the_post_printed_them():
@@ -173,8 +210,8 @@ def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeyp
 # Host and device.
 
 
-def event(name, start, dur, cat, tid=1):
-    return {"ph": "X", "name": name, "ts": start, "dur": dur, "cat": cat, "tid": tid, "pid": 0}
+def event(name, start, dur, cat, tid=1, **args):
+    return {"ph": "X", "name": name, "ts": start, "dur": dur, "cat": cat, "tid": tid, "pid": 0, "args": args}
 
 
 def gpu_step(step, start, forward):
@@ -185,12 +222,14 @@ def gpu_step(step, start, forward):
         event(PHASES["gather"], start + 5, 20, "user_annotation"),
         event(PHASES["forward"], start + 30, 30, "user_annotation"),
         event(PHASES["append"], start + 62, 18, "user_annotation"),
+        event("aten::cat", start + 31, 4, "cpu_op"),
+        event("cudaLaunchKernel", start + 32, 1, "cuda_runtime", correlation=step),
         event("aten::index_put_", start + 64, 4, "cpu_op"),
         event("aten::copy_", start + 65, 1, "cpu_op"),
         event("aten::copy_", start + 70, 1, "cpu_op"),
         event(PHASES["gather"], start + 10, 12, "gpu_user_annotation", tid=7),
-        event("gather_kernel", start + 10, 2, "kernel", tid=7),
-        event("gather_kernel", start + 19, 3, "kernel", tid=7),
+        event("void gather_kernel<2>(int)", start + 10, 2, "kernel", tid=7),
+        event("void (anonymous namespace)::gather_kernel<2>(int)", start + 19, 3, "kernel", tid=7, correlation=step),
         event(PHASES["forward"], start + 35, forward, "gpu_user_annotation", tid=7),
         event("gemm", start + 35, forward, "kernel", tid=7),
         event("copy elsewhere", start + 40, 1, "gpu_memcpy", tid=9),
@@ -221,8 +260,13 @@ def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trac
     asked = {}
     monkeypatch.setattr(measure, "capture", lambda step, **options: asked.update(options) or gpu_trace)
     entrant = StageContender(VectorizedGather, small, [[1, 2]], 3)
-    device, calls = profile(entrant, 2)
-    assert device == device_phases(gpu_trace)
+    profiled = profile(entrant, 2)
+    calls = profiled.calls
+    assert profiled.device == device_phases(gpu_trace)
+    assert profiled.cat_ms == pytest.approx([0.003, 0.003])  # of the device, the launch takes the host 0.001 ms
+    assert {name: round(share, 3) for name, share in profiled.kernels.items()} == {
+        "gemm": 0.804, "gather_kernel<2>": 0.098, "copy": 0.078,
+    }  # fmt: skip
     assert asked == {"steps": 2, "warmup": 1}
     assert calls["append"] == {"aten::index_put_": 1, "aten::copy_": 1}  # the copy inside of index_put_ is left out
     assert not calls["gather"]
@@ -230,7 +274,7 @@ def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trac
 
 @pytest.fixture
 def measured(gpu_trace: Trace):
-    """measured(device=None): batch 1 and 8, 200 us and 400 us a step without the profiler; transformers at 500 us."""
+    """measured(device=None): batch 1, 4 and 8, 200, 250 and 400 us a step unprofiled; transformers at 500 us."""
     sizes = EngineConfig(model=TINY, num_blocks=1).sizes()
     machine = Machine("card", "cuda", torch.float32, 1e9, 1e9, samples={})
 
@@ -241,10 +285,11 @@ def measured(gpu_trace: Trace):
         calls = {phase: Counter() for phase in PHASES}
         floor = decode_floor(sizes.shape, [CACHED] * size, torch.float32, machine)
         host = {name: [1e3 * seconds * ms / HOST["step"][0] for ms in each] for name, each in HOST.items()}
-        return Batch(size, host, device, calls, runs(size, seconds), floor)
+        kernels = {} if device is None else {"gemm": 0.9}
+        return Batch(size, host, Profile(device, calls, [0.001, 0.001, 0.004], kernels), runs(size, seconds), floor)
 
     def measurements(device=None):
-        batches = [batch(1, 200e-6, device), batch(8, 400e-6, device)]
+        batches = [batch(1, 200e-6, device), batch(4, 250e-6, device), batch(8, 400e-6, device)]
         return Measurements("stage", sizes, CACHED, machine, batches, runs(8, 500e-6))
 
     return measurements
@@ -259,6 +304,8 @@ def test_the_residual_is_wall_time_less_labels_of_the_host_or_of_the_device(gpu_
         "step less device labels": 0.35,
         "host labels": 4 * 0.068,
         "step less host labels": 4 * 0.032,
+        "aten::cat, all 29 steps": 29 * 0.002,
+        "aten::cat": 0.001,
     })  # fmt: skip
     on_host = residual(measured())
     assert time_of(on_host, "device labels, batch 8").here is None
@@ -286,6 +333,9 @@ def test_phases_are_the_devices_where_there_is_one(gpu_trace: Trace, measured):
         assert time_of(section, "share of model_forward, batch 1").here == pytest.approx(share)
         assert time_of(section, "model_forward, batch 1").post == 17.274
         assert any("times of the device" in text for text in section.text) == (device is not None)
+        assert [list(grid.rows) for grid in section.grids[2:]] == (
+            [[(size, "gemm", "90.0%") for size in (1, 4, 8)]] if device else []
+        )
 
 
 # Throughput.
@@ -295,7 +345,7 @@ def test_tokens_a_second_go_by_the_median_step(measured):
     assert tokens_per_second([{"decode_tokens": 24, "step_seconds": [0.5, 9.0, 0.5]}]) == [16]
     section = throughput(measured(), EngineConfig(model=TINY, num_blocks=1).sizes())
     here = {time.what: time.here for time in section.times if time.unit == "tok/s"}
-    assert here == pytest.approx({"batch 1": 5000, "batch 8": 20000, "HF generate, batch 8": 16000})
+    assert here == pytest.approx({"batch 1": 5000, "batch 4": 16000, "batch 8": 20000, "HF generate, batch 8": 16000})
     assert time_of(section, "batch 8 as a share of HF generate").here == pytest.approx(125)
     assert "takes 2.00 times as long" in " ".join(section.text)
 
@@ -322,11 +372,13 @@ def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measur
     parts = {part.what: part.needs for part in report.not_run}
     assert f"{weights:,} of weights" in parts["the post's shape, random:qwen2.5-7b in float16"]
     assert "gpu_user_annotation" in parts["device time of the labels, which is what the post adds up"]
-    assert len(parts) == len(report.not_run) == 4
+    assert len(parts) == len(report.not_run) == 6
 
     theirs = EngineConfig(model="random:qwen2.5-7b", num_blocks=1, dtype="float16", device="cuda").sizes()
-    on_gpu = SimpleNamespace(sizes=theirs, has_device_times=True)
-    assert {part.what for part in not_run(on_gpu, theirs)} == set(list(parts)[2:])
+    several = [SimpleNamespace(runs=[{}, {}])]
+    on_gpu = SimpleNamespace(sizes=theirs, has_device_times=True, batches=several)
+    assert {part.what for part in not_run(on_gpu, theirs)} == set(list(parts)[4:])
+    assert all("GPU" in needs and "RTX 4090" in needs for needs in (list(parts.values())[i] for i in (0, 2)))
 
 
 def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkeypatch):

@@ -123,7 +123,7 @@ def test_the_bound_of_the_posts_steps(report: PostReport):
     rows = {row[0]: row[1:] for row in grid(report, "The most that hiding")}
     for row in post_table("003", "steps").itertuples():
         share = row.host_ms / row.step_ms
-        assert rows[f"the post: {row.model} {row.dtype}"] == [f"{share:.1%}", f"×{1 / (1 - share):.3f}"]
+        assert rows[f"computed from the post: {row.model} {row.dtype}"] == [f"{share:.1%}", f"×{1 / (1 - share):.3f}"]
     assert [name for name in rows if name.startswith("here: tiny, ")] == [
         f"here: tiny, {stage.name}" for stage in host.stages(QUICK)
     ]
@@ -200,7 +200,17 @@ def test_the_break_even_batches(report: PostReport):
     assert post[1:] == ["82.3", 165, 83, 42]
     assert tensor_cores[1:] == ["163.9", 328, 164, 82]
     (time,) = report.sections[1].times
-    assert here[1] == f"{time.here:.1f}" and time.post == pytest.approx(83e12 / 1008e9)
+    assert here[1] == f"{time.here:.1f}" and time.post == pytest.approx(83e12 / 1008e9, abs=0.005)
+
+
+def test_what_the_post_does_not_state_is_marked(report: PostReport):
+    rows = [row for section in report.sections for row in (*section.facts, *section.times) if row.source]
+    assert {row.what: row.source.kind for row in rows} == {
+        "operations for each byte read": "computed",
+        "device steps from a token to the next, two batches in flight": "computed",
+    }
+    executors = report.sections[-1].grids[-1]
+    assert executors.columns[1] == "batches in flight (inferred)"
 
 
 def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPatch):

@@ -86,6 +86,30 @@ def test_the_summary_has_all_of_the_posts_figures(report, measured):
     assert "--stage s05" in summary.code and "--stage s06" in summary.code
 
 
+def test_a_single_run_shows_no_change(report):
+    (changes,) = section(report, "The summary").grids
+    assert {tuple(row[2:]) for row in changes.rows} == {(None, None, "a single run shows no change")}
+    assert [row[1] for row in changes.rows][:2] == ["-2.3%", "-2.2%"]
+    assert any("a single run shows nothing" in part.what for part in report.not_run)
+
+
+def test_several_runs_have_a_spread_and_a_verdict(measured):
+    run = measured.runs[AFTER][0]
+    slower = replace(run, steps=[replace(step, seconds=2 * step.seconds) for step in run.steps])
+    runs = {BEFORE: [slower, slower], AFTER: [run, run]}
+    several = tables.summary(replace(measured, runs=runs)).grids[0]
+    assert list(several.rows[0])[2:] == ["-50.0%", "0.0%", "lower"]
+
+
+def test_what_the_post_does_not_print_is_marked(report):
+    facts = {fact.what: fact for section in report.sections for fact in section.facts}
+    stated = {"Warmup runs", "Measured runs", "requests"}
+    assert {what for what, fact in facts.items() if fact.source is None} == stated
+    assert {fact.source.kind for what, fact in facts.items() if what not in stated} == {"computed"}
+    marked = [time.what for section in report.sections for time in section.times if time.source]
+    assert marked == ["saved a step away from an edge"]
+
+
 def test_the_posts_throughput_is_its_tokens_over_its_time(report):
     facts = section(report, "What the figures mean").facts
     assert len(facts) == 4 and {(fact.post, fact.here) for fact in facts} == {(64 * 512, 64 * 512)}

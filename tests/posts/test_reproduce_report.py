@@ -20,10 +20,13 @@ from roseinfer.cli.main import main
 from roseinfer.display.cells import Cells
 from roseinfer.engine.config import EngineConfig
 from roseinfer.models.load import ModelLoadError
+from roseinfer.posts.data import Source
 from roseinfer.posts.report import Fact, Grid, Image, NotRun, PostReport, Section, Time, judge
+from roseinfer.posts.report.content import change, change_verdict
 from roseinfer.posts.report.markdown import fenced, paragraph, to_markdown
 from roseinfer.posts.report.page import to_page
-from roseinfer.posts.report.tables import different_table, facts_table, grid_table, times_table
+from roseinfer.posts.report.tables import MARKS, different_table, facts_table, grid_table, marks, notes, times_table
+from roseinfer.posts.report.terminal import summary
 from stages import LADDER
 
 COMMAND = "roseinfer reproduce 000 --device cpu"
@@ -31,9 +34,13 @@ PNG = b"\x89PNG\r\n\x1a\n and so on"
 EQUAL_FACT = judge("aten::copy_", 192, 192, rule=0, why="never asked for")
 EXPLAINED_FACT = judge("aten::slice", 1536, 384, rule=384, why="torch 2.13: no slice for `:`")
 DIFFERENT_FACT = judge("a|b <rows>", "x & y", 768, rule=0, why="one table")
+STATED, SEEN = Source("stated", "its table"), Source("repository", "engine.py, <append>")
+COMPUTED, INFERRED = Source("computed", "28 layers x 8"), Source("inferred", "what fits")
+ABOUT = {"title": "Performance", "model": "GPT-2 <small>", "hardware": "a GPU", "torch": None, "command": "run *it*"}
+SOURCES = {"model": {"kind": "inferred", "from": "a file's name"}, "hardware": {"kind": "stated", "from": "part 1"}}
 REPORT = PostReport(
     post="000",
-    about={"title": "Performance", "model": "GPT-2 <small>", "hardware": "a GPU", "torch": None, "command": "run *it*"},
+    about={**ABOUT, "sources": SOURCES},
     arguments={"device": "cpu", "quick": False},
     sections=[
         Section(
@@ -111,6 +118,62 @@ def test_a_column_is_one_of_numbers_only_if_all_its_values_are():
     assert different.right == [False, False, False, True, False]
 
 
+def test_what_the_post_does_not_state_has_a_mark_and_a_note():
+    facts = [
+        judge("stated", 56, 56, source=STATED),
+        judge("seen", 224, 0, rule=0, why="one call", source=SEEN),
+        judge("also seen", 0, 4, rule=4, why="one call", source=SEEN),
+        judge("computed", 1448, 1448, source=COMPUTED),
+    ]
+    table = facts_table(facts)
+    assert [row[1] for row in table.rows] == ["56", "224 †", "0 †", "1,448 ‡"]
+    assert table.right == [False, True, True, False, False]
+    assert notes(facts) == [
+        "† seen in its public repository: engine.py, <append>", "‡ computed: 28 layers x 8",
+    ]  # fmt: skip
+
+
+def test_times_are_marked_too_and_a_missing_one_is_not():
+    times = [Time("a", "ms", 0.5, 1.0, source=COMPUTED), Time("b", "ms", None, 1.0, source=INFERRED)]
+    assert [row[2] for row in times_table(times).rows] == ["0.5 †", "–"]
+    assert notes(times) == ["† computed: 28 layers x 8"]
+
+
+def test_there_are_marks_enough():
+    sources = [Source("computed", str(i)) for i in range(2 * len(MARKS) + 1)]
+    of = marks([Time("", "ms", 1.0, 1.0, source=source) for source in sources])
+    assert list(of) == sources and len(set(of.values())) == len(sources)
+
+
+def test_a_different_fact_says_at_once_what_its_value_is():
+    fact = judge("copies", 448, 7, rule=0, why="one call", source=SEEN)
+    assert different_table([("Writes", fact)]).rows[0][2] == "448 (seen in its public repository)"
+    report = replace(REPORT, sections=[Section("Writes", facts=[fact], times=[Time("a", "ms", 1.5, 1, source=SEEN)])])
+    said = summary(report).splitlines()
+    assert "DIFFERENT: Writes: copies: post 448 (seen in its public repository), here 7; " in said[2]
+    assert f"† {SEEN}" in said
+
+
+def test_a_single_run_has_no_spread_and_shows_no_change():
+    grid = Grid.of_runs("Runs", "stage", {"s02": [61.89], "s03": [50.0, 60.0, 58.0], "s04": []}, decimals=1)
+    assert grid_table(grid).rows == [["s02", "1", "61.9", "–", "–"], ["s03", "3", "58", "50", "60"]]
+    assert change([61.89], [55.92]) is None and change_verdict([61.89], [55.92]) == "a single run shows no change"
+    assert change([61.89, 60.0], [55.92]) is None
+
+
+@pytest.mark.parametrize(
+    ("after", "shown", "verdict"),
+    [
+        ([21.0, 22.0, 23.0], "+100.0%", "higher"),
+        ([5.0, 5.5, 6.0], "-50.0%", "lower"),
+        ([12.0, 11.5, 13.0], "+9.1%", "no difference shown: the ranges overlap"),
+    ],
+)
+def test_ranges_that_overlap_show_no_difference(after, shown, verdict):
+    before = [10.0, 11.0, 12.0]
+    assert (change(before, after), change_verdict(before, after)) == (shown, verdict)
+
+
 # Markdown
 
 
@@ -131,7 +194,8 @@ def test_markdown_of_a_report():
     lines = MARKDOWN.splitlines()
     assert lines[0] == "# Post 000 reproduced: Performance"
     for line in (
-        r"- Model: GPT-2 \<small>",
+        r"- Model: GPT-2 \<small> (inferred: a file's name)",
+        "- Machine: a GPU",
         "- torch: not stated",
         "- Command: `run *it*`",
         "- Device: a CPU",
@@ -241,6 +305,20 @@ def test_tables_have_names(page):
 def test_every_part_is_linked_to(page):
     targets = [a["href"].removeprefix("#") for a in page.all("a")]
     assert targets == [heading["id"] for heading in page.all("h2")] and len(set(targets)) == 9
+
+
+def test_long_names_may_break_between_their_parts():
+    fact = judge("roseinfer.decode_step_sessions.total, aten::copy_", 3, 3)
+    page = to_page(to_markdown(replace(REPORT, sections=[Section("Spans", facts=[fact])]), COMMAND), "")
+    name = "roseinfer.<wbr>decode_<wbr>step_<wbr>sessions.<wbr>total, aten::<wbr>copy_"
+    assert f'<td class="text">{name}</td>' in page
+    assert [fact.what, "3", "3", "equal"] in Page(page).rows
+
+
+def test_a_note_is_set_apart():
+    report = replace(REPORT, sections=[Section("Writes", facts=[judge("copies", 448, 448, source=SEEN)])])
+    page = to_page(to_markdown(report, COMMAND), "")
+    assert '<p class="note">† seen in its public repository: engine.py, &lt;append&gt;</p>' in page
 
 
 def test_a_picture_lies_in_the_page_with_its_words(page):

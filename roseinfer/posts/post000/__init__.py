@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.engine.config import EngineConfig
+from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
 from ..data import post_facts
 from ..posted_command import parsed
@@ -44,10 +45,15 @@ def reproduce(setting: Setting) -> PostReport:
 def not_run(setting: Setting) -> list[NotRun]:
     facts = post_facts("000")
     parts = [
-        NotRun("the post's checkpoint", "its author's file: an untrained GPT-2 small, and so is random:gpt2"),
-        NotRun(f"torch {facts['torch']}, which the post's slice counts belong to", "an environment with that version; "
-               "the rule that explains the difference is in roseinfer/profiling/slice_rule.py"),
-    ]  # fmt: skip
+        NotRun("the post's checkpoint", "its author's file, by its name an untrained GPT-2 small: so is random:gpt2"),
+    ]
+    if torch_version() >= COLON_IS_FREE_FROM:
+        needs = "an environment with such a version; the rule that explains the difference is in "
+        torch_then = f"torch {facts['torch']}, which the post's slice counts belong to"
+        parts.append(NotRun(torch_then, f"{needs}roseinfer/profiling/slice_rule.py"))
+    if setting.quick:
+        parts.append(NotRun("what the change gains: a single run shows nothing", "the command without --quick"))
     if not setting.on_gpu:
-        parts.append(NotRun("the device rows of the span table, and the gaps of the device", "an NVIDIA GPU"))
+        what = "the device rows of the span table, and the gaps of the device that the post's picture shows"
+        parts.append(NotRun(what, "an NVIDIA GPU; the post does not name its own"))
     return parts

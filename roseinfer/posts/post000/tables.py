@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 
 import pandas as pd
 
@@ -14,13 +13,16 @@ from roseinfer.models.load import shape_of
 from roseinfer.profiling import Trace
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
-from ..data import POSTS, post_facts, post_table
-from ..report.content import Fact, Grid, Section, Time, judge
+from ..data import COMPUTED, POSTS, Source, fact_text, post_facts, post_table, source_of
+from ..report.content import Fact, Grid, Section, Time, change, change_verdict, judge
 from .counts import MEMSET_BELOW, DecodeBatch
 from .run import AFTER, BEFORE, Measured
 
 POST, POST_MODEL = "000", "random:gpt2"
+CAT = "aten::cat"
 FIRST_RECORDED = 3  # decode steps before the trace: one not profiled, two to warm up
+COLON_COSTS = (COLON_IS_FREE_FROM[0], COLON_IS_FREE_FROM[1] - 1)  # a torch whose bare `:` starts a slice
+NOT_LISTED = Source(COMPUTED, "not among the rows of its table, which has room for 25 ops")
 GATHER, APPEND = "roseinfer.decode_step_sessions.build_batched_past", "roseinfer.kv.append_token"
 SPANS = {
     "gather_after": ("The gather, preallocated", GATHER, "gather_ops"),
@@ -33,7 +35,7 @@ def command(m: Measured) -> Section:
     """What the command printed, before and after."""
     theirs = post_table(POST, "throughput").set_index("metric")
     ours = {"before": run_figures(m.profiled[BEFORE][0]), "after": run_figures(m.profiled[AFTER][0])}
-    prompt_len, tokens = m.work.prompt_lens[0], m.args.max_new_tokens
+    prompt_len, tokens, repeats = m.work.prompt_lens[0], m.args.max_new_tokens, len(m.raced[BEFORE])
     rules = {
         "Requests": (m.args.num_requests, "the number of requests"),
         "Prompt tokens": (m.args.num_requests * prompt_len, f"this model's tokenizer makes {prompt_len} of the prompt"),
@@ -57,7 +59,7 @@ def command(m: Measured) -> Section:
             "The post ran one command twice, before and after its second change, with the profiler on. So do we; the "
             "floor of the decode time is every step's weights and cached tokens, read once.",
             "The post gives the gain as more tokens a second. A single profiled run each cannot tell a gain of a few "
-            "percent from noise, so the table below repeats both in turn, without the profiler.",
+            f"percent from noise. The table below has both in turn, without the profiler; runs of each: {repeats}.",
         ),
         code=m.lines(BEFORE, AFTER),
         facts=facts,
@@ -69,11 +71,13 @@ def command(m: Measured) -> Section:
 
 def race(m: Measured) -> Grid:
     rates = {stage: [run.completion_tokens / run.decode_seconds for run in runs] for stage, runs in m.raced.items()}
-    gain = median(rates[AFTER]) / median(rates[BEFORE]) - 1
+    before, after = rates[BEFORE], rates[AFTER]
+    gain, verdict = change(before, after), change_verdict(before, after)
     post = post_table(POST, "throughput").set_index("metric").loc["Throughput (completion)"]
     title = (
-        f"Completion tokens a second of decode time, in turn, without the profiler: the median changes by {gain:+.1%} "
-        f"(the post's own figure, over the total time: {post['after'] / post['before'] - 1:+.1%})"
+        "Completion tokens a second of decode time, in turn, without the profiler: "
+        f"{verdict if gain is None else f'the median changes by {gain}; {verdict}'} "
+        f"(the post, over the total time of a single run each: {post['after'] / post['before'] - 1:+.1%})"
     )
     return Grid.of_runs(title, "stage", rates, decimals=2)
 
@@ -98,14 +102,14 @@ def ops_table(m: Measured, table: str, stage: str) -> Section:
     counts = ours["n"].to_dict()
     why = differences(batch, span)
     facts: list[Fact] = []
-    for op in [*theirs.index, *sorted(set(counts) - set(theirs.index))]:
-        posted = int(theirs["n"].get(op, 0))
-        facts.append(judge(op, posted, int(counts.get(op, 0)), rule=rule.get(op, 0), why=why[op]))
-    times = [
-        Time(f"{op}, a call", "us", float(theirs.loc[op, "avg_us"]), float(ours["avg_us"][op]))
-        for op in theirs.index
-        if op in counts
-    ]
+    for op in [*theirs.index, *sorted(set(counts) - set(theirs.index) - {CAT})]:
+        posted, source = int(theirs["n"].get(op, 0)), None if op in theirs.index else NOT_LISTED
+        facts.append(judge(op, posted, int(counts.get(op, 0)), rule=rule.get(op, 0), why=why[op], source=source))
+    if span == GATHER:
+        about = post_facts(POST)
+        source = source_of(about, "cats_in_gather")
+        facts.append(judge(CAT, about["cats_in_gather"], int(counts.get(CAT, 0)), source=source))
+    times = [time for op in theirs.index for time in _op_times(op, theirs.loc[op], ours)]
     return Section(
         title,
         text=(
@@ -117,6 +121,15 @@ def ops_table(m: Measured, table: str, stage: str) -> Section:
         times=times,
         grids=[shipped(trace, query, f"{title}: own time beside inclusive time")],
     )
+
+
+def _op_times(op: str, theirs: pd.Series, ours: pd.DataFrame) -> list[Time]:
+    """All calls of the span together, and one of them; None here for an op that is not called."""
+    here = ours.loc[op] if op in ours.index else None
+    return [
+        Time(f"{op}, {what}", unit, float(theirs[column]), None if here is None else float(here[column]))
+        for what, unit, column in (("all calls", "ms", "total_ms"), ("a call", "us", "avg_us"))
+    ]
 
 
 def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
@@ -135,7 +148,7 @@ def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
         slices.append(f"torch {'.'.join(map(str, version))}: a bare `:` starts no slice (since {since})")
     if span == GATHER:  # the append slices as often whatever the lengths
         equal = len(set(batch.lengths)) == 1
-        slices.append("equal lengths here; in the post one was longest" if equal else "other lengths than in the post")
+        slices.append("equal lengths here; the post's count needs one longest" if equal else "other lengths")
     fills = [*sizes, f"a CPU zeroes fewer than {MEMSET_BELOW:,} values without fill_"] if batch.on_cpu else sizes
     special = {
         "aten::slice": slices,
@@ -159,19 +172,24 @@ def spans(m: Measured) -> Section:
         here = ours.loc[(side, row.name)] if (side, row.name) in ours.index else None
         if here is not None and side == "host":
             facts.append(judge(f"{what}: spans", row.n, int(here["calls"]), rule=3, why="three recorded steps"))
-        is_step = row.name.endswith((".total", ".forward"))
-        avg_ms = None if here is None else float(here["avg_ms"])
-        times.append(Time(what, "ms", row.avg_ms, avg_ms, floor_ms if is_step else None))
+        is_step = row.name.endswith(".forward") or (side == "host" and row.name.endswith(".total"))
+        for kind, posted, steps in (("total_ms", row.total_ms, row.n), ("avg_ms", row.avg_ms, 1)):
+            ours_ms = None if here is None else float(here[kind])
+            label = f"{what}, {'each' if steps == 1 else 'all'}"
+            times.append(Time(label, "ms", posted, ours_ms, steps * floor_ms if is_step else None))
+    grids = [shipped(trace, "spans", "data/posts/000/spans.sql on this trace")]
+    if m.model.device.type == "cuda":
+        grids.append(shipped(trace, "device_steps", "The gaps of the device: data/posts/000/device_steps.sql"))
     return Section(
         "Where a step goes",
         text=(
-            "Mean time of each labelled span over three decode steps, before the change. The floor of a step, and so "
-            "of its forward, is its weights and cached tokens read once.",
+            "Each labelled span of three decode steps, before the change: all three together, and in the mean. The "
+            "floor of a step, and so of its forward, is its weights and cached tokens read once.",
             "Profiled times are longer than real ones: each op of the host is recorded as it starts.",
         ),
         facts=facts,
         times=times,
-        grids=[shipped(trace, "spans", "data/posts/000/spans.sql on this trace")],
+        grids=grids,
     )
 
 
@@ -192,12 +210,11 @@ def arithmetic(m: Measured) -> Section:
     """The post's explanation of its counts, and the one that gives them all."""
     facts_of_post = post_facts(POST)
     layers, batch_size = facts_of_post["num_layers"], facts_of_post["max_batch_size_default"]
-    version = tuple(map(int, facts_of_post["torch"].split(".")))
     c = shape_of(POST_MODEL)
     posted = {table: post_table(POST, table).set_index("name")["n"] for table in SPANS}
 
     def batch(lengths: list[int]) -> DecodeBatch:
-        return DecodeBatch(layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, lengths, on_cpu=False, version=version)
+        return DecodeBatch(layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, lengths, on_cpu=False, version=COLON_COSTS)
 
     equal, one_longest = batch([2] * batch_size), batch([2] * (batch_size - 1) + [3])
     reckoned = {
@@ -211,19 +228,26 @@ def arithmetic(m: Measured) -> Section:
     ]
     requests = facts_of_post["num_requests"]
     slices, copies = int(posted["append_before"]["aten::slice"]), int(posted["append_before"]["aten::copy_"])
+    selects, slices_after = (int(posted["append_after"][op]) for op in ("aten::select", "aten::slice"))
     return Section(
         "Which sizes the post's counts belong to",
         text=(
-            f"The post explains {slices:,} slices as {layers} layers x {requests} requests x 8. But its command leaves "
-            f"--max-batch-size at {batch_size}, so a step holds {batch_size} sequences: {layers} x {batch_size} x 16 "
-            f"is as many. The {copies} copies decide: {layers} x {batch_size} x 2, while {requests} sequences would "
-            f"take {2 * layers * requests}.",
-            f"Below, all counts of the post's three tables from one rule: {layers} layers, a batch of {batch_size}, "
-            f"torch {facts_of_post['torch']} on a GPU, and one sequence of the batch longer than the others. With "
-            f"equal lengths the gather would have had {equal.gather_ops()['aten::slice']:,} slices, not "
+            f"The post explains {slices:,} slices as {layers} layers x {requests} requests x 8. But its command does "
+            f"not give --max-batch-size, and its public repository has {batch_size} as the default, so a step holds "
+            f"{batch_size} sequences: {layers} x {batch_size} x 16 is as many. The {copies} copies decide: {layers} x "
+            f"{batch_size} x 2, as K and V are written apart, while {requests} sequences would take "
+            f"{2 * layers * requests}. The post has {layers} x {requests} for them, one copy a request.",
+            f"Its {selects} selects and {slices_after} slices after the change come out in the same way: "
+            f"{2 * layers} selects of the step and two for each of the {copies} writes, a row and a slot; and two "
+            "slices for each write, the two bare `:` around the slot.",
+            f"Below, all counts of the post's three tables from one rule: {layers} layers, a batch of "
+            f"{fact_text(facts_of_post, 'max_batch_size_default')}, torch {fact_text(facts_of_post, 'torch')} on a "
+            "GPU, and one sequence of the batch longer than the others, which is inferred too: with equal lengths the "
+            f"gather would have had {equal.gather_ops()['aten::slice']:,} slices, not "
             f"{int(posted['gather_after']['aten::slice']):,}.",
-            "The code that the post measured gave every sequence the longest one's position, so its tokens were wrong "
-            "on mixed lengths; the stages here do not. Lesson 03 shows it.",
+            "The post does not say so, but its public repository shows that the code it measured gave every sequence "
+            "the longest one's position, so its tokens were wrong on mixed lengths; the stages here do not. Lesson 03 "
+            "shows it.",
         ),
         facts=facts,
     )

@@ -59,17 +59,23 @@ def no_room_for_hf(sizes: EngineSizes, available: int | None) -> list[NotRun]:
 
 def not_run(measured: Measurements, theirs: EngineSizes) -> list[NotRun]:
     """What of the post this run left out."""
-    parts, config = [], measured.sizes.config
+    facts, parts, config = post_facts("001"), [], measured.sizes.config
+    card = facts["hardware"].split(",")[0]
     if (config.model, config.dtype) != (POST_MODEL, POST_DTYPE):
-        needs = f"a GPU with {theirs.total_bytes:,} bytes free: {theirs.weight_bytes:,} of weights, the rest KV pool"
-        parts.append(NotRun(f"the post's shape, {POST_MODEL} in {POST_DTYPE}", f"{needs} and block tables"))
+        needs = f"a GPU with {theirs.total_bytes:,} bytes free, such as the post's {card}: {theirs.weight_bytes:,} of "
+        shape = f"the post's shape, {POST_MODEL} in {POST_DTYPE}"
+        parts.append(NotRun(shape, f"{needs}weights, the rest KV pool and block tables"))
     if not measured.has_device_times:
         needs = "a GPU that the profiler can record: its gpu_user_annotation spans say which kernels a label launched"
         parts.append(NotRun("device time of the labels, which is what the post adds up", needs))
+        parts.append(NotRun("the kernels that the post's profiler names", f"an NVIDIA GPU; the post's: {card}"))
+    if len(measured.batches[0].runs) == 1:
+        parts.append(NotRun("which engine is faster: a single run of each does not show it", "more runs than --quick"))
     parts += [
         NotRun(
-            "the kernels that the post's profiler names (gemv at batch 1, tensor cores from batch 4 on)",
-            "a GPU, and a part still to be written: device time by kernel",
+            f"the Python gather: {facts['python_gather_share']}, {facts['hf_share']['python_gather']:.1%} of "
+            "transformers' tokens a second",
+            f"mini-infer before its vectorised gather, and its {card}",
         ),
         NotRun(
             "what filling a DynamicCache takes in each step",

@@ -29,22 +29,61 @@ UNPROFILED = 2  # decode steps that capture runs before those it keeps
 # What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.
 OPAQUE_OPS = ("aten::to", "aten::_to_copy", "aten::index", "aten::index_put_")
 
+# Time in ms of aten::cat in each step: its own on the host, or that of the work which it launches on a device.
+CATS = """
+WITH step AS (
+  SELECT id, ts, ts + dur AS end_ts FROM slice WHERE cat = 'user_annotation' AND starts_with(name, 'ProfilerStep#')
+), op AS (
+  SELECT step.id AS step, slice.tid, slice.ts, slice.dur
+  FROM slice JOIN step ON slice.ts >= step.ts AND slice.ts < step.end_ts
+  WHERE slice.name = 'aten::cat' AND slice.cat = 'cpu_op'
+)
+"""
+HOST_CATS = f"{CATS} SELECT SUM(dur)/1e6 AS ms FROM op GROUP BY step"
+DEVICE_CATS = f"""{CATS}
+SELECT SUM(work.dur)/1e6 AS ms
+FROM op
+JOIN slice launch ON launch.tid = op.tid AND launch.ts >= op.ts AND launch.ts < op.ts + op.dur
+JOIN slice work ON work.args->>'correlation' = launch.args->>'correlation'
+WHERE launch.cat IN ('cuda_runtime', 'cuda_driver') AND work.cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+GROUP BY step
+"""
+KERNELS = """
+SELECT regexp_replace(replace(name, '(anonymous namespace)::', ''), '^void |[(].*$', '', 'g') AS kernel,
+  SUM(dur) / (SUM(SUM(dur)) OVER ()) AS share
+FROM slice WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+GROUP BY kernel ORDER BY share DESC, kernel LIMIT 3
+"""
+
 Samples = dict[str, list[float]]  # ms of each step, by phase and of the whole
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One batch size. runs: raw samples of the runner, without the profiler; host: the phases of their steps.
-
-    Profiled are device, None when no label of a GPU was seen, and calls: how often each op starts in a phase of a step.
+class Profile:
+    """Profiled decode steps. device: None when no label of a GPU was seen. calls: how often each op starts in a phase
+    of a step. cat_ms: time of aten::cat in each step, on the device where there is one. kernels: those with the largest
+    shares of the device's time, and these.
     """
+
+    device: Samples | None
+    calls: dict[str, Counter[str]]
+    cat_ms: list[float]
+    kernels: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch size. runs: raw samples of the runner, without the profiler; host: the phases of their steps."""
 
     size: int
     host: Samples
-    device: Samples | None
-    calls: dict[str, Counter[str]]
+    profile: Profile
     runs: list[dict[str, Any]]
     floor: Floor
+
+    @property
+    def device(self) -> Samples | None:
+        return self.profile.device
 
     @property
     def labelled(self) -> Samples:
@@ -125,11 +164,11 @@ def measure_post(
     machine = measure_machine(model.device, model.dtype)
     context_len = prompt_len + num_steps // 2  # of the middle decode step
     batches = []
-    for config, name, (device, calls) in zip(configs, names, profiles, strict=True):
+    for config, name, profiled in zip(configs, names, profiles, strict=True):
         own = [run for run in runs if run["name"] == name]
         host = host_phases(heard[name].kept, [seconds for run in own for seconds in run["step_seconds"]])
         floor = decode_floor(model.config, [context_len] * config.max_num_seqs, model.dtype, machine)
-        batches.append(Batch(config.max_num_seqs, host, device, calls, own, floor))
+        batches.append(Batch(config.max_num_seqs, host, profiled, own, floor))
     hf_runs = [run for run in runs if run["name"] == HF_NAME]
     return Measurements(stage.name, configs[-1].sizes(), prompt_len, machine, batches, hf_runs)
 
@@ -142,11 +181,13 @@ def _heard(entrant: StageContender, listener: SpanTimes) -> Callable[[OnStep], R
     return run
 
 
-def profile(entrant: StageContender, steps: int) -> tuple[Samples | None, dict[str, Counter[str]]]:
-    """(device, calls) of a Batch."""
+def profile(entrant: StageContender, steps: int) -> Profile:
+    """Of so many decode steps."""
     stage, seqs = entrant.at_step(0)
     trace = capture(lambda: decode_step(stage, seqs), steps=steps, warmup=UNPROFILED - 1)
     on_gpu = any(event.cat == DEVICE_SPAN for event in trace.slices)
     device = device_phases(trace) if on_gpu else None
     calls = {phase: trace.op_counts(name, outside=OPAQUE_OPS) for phase, name in PHASES.items()}
-    return device, calls
+    cat_ms = trace.sql(DEVICE_CATS if on_gpu else HOST_CATS)["ms"].tolist()
+    kernels = dict(trace.sql(KERNELS).itertuples(index=False))
+    return Profile(device, calls, cat_ms, kernels)

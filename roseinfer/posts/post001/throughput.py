@@ -11,7 +11,7 @@ from roseinfer.engine.config import EngineSizes
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling.data_sheets import data_sheet
 
-from ..data import post_facts
+from ..data import COMPUTED, Source, post_facts, post_table
 from ..report.content import Grid, Section, Time
 from .measure import Batch, Measurements, by_batch, tokens_per_second
 
@@ -24,7 +24,8 @@ def throughput(m: Measurements, theirs: EngineSizes) -> Section:
         text=[
             f"The post looks for what its engine lacks against transformers at batch {many.size}. Here all of them run "
             f"in one process and in turn, without the profiler. Runs of each: {len(few.runs)}. A run's tokens a second "
-            "are those of its median decode step, without the prefill.",
+            "are those of its median decode step, without the prefill."
+            + (" A single run has no spread, so these show no difference." if len(few.runs) == 1 else ""),
             "Both engines copy the whole cache in each step: transformers once, to put the new token behind it; "
             f"`{m.stage}` twice, to gather it and again to put the new token behind.",
             f"From batch {some.size} to {many.size} the post's `model_forward` takes no longer, from which it "
@@ -36,7 +37,7 @@ def throughput(m: Measurements, theirs: EngineSizes) -> Section:
             f"{few.size}. Where that is far from 1, it is not the reading of weights that grows. On a CPU, products "
             "with a few rows run far below the machine's rate for large matrices.",
         ],
-        times=[*map(_speed, m.batches), *_beside_hf(m), *_reading(m, theirs)],
+        times=[*map(_speed, m.batches), *_speedups(m), *_beside_hf(m), *_reading(m, theirs)],
         grids=[_runs(m), _on_the_posts_card(m, theirs)],
         samples={"runs": [run for b in m.batches for run in b.runs] + m.hf_runs, "machine": m.machine.samples},
     )
@@ -48,15 +49,25 @@ def _speed(batch: Batch) -> Time:
     return Time(f"batch {batch.size}", "tok/s", post, here, batch.size / batch.floor.seconds)
 
 
+def _speedups(m: Measurements) -> list[Time]:
+    here = {batch.size: median(tokens_per_second(batch.runs)) for batch in m.batches}
+    return [
+        Time(f"batch {s['to']} over batch {s['from']}", "times", s["times"], here[s["to"]] / here[s["from"]])
+        for s in post_facts("001")["speedups"]
+    ]
+
+
 def _beside_hf(m: Measurements) -> list[Time]:
-    largest = m.batches[-1]
-    post = by_batch("throughput").loc[largest.size]
-    ours, hf = post["tokens_per_second"], post["hf_tokens_per_second"]
+    largest, steps = m.batches[-1], post_table("001", "step_time").set_index("engine")
+    at, posted = f"batch {largest.size}", by_batch("throughput").loc[largest.size, "hf_tokens_per_second"]
     here = median(tokens_per_second(m.hf_runs)) if m.hf_runs else None
     share = 100 * median(tokens_per_second(largest.runs)) / here if here else None
+    step = 1e3 * largest.size / here if here else None
+    posted_share = 100 * post_facts("001")["hf_share"]["vectorized_gather"]
     return [
-        Time(f"{HF_NAME}, batch {largest.size}", "tok/s", hf, here, largest.size / largest.floor.seconds),
-        Time(f"batch {largest.size} as a share of {HF_NAME}", "%", round(100 * ours / hf, 1), share),
+        Time(f"{HF_NAME}, {at}", "tok/s", posted, here, largest.size / largest.floor.seconds),
+        Time(f"step of {HF_NAME}, {at}", "ms/step", steps.loc["HF", "ms_per_step"], step, 1e3 * largest.floor.seconds),
+        Time(f"{at} as a share of {HF_NAME}", "%", posted_share, share),
     ]
 
 
@@ -66,15 +77,18 @@ def _reading(m: Measurements, theirs: EngineSizes) -> list[Time]:
     all_weights, all_here = 1e3 * theirs.weight_bytes / rate, 1e3 * m.sizes.weight_bytes / rate_here
     needed = 1e3 * decode_floor(theirs.shape, [1], torch.float16).weight_bytes / rate
     needed_here = 1e3 * m.batches[0].floor.weight_bytes / rate_here
+    read = Source(COMPUTED, f"the weights of {theirs.config.model} in float16, at the rate of its card's data sheet")
+    over = Source(COMPUTED, "its model_forward over that reading")
     times = [
-        Time("reading all weights once", "ms", round(all_weights, 2), all_here),
+        Time("reading all weights once", "ms", round(all_weights, 2), all_here, source=read),
         # Of a token embedding that is not the lm_head as well, a step reads a few rows.
-        Time("reading those that a step needs", "ms", round(needed, 2), needed_here),
+        Time("reading those that a step needs", "ms", round(needed, 2), needed_here, source=read),
     ]
     for batch in m.batches:
         post = by_batch("phases").loc[batch.size, "forward_ms"] / needed
         here = median(batch.labelled["forward"]) / needed_here
-        times.append(Time(f"model_forward over that reading, batch {batch.size}", "times", round(post, 2), here))
+        what = f"model_forward over that reading, batch {batch.size}"
+        times.append(Time(what, "times", round(post, 2), here, source=over))
     return times
 
 

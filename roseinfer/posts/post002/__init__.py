@@ -143,4 +143,5 @@ def not_run(about: Mapping[str, Any]) -> list[NotRun]:
         NotRun("sentence lengths chosen by the batch", "a stage that compiles for fixed lengths"),
         NotRun("warm-up before the first request", "a server"),
         NotRun("the load test and its seconds", f"a server, and the post's machine: {about['hardware']}"),
+        NotRun(f"gains that the post quotes ({about['quoted_gains']})", "those systems; the post did not measure them"),
     ]

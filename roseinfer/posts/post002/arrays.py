@@ -12,7 +12,7 @@ from torch import Tensor
 
 from roseinfer.profiling.clock import seconds_of
 
-from ..data import post_table
+from ..data import post_table, source_of
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
 from .token_arrays import ids_of, write_each, write_overlapping
 
@@ -72,6 +72,7 @@ def greedy_section(about: Mapping[str, Any], logits: Tensor) -> Section:
                 what_it_holds(buffer, logits),
                 rule="largest logit",
                 why="max of the logits, without the logsumexp subtracted",
+                source=source_of(about, "claims.logprob_buffer"),
             )
         ],
         grids=[
@@ -126,7 +127,9 @@ def prefill_section(about: Mapping[str, Any]) -> Section:
         facts=[
             judge(
                 f"requests of a prefill batch of {batch} that find their token in their slot",
-                batch, right, rule=1, why="only the first place of the first turn is not written over",
+                about["claims"]["tokens_in_their_slot"], right, rule=1,
+                why="only the first place of the first turn is not written over",
+                source=source_of(about, "claims.tokens_in_their_slot"),
             )
         ],
         grids=[

@@ -9,7 +9,7 @@ from typing import Any
 
 from roseinfer.blocks import BlockTables
 
-from ..data import post_table
+from ..data import post_table, source_of
 from ..report.content import Exact, Grid, Section, Time, judge
 from .abort_loop import Abort, Scheduler, abort_each, abort_the_set, run_out
 from .output_order import ORDERS, ListSchedule, decode_all, least_steps
@@ -57,8 +57,8 @@ def order_section(about: Mapping[str, Any]) -> Section:
         ],
         facts=[
             judge(
-                "fewer steps, wherever lengths differ: first come or longest first",
-                claimed, here, why="the post's order",
+                "faster wherever lengths differ (here: in fewer steps), first come or longest first",
+                claimed, here, why="the post's order", source=source_of(about, "claims.faster_order"),
             )
         ],
         times=[
@@ -122,10 +122,12 @@ def abort_section(about: Mapping[str, Any]) -> Section:
             judge(
                 "steps a request runs too long, with the bug",
                 claims["extra_steps_with_the_bug"], extra_steps[0], rule=1, why="one step past what it asked for",
+                source=source_of(about, "claims.extra_steps_with_the_bug"),
             ),
             judge(
                 "steps a request runs too long, fixed",
                 claims["extra_steps_fixed"], extra_steps[1], rule=0, why="aborted before the next step",
+                source=source_of(about, "claims.extra_steps_fixed"),
             ),
         ],
         grids=[

@@ -12,7 +12,7 @@ from roseinfer.engine.config import EngineConfig
 from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
 
-from ..data import post_facts, post_table
+from ..data import COMPUTED, KINDS, Source, post_facts, post_table, source_of
 from ..report.content import Grid, NotRun, PostReport, Section, Time, judge
 from ..report.setting import Setting
 from . import host_share as host
@@ -69,7 +69,10 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
                 printed, f"{ratio:.0f}:1", why="operations a second over bytes a second",
             )
         ],
-        times=[Time("operations for each byte read", "FLOP/byte", ratio, list(ratios.values())[-1])],
+        times=[
+            Time("operations for each byte read", "FLOP/byte", round(ratio, 2), list(ratios.values())[-1],
+                 source=Source(COMPUTED, f"its two rates; it rounds them to {printed}")),
+        ],
         grids=[
             Grid(
                 "Batch from which the products take as long as reading the weights",
@@ -89,7 +92,8 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
         gaps[in_flight] = max(gap for request in requests for gap in request.gaps)
         rows.append([in_flight, steps, gaps[in_flight], max(request.latency for request in requests), waited])
     factor = about["latency_factor_two_in_flight"]
-    titles = {"batches_in_flight": "batches in flight", "overlaps": "what overlaps"}
+    kind = KINDS[source_of(about, "executors.batches_in_flight").kind]
+    titles = {"batches_in_flight": f"batches in flight ({kind})", "overlaps": "what overlaps"}
     return Section(
         "What two batches in flight cost",
         [
@@ -106,6 +110,7 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
             judge(
                 "device steps from a token to the next, two batches in flight",
                 factor * gaps[1], gaps[2], rule=2 * gaps[1], why="two batches take turns",
+                source=Source(COMPUTED, f"{factor} times as long, as it says, as the {gaps[1]} step of one batch"),
             )
         ],
         grids=[
@@ -121,8 +126,10 @@ def in_flight_section(about: Mapping[str, Any]) -> Section:
 
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:
     return [
-        NotRun("asynchronous executors, and what they gain", "a GPU with streams, and a scheduler that runs ahead"),
+        NotRun("asynchronous executors, their traces, and what they gain",
+               f"a GPU with streams (the post's: {about['hardware']}), and a scheduler that runs ahead"),
         NotRun("throughput and latency for several max_num_batched_tokens", "chunked prefill under a token budget"),
-        NotRun(f"the comparison with {' and '.join(about['compared_with'])}", "those versions, and the post's card"),
+        NotRun(f"the comparison with {' and '.join(about['compared_with'])}",
+               f"those versions, and the post's {about['hardware']}"),
         NotRun(f"the post's models ({about['model']})", "fp8 weights and a GPU that multiplies them"),
-    ]
+    ]  # fmt: skip

@@ -100,7 +100,7 @@ def _post_rows() -> tuple[list[list[Exact]], list[Time]]:
     times = []
     for row in post_table("003", "steps").itertuples():
         name = f"{row.model} {row.dtype}"
-        rows.append([f"the post: {name}", *_bound(row.step_ms, row.host_ms)])
+        rows.append([f"computed from the post: {name}", *_bound(row.step_ms, row.host_ms)])
         times.append(Time(f"step, {name}", "ms", float(row.step_ms), None))
         times.append(Time(f"host work, {name}", "ms", float(row.host_ms), None))
     return rows, times

@@ -41,7 +41,9 @@ def reproduce(setting: Setting) -> PostReport:
 
 def not_run(setting: Setting, m: Measured) -> list[NotRun]:
     facts = post_facts("004")
-    parts = []
+    parts = [NotRun(f"the post's own tests ({facts['own_tests']})", "rosellm, as it was at that change")]
+    if m.args.repeat_runs == 1:
+        parts.append(NotRun("what the change gains: a single run shows nothing", "the command without --quick"))
     if m.args.max_new_tokens != facts["max_new_tokens"]:
         parts.append(NotRun(f"{facts['max_new_tokens']} tokens a request", what_all_tokens_need(setting, m)))
     if not setting.on_gpu:

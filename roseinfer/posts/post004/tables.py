@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -13,8 +15,8 @@ from roseinfer.bench.scheduler.definitions import METRICS
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.models.load import shape_of
 
-from ..data import post_facts, post_table
-from ..report.content import Grid, Image, Section, Time, judge
+from ..data import COMPUTED, Source, post_facts, post_table
+from ..report.content import Grid, Image, Section, Time, change, change_verdict, judge
 from ..report.setting import Setting
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
@@ -39,10 +41,11 @@ def summary(m: Measured) -> Section:
         judge("Measured runs", facts["measured_runs"], args.repeat_runs, rule=args.repeat_runs, why="--quick"),
         judge("requests", facts["num_requests"], len(m.runs[AFTER][0].requests), rule=args.num_requests, why="asked"),
         judge("sequences in a step, at most", facts["max_batch_size"],
-              max(step.batch_size for step in m.runs[AFTER][0].steps), rule=args.max_batch_size, why="asked for"),
+              max(step.batch_size for step in m.runs[AFTER][0].steps), rule=args.max_batch_size, why="asked for",
+              source=Source(COMPUTED, "as many requests as its --max-batch-size")),
         judge("completion tokens", facts["num_requests"] * facts["max_new_tokens"],
               m.runs[AFTER][0].completion_tokens, rule=args.num_requests * args.max_new_tokens,
-              why=f"{args.max_new_tokens} tokens each were asked for"),
+              why=f"{args.max_new_tokens} tokens each were asked for", source=all_tokens(facts)),
     ]  # fmt: skip
     return Section(
         "The summary",
@@ -79,14 +82,19 @@ def changes(m: Measured, stats: dict[str, dict[str, Stat]]) -> Grid:
     rows = []
     for metric, row in post_table(POST, "summary").set_index("metric").iterrows():
         before, after = stats[BEFORE][metric], stats[AFTER][metric]
+        post, here = row["after_p50"] / row["before_p50"] - 1, change(before.values, after.values)
         spread = max(max(s.values) / min(s.values) for s in (before, after)) - 1
-        post = row["after_p50"] / row["before_p50"] - 1
-        rows.append((metric, f"{post:+.1%}", f"{after.p50 / before.p50 - 1:+.1%}", f"{spread:.1%}"))
+        verdict = change_verdict(before.values, after.values)
+        rows.append((metric, f"{post:+.1%}", here, None if here is None else f"{spread:.1%}", verdict))
     return Grid(
-        "p50 after the change against before it",
-        ("metric", "post", "here", "spread of our runs (largest over smallest, less 1)"),
+        "p50 after the change against before it; the post's is computed from its two figures",
+        ("metric", "post", "here", "spread here", "here it is"),
         rows,
     )
+
+
+def all_tokens(facts: Mapping[str, Any]) -> Source:
+    return Source(COMPUTED, f"its {facts['num_requests']} requests x {facts['max_new_tokens']} tokens")
 
 
 def rebuilds(m: Measured) -> Section:
@@ -97,26 +105,32 @@ def rebuilds(m: Measured) -> Section:
     # A row changes when it is new, and whenever the cached tokens fill up a block: at 64, 128, ... of 1 to `steps`.
     edges = steps // facts["block_size"]
     after, before = m.post_rows[AFTER], m.post_rows[BEFORE]
+    reckoned = Source(
+        COMPUTED,
+        f"{layers} layers (those of its checkpoint) x {requests} sequences, {steps} steps, "
+        f"blocks of {facts['block_size']} tokens",
+    )
     judged = [
-        judge("rows built, before, all steps", steps * all_rows, sum(before)),
-        judge("rows built, after, all steps", (1 + edges) * all_rows, sum(after)),
-        judge("steps that build no row, after", steps - 1 - edges, after.count(0)),
-        judge("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:])),
+        judge("rows built, before, all steps", steps * all_rows, sum(before), source=reckoned),
+        judge("rows built, after, all steps", (1 + edges) * all_rows, sum(after), source=reckoned),
+        judge("steps that build no row, after", steps - 1 - edges, after.count(0), source=reckoned),
+        judge("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:]), source=reckoned),
     ]
     ours = m.args.num_requests * m.model.config.num_layers
     own_edges = (m.work.prompt_lens[0] + len(m.rows) - 1) // BLOCK_SIZE
     judged.append(
         judge("rows built in the run that was timed, after", (1 + edges) * all_rows, sum(m.rows),
-              rule=(1 + own_edges) * ours, why=sizes(m, own_edges))
+              rule=(1 + own_edges) * ours, why=sizes(m, own_edges), source=reckoned)
     )  # fmt: skip
     return Section(
         "Rows built by each step",
         text=(
             "The post says that a row is built again only when a sequence takes a new block, every "
-            f"{facts['block_size']} tokens, and prints no count. What that means for its run can be reckoned: "
+            f"{facts['block_size']} tokens, or no longer shares its last one, which cannot happen in its command, "
+            "without a prefix cache. It prints no count. What that means for its run can be reckoned: "
             f"{layers} layers x {requests} sequences are {all_rows} rows, and all sequences cross their edges on the "
             "same step, for they started together. Counted here with the post's sizes and no model, for tables depend "
-            "on block ids alone; and again in the run that was timed. The post's column is the reckoning.",
+            "on block ids alone; and again in the run that was timed.",
         ),
         facts=judged,
         grids=[
@@ -173,7 +187,9 @@ def price(setting: Setting, m: Measured) -> Section:
     times = [Time(f"building all tables, {when}, {kind}", "us", None, float(us[kind, names[when]]))
              for kind in (AWAY, EDGE) for when in (BEFORE, AFTER)]  # fmt: skip
     saved = float(us[AWAY, names[BEFORE]] - us[AWAY, names[AFTER]]) / 1e3
-    times.append(Time("saved a step away from an edge", "ms", theirs["before_p50"] - theirs["after_p50"], saved))
+    difference = Source(COMPUTED, "its two TPOT, one less the other; that is the mean of all steps, edges included")
+    posted = theirs["before_p50"] - theirs["after_p50"]
+    times.append(Time("saved a step away from an edge", "ms", posted, saved, source=difference))
     return Section(
         "What a row costs",
         text=(
@@ -196,7 +212,8 @@ def definitions(m: Measured) -> Section:
         rate = theirs.loc[f"Throughput(completion,{throughput})"]
         for when in (BEFORE, AFTER):
             counted = round(rate[f"{when}_p50"] * theirs.loc[time, f"{when}_p50"])
-            judged.append(judge(f"tokens in the post's {throughput} throughput, {when}", tokens, counted))
+            what = f"tokens in the post's {throughput} throughput, {when}"
+            judged.append(judge(what, tokens, counted, source=all_tokens(facts)))
     ours = m.runs[AFTER][0]
     printed = {name: text for name, text in METRICS.items() if name in {*theirs.index, "p50/mean"}}
     printed = {"Decode time": METRICS["Elapsed (decode/run)"], **printed}

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..data import Source
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -23,28 +25,33 @@ Exact = int | float | str
 
 @dataclass(frozen=True)
 class Fact:
-    """An exact fact as the post has it and as it is here. why: what explains that they differ."""
+    """An exact fact as the post has it and as it is here. why: what explains that they differ.
+
+    source: where the post's value comes from; None where its table, or a sentence beside it, states it.
+    """
 
     what: str
     post: Exact
     here: Exact
     verdict: str
     why: str = ""
+    source: Source | None = None
 
 
-def judge(what: str, post: Exact, here: Exact, *, rule: Exact | None = None, why: str = "") -> Fact:
+def judge(
+    what: str, post: Exact, here: Exact, *, rule: Exact | None = None, why: str = "", source: Source | None = None
+) -> Fact:
     """`here` beside the post's value.
 
     rule: what must come out here, reckoned from what is known to differ (versions, sizes), the post's value if None;
     why: the rule in a few words. Equal to the post's is EQUAL, and shows no why; equal to the rule is EXPLAINED; else
-    DIFFERENT.
+    DIFFERENT. source: of the post's value.
     """
     rule = post if rule is None else rule
-    if here == post:
-        return Fact(what, post, here, EQUAL)
-    if here == rule:
-        return Fact(what, post, here, EXPLAINED, why)
-    return Fact(what, post, here, DIFFERENT, f"not explained: the rule {f'({why}) ' if why else ''}gives {rule}")
+    verdict = EQUAL if here == post else EXPLAINED if here == rule else DIFFERENT
+    if verdict == DIFFERENT:
+        why = f"not explained: the rule {f'({why}) ' if why else ''}gives {rule}"
+    return Fact(what, post, here, verdict, "" if verdict == EQUAL else why, source)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Time:
     """A time or a rate of the post's machine and of this one; floor: the best that this machine could do, where known.
 
     All three in `unit`. post is None where the post does not say, here where this machine could not measure it.
+    source: as of a Fact.
     """
 
     what: str
@@ -59,6 +67,7 @@ class Time:
     post: float | None
     here: float | None
     floor: float | None = None
+    source: Source | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -89,13 +98,26 @@ class Grid:
 
     @classmethod
     def of_runs(cls, title: str, what: str, runs: Mapping[str, Sequence[float]], decimals: int) -> Grid:
-        """Median, least and most of each row's figures; a row without any is left out."""
-        rows = [
-            (name, len(figures), *(round(of(figures), decimals) for of in (median, min, max)))
-            for name, figures in runs.items()
-            if figures
-        ]
+        """Median, least and most of each row's figures; a row without any is left out. One run has no spread."""
+        rows: list[tuple[Exact | None, ...]] = []
+        for name, figures in runs.items():
+            spread = [round(of(figures), decimals) for of in (min, max)] if len(figures) > 1 else [None, None]
+            rows += [(name, len(figures), round(median(figures), decimals), *spread)] if figures else []
         return cls(title, (what, "runs", "median", "least", "most"), rows)
+
+
+def change(before: Sequence[float], after: Sequence[float]) -> str | None:
+    """Of the medians of runs, as "+2.4%"; None for a single run, which has no spread to tell a change from noise."""
+    return None if min(len(before), len(after)) < 2 else f"{median(after) / median(before) - 1:+.1%}"
+
+
+def change_verdict(before: Sequence[float], after: Sequence[float]) -> str:
+    """What runs show of a change: their ranges may overlap."""
+    if min(len(before), len(after)) < 2:
+        return "a single run shows no change"
+    if min(after) > max(before):
+        return "higher"
+    return "lower" if max(after) < min(before) else "no difference shown: the ranges overlap"
 
 
 @dataclass(frozen=True)

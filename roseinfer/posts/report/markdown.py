@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from roseinfer.bench.provenance import short_commit
 from roseinfer.display.cells import Cells, markdown_text
 
+from ..data import fact_text, source_of
 from .content import DIFFERENT, EQUAL, EXPLAINED, PostReport, Section
-from .tables import different_table, facts_table, grid_table, not_run_table, times_table
+from .tables import different_table, facts_table, grid_table, not_run_table, notes, times_table
 
 BLOCK_START = re.compile(r"^(\s*(?=[#>+-])|\s*\d+(?=[.)]))")  # of a heading, a quotation, a list
 PICTURE = "Picture, in the HTML page: "  # GitHub shows none that lies inside the text
 VERDICTS_CLAUSE = (
     "Equal: as in the post. Explained: not as in the post, but just what the named difference (a version, a size) "
     "makes of it. Different: neither."
+)
+POST_CLAUSE = (
+    "Under post stands what the post states. Other values have a mark, and below the table is what they were computed "
+    "or inferred from, or where the post's public repository shows them."
 )
 TIMES_CLAUSE = (
     "The post's times are another machine's: they stand beside ours and are never judged. The floor is the best that "
@@ -35,9 +41,16 @@ def _post(report: PostReport) -> Iterator[str]:
     about = report.about
     yield f"# {markdown_text(report.title)}"
     yield heading("The post")
-    known = [("Model", about.get("model")), ("Machine", about.get("hardware")), ("torch", about.get("torch"))]
-    known.append(("Command", f"`{about['command']}`" if about.get("command") else None))
-    yield pairs((name, value or "not stated") for name, value in known)
+    names = {"Model": "model", "Machine": "hardware", "torch": "torch"}
+    known = [(title, _known(about, name)) for title, name in names.items()]
+    known.append(("Command", f"`{about['command']}`" if about.get("command") else "not stated"))
+    yield pairs(known)
+
+
+def _known(about: Mapping[str, Any], name: str) -> str:
+    """A fact, and what it comes from if the post does not state it."""
+    source = source_of(about, name) if about.get(name) else None
+    return fact_text(about, name) if source is None or source.is_stated else f"{about[name]} ({source})"
 
 
 def _here(report: PostReport, command: str) -> Iterator[str]:
@@ -58,6 +71,7 @@ def _verdicts(report: PostReport) -> Iterator[str]:
     yield heading("Verdicts")
     yield f"**{', '.join(f'{report.verdicts[verdict]} {verdict}' for verdict in (EQUAL, EXPLAINED, DIFFERENT))}.**"
     yield paragraph(VERDICTS_CLAUSE)
+    yield paragraph(POST_CLAUSE)
     if report.different:
         yield from titled("What is different", different_table(report.different))
 
@@ -69,8 +83,10 @@ def _section(section: Section) -> Iterator[str]:
         yield fenced(section.code)
     if section.facts:
         yield from titled("Exact facts", facts_table(section.facts))
+        yield from map(paragraph, notes(section.facts))
     if section.times:
         yield from titled("Times", times_table(section.times))
+        yield from map(paragraph, notes(section.times))
     for grid in section.grids:
         yield from titled(grid.title, grid_table(grid))
     for image in section.images:

@@ -13,11 +13,13 @@ import mistune
 
 from .content import DIFFERENT, EQUAL, EXPLAINED, Image
 from .markdown import PICTURE
+from .tables import MARKS
 
 FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
 TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")
 TITLE, NO_TITLE = re.compile("<strong>(.*)</strong>"), "Table"  # the bold line before a table is its name
 VERDICT = re.compile(rf"(?:<strong>)?({EQUAL}|{EXPLAINED}|{DIFFERENT})(?:</strong>)?")
+BREAKS = re.compile(r"(?<=\w[._/(,])(?=[a-z])|(?<=::)(?=\w)")  # where a long name in a cell may go on in the next line
 SHARE = re.compile(r"([\d.]+)%")
 # The browser itself refuses whatever would be fetched.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -66,6 +68,8 @@ class PageRenderer(mistune.HTMLRenderer):
     def paragraph(self, text: str) -> str:
         if tally := TALLY.fullmatch(text):
             return _tally(*map(int, tally.groups()))
+        if text.startswith(tuple(MARKS)):
+            return f'<p class="note">{text}</p>\n'
         if title := TITLE.fullmatch(text):
             self._title = re.sub("<.*?>", "", title[1])
         return super().paragraph(text)
@@ -104,6 +108,7 @@ class PageRenderer(mistune.HTMLRenderer):
         kind = f' class="{"number" if align else "text"}"'
         if head:
             return f'<th scope="col"{kind}>{text}</th>'
+        text = BREAKS.sub("<wbr>", text)
         if verdict := VERDICT.fullmatch(text):
             return f'<td{kind}><span class="{verdict[1]}">{verdict[1]}</span></td>'
         share = SHARE.fullmatch(text) if align else None

@@ -1,22 +1,28 @@
-"""The tables of a report, as every one of its faces shows them: which columns there are, and how values are written."""
+"""The tables of a report, as every one of its faces shows them: which columns there are, and how values are written.
+
+A value under "post" that the post does not state has a mark, and `notes` says below the table what it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from roseinfer.display.cells import Cells, Column
+from roseinfer.display.cells import Cells, Column, are_numbers
 from roseinfer.display.number_text import exact, share, significant, verbatim
 
+from ..data import KINDS, Source
 from .content import Exact, Fact, Grid, NotRun, Time
 
 MISSING = "–"
+MARKS = "†‡§¶"
 
 
 def facts_table(facts: Sequence[Fact]) -> Cells:
-    """The column `why` is left out where no fact needs one."""
-    columns = ["what", *_post_and_here(), "verdict"]
-    rows: list[tuple[Exact, ...]] = [(fact.what, fact.post, fact.here, fact.verdict) for fact in facts]
+    """Beside `notes`. The column `why` is left out where no fact needs one."""
+    columns = ["what", _post_column(facts), Column("here", verbatim), "verdict"]
+    posted = _posted(facts, verbatim)
+    rows: list[tuple[Exact, ...]] = [(f.what, p, f.here, f.verdict) for f, p in zip(facts, posted, strict=True)]
     if any(fact.why for fact in facts):
         columns.append("why")
         rows = [(*row, fact.why) for row, fact in zip(rows, facts, strict=True)]
@@ -25,21 +31,47 @@ def facts_table(facts: Sequence[Fact]) -> Cells:
 
 def different_table(different: Sequence[tuple[str, Fact]]) -> Cells:
     """Of PostReport.different."""
-    rows = [(part, fact.what, fact.post, fact.here, fact.why) for part, fact in different]
-    return Cells.of(["part", "what", *_post_and_here(), "why"], rows)
+    facts = [fact for _, fact in different]
+    rows = [(part, fact.what, posted_text(fact), fact.here, fact.why) for part, fact in different]
+    return Cells.of(["part", "what", _post_column(facts), Column("here", verbatim), "why"], rows)
 
 
-def _post_and_here() -> list[Column]:
-    return [Column("post", verbatim), Column("here", verbatim)]
+def posted_text(fact: Fact) -> str:
+    """The post's value where no notes follow: "448 (computed)"."""
+    stated = fact.source is None or fact.source.is_stated
+    return verbatim(fact.post) + ("" if stated else f" ({KINDS[fact.source.kind]})")
+
+
+def notes(rows: Sequence[Fact | Time]) -> list[str]:
+    """What each mark of their table means."""
+    return [f"{mark} {source}" for source, mark in marks(rows).items()]
+
+
+def marks(rows: Sequence[Fact | Time]) -> dict[Source, str]:
+    """A mark for each source of values that the post does not state, in order of appearance."""
+    known = (row.source for row in rows if row.post is not None)
+    sources = dict.fromkeys(source for source in known if source and not source.is_stated)
+    return {source: MARKS[i % len(MARKS)] * (1 + i // len(MARKS)) for i, source in enumerate(sources)}
+
+
+def _posted(rows: Sequence[Fact | Time], show: Callable[[Any], str]) -> list[str | None]:
+    """The column "post": values with their marks."""
+    of = marks(rows)
+    return [None if row.post is None else " ".join(filter(None, (show(row.post), of.get(row.source)))) for row in rows]
+
+
+def _post_column(rows: Sequence[Fact | Time]) -> Column:
+    return Column("post", right=are_numbers([row.post for row in rows]))
 
 
 def times_table(times: Sequence[Time]) -> Cells:
-    """The two columns of the floor are left out where no row has one."""
+    """Beside `notes`. The two columns of the floor are left out where no row has one."""
     columns = [
-        Column("what"), Column("unit"), Column("post", exact, right=True), Column("here", significant, right=True),
+        Column("what"), Column("unit"), Column("post", right=True), Column("here", significant, right=True),
         Column("here ÷ post", lambda ratio: significant(ratio, 3), right=True),
     ]  # fmt: skip
-    rows: list[tuple[Any, ...]] = [(t.what, t.unit, t.post, t.here, t.ratio) for t in times]
+    posted = _posted(times, exact)
+    rows: list[tuple[Any, ...]] = [(t.what, t.unit, p, t.here, t.ratio) for t, p in zip(times, posted, strict=True)]
     if any(t.floor is not None for t in times):
         columns += [Column("floor", significant, right=True), Column("of floor", share, right=True)]
         rows = [(*row, t.floor, t.of_floor) for row, t in zip(rows, times, strict=True)]
