@@ -55,7 +55,7 @@ Contender = tuple[str, Callable[[OnStep], Run]]
 class RunProgress:
     """Where a measurement stands. repeat: -1 while nothing is timed.
 
-    tokens and seconds: decoding of this run so far; once it has finished, seconds counts every step at its median.
+    tokens and seconds: decoding of this run so far, every step at the median of those so far.
     """
 
     phase: str
@@ -94,7 +94,7 @@ def measure(
     for runs_done, (repeat, position, name) in enumerate(turns(names, repeats, warmup)):
         phase = "warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"
         here = RunProgress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
-        sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here)))
+        sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here, [])))
         if repeat >= 0:
             samples.append(sample)
         tokens = sample["decode_tokens"]
@@ -103,8 +103,10 @@ def measure(
     return samples
 
 
-def _report_step(report: OnProgress, here: RunProgress, tokens: int, seconds: float) -> None:
-    report(replace(here, tokens=tokens, seconds=seconds))
+def _report_step(report: OnProgress, here: RunProgress, steps: list[float], tokens: int, seconds: float) -> None:
+    """steps: the seconds of this run's steps so far, this one not yet among them."""
+    steps.append(seconds - sum(steps))
+    report(replace(here, tokens=tokens, seconds=len(steps) * median(steps)))
 
 
 def _sample(name: str, repeat: int, position: int, run: Run) -> dict[str, Any]:

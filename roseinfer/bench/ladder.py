@@ -12,8 +12,9 @@ import torch
 
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
-from roseinfer.profiling import Floor, decode_floor, measure_machine
+from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine
 from roseinfer.profiling.clock import Clock
+from roseinfer.profiling.floors import step_bound
 from roseinfer.stage import Stage
 
 from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
@@ -75,7 +76,7 @@ def ladder(
         counts[entrant.name] = entrant.counts(middle)
 
     samples = measure(contenders, repeats=repeats, warmup=int(not keep_going), on_progress=on_progress)
-    rows = _rows([name for name, _ in contenders], samples, counts, floor, referee.verdicts)
+    rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, referee.verdicts)
     return LadderResult(
         arguments={
             "stages": [stage.name for stage in stages], "batch_size": batch_size, "prompt_len": prompt_len,
@@ -85,8 +86,8 @@ def ladder(
         model={**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")},
         **describe_host(model.device),
         machine={
-            "read_bytes_per_s": machine.read_bytes_per_s, "flops_per_s": machine.flops_per_s,
-            "samples": machine.samples,
+            "read_bytes_per_s": machine.read_rate(floor.weight_bytes + floor.kv_bytes),
+            "flops_per_s": machine.flops_per_s, "samples": machine.samples,
         },
         floor={"context_len": context_len, **asdict(floor)},
         rows=rows,
@@ -182,6 +183,7 @@ def _rows(
     samples: list[dict[str, Any]],
     counts: dict[str, dict[str, int]],
     floor: Floor,
+    machine: Machine,
     verdicts: dict[str, str],
 ) -> list[dict[str, Any]]:
     """One row a contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
@@ -192,6 +194,8 @@ def _rows(
         speeds = [sample["tokens_per_second"] for sample in own]
         speed = median(speeds)
         step_seconds = own[0]["decode_tokens"] / len(own[0]["step_seconds"]) / speed
+        counted = counts.get(name, {})
+        own_bytes = 2 * counted.get("bytes_copied", 0) + counted.get("bytes_filled", 0)  # a copy reads and writes
         is_step = name not in HF_NAMES.values()
         rows.append(
             {
@@ -205,7 +209,8 @@ def _rows(
                 "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
                 "step_ms": 1e3 * step_seconds,
                 "floor_share": floor.seconds / step_seconds,
-                **counts.get(name, {}),
+                "bound": step_bound(floor, machine, step_seconds, own_bytes),
+                **counted,
                 "tokens": verdicts[name],
             }
         )

@@ -30,8 +30,13 @@ FORMATS = {
     "of floor": "{:.1%}",
 }
 COUNTS = ["copies", "cats", "selects", "bytes copied"]
-NOT_IN_TERMINAL = ["of fastest", "total tok/s", "cats", "selects"]
-# The story of a race fits a page: how fast, against the first, how near the floor, what it copied, whether it is right.
+IN_TERMINAL = [
+    "stage", "tok/s", "min..max", "vs previous", "vs first", "verdict", "step ms", "of floor", "bound by", "aten ops",
+    "bytes copied", "tokens",
+]  # fmt: skip
+# The story of a race fits a page in six columns: who, how fast, against the first, how near the floor, what it copied,
+# whether it is right.
+SPEED, AGAINST, FLOOR = "tok/s (min..max)", "against the first", "of floor, bound by"
 FOLDED = ["of fastest", "vs previous", "total tok/s", "step ms", "aten ops", "copies", "cats", "selects"]
 NOTE_WIDTH = 120
 EXACT = ["stage", *COUNTS, "tokens"]
@@ -71,8 +76,8 @@ class LadderResult:
     def text(self, width: int | None = None) -> str:
         """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
-        left_out = {*NOT_IN_TERMINAL, *(["tokens"] if all_equal else [])}
-        cells = self._view.cells([name for name in self.frame.columns if name not in left_out])
+        shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
+        cells = Table(self.frame, exact=[], formats=FORMATS).cells(shown)
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
         return f"{title}\n{table}\n\n{textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
@@ -92,10 +97,10 @@ class LadderResult:
             f"{self.device}, torch {self.versions['torch']}. Floor of a step at context {context_len}: "
             f"{1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} tok/s, bound by "
             f"{floor['bound']}. tok/s: decoding alone, by each run's median step; median (min..max) of "
-            f"{self.arguments['repeats']} interleaved runs; step ms and of floor follow from it. Verdict: against the "
-            f"first; no difference is shown where the ranges overlap. Counts: one whole stage.decode at context "
-            f"{context_len}; aten ops with those that ops start, the others without what linear layers, embeddings and "
-            f"fused attention do inside."
+            f"{self.arguments['repeats']} interleaved runs; step ms and of floor follow from it. No difference is "
+            f"shown where the ranges overlap. Bound by the host: reading, its own copies too, and arithmetic would "
+            f"take less than half of the step. Counts: one whole stage.decode at context {context_len}; aten ops with "
+            f"those that ops start, the others without what linear layers, embeddings and fused attention do inside."
         )
         rows = {row["stage"] for row in self.rows}
         if HF_NAMES["dynamic"] in rows:
@@ -116,18 +121,18 @@ class LadderResult:
 
         rows = pd.DataFrame(self.rows)
         fastest = rows["tokens_per_second"].max()
-        lowest, highest = rows["tokens_per_second_min"], rows["tokens_per_second_max"]
         columns = {
             "stage": rows["stage"],
             "tok/s": rows["tokens_per_second"],
             "of fastest": rows["tokens_per_second"] / fastest,
-            "min..max": [f"{low:,.0f}..{high:,.0f}" for low, high in zip(lowest, highest, strict=True)],
+            "min..max": [_ends(row) for row in self.rows],
             "vs previous": rows["vs_previous"].astype(float) - 1,
             "vs first": rows["vs_first"].astype(float) - 1,
             "verdict": rows["verdict"],
             "total tok/s": rows["total_tokens_per_second"],
             "step ms": rows["step_ms"],
             "of floor": rows["floor_share"],
+            "bound by": rows["bound"],
             "aten ops": rows["aten_ops"].astype("Int64"),
             **{name: rows[name.replace(" ", "_")].astype("Int64") for name in COUNTS},
             "tokens": rows["tokens"],
@@ -136,15 +141,25 @@ class LadderResult:
 
     @cached_property
     def _view(self) -> Table:
-        exact = self.model["dtype"] == "float32"
-        shown = EXACT if exact else EXACT[:-1]  # in half precision tokens depend on the machine
+        told = {
+            SPEED: [f"{row['tokens_per_second']:,.0f} ({_ends(row)})" for row in self.rows],
+            AGAINST: [f"{row['vs_first'] - 1:+.1%}, {row['verdict']}" if row["verdict"] else "" for row in self.rows],
+            FLOOR: [f"{row['floor_share']:.1%}, {row['bound']}" for row in self.rows],
+        }
+        # In half precision each machine has tokens of its own.
+        shown = EXACT if self.model["dtype"] == "float32" else EXACT[:-1]
+        columns = ["stage", SPEED, AGAINST, FLOOR, *FOLDED, "bytes copied", "tokens"]
         return Table(
-            self.frame,
+            self.frame.assign(**told)[columns],
             exact=shown,
-            live=[name for name in self.frame.columns if name not in shown],
+            live=[name for name in columns if name not in shown],
             title=self.title,
             note=self.note + self._note_on_totals,
-            formats=FORMATS,
-            bars=["of fastest", "of floor"],
+            formats={name: FORMATS[name] for name in columns if name in FORMATS},
+            bars=["of fastest"],
             folded=FOLDED,
         )
+
+
+def _ends(row: dict[str, Any]) -> str:
+    return f"{row['tokens_per_second_min']:,.0f}..{row['tokens_per_second_max']:,.0f}"

@@ -32,7 +32,7 @@ def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title:
     left, right = min(points[X].min(), ridge) / MARGIN, max(points[X].max(), ridge) * MARGIN
     bottom, top = min(points[Y].min(), slope * left) / MARGIN, max(points[Y].max(), ceiling) * MARGIN
     roof = pd.DataFrame({X: [left, ridge, right], Y: [slope * left, ceiling, ceiling]})
-    roof["says"] = ["", f"memory: {slope:,.1f} GB/s", f"compute: {ceiling:,.0f} GFLOP/s"]
+    roof["says"] = ["", f"reading: {slope:,.1f} GB/s", f"arithmetic: {ceiling:,.0f} GFLOP/s"]
     signs = ["F", *map(str, range(1, len(points)))]
     steps = points.assign(
         sign=signs,

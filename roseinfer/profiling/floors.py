@@ -3,17 +3,19 @@
 A step must read every weight and every cached key and value once, and do its multiplications. The larger of
 the two times bounds it: the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual
 performance model for multicore architectures", CACM 2009), applied to decoding as in zeux, "LLM inference
-speed of light" (2024). Real steps also move activations, launch kernels and synchronise: nobody reaches it.
+speed of light" (2024). Real steps also move activations, launch kernels and synchronise: nobody reaches it. A step
+that is far above it is held up by neither reading nor arithmetic, but by the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import linear
 
 from roseinfer.hardware import device_name
 
@@ -25,13 +27,18 @@ if TYPE_CHECKING:
 
 
 ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
+READING, ARITHMETIC, HOST = "reading", "arithmetic", "the host"
 PASSES_BUDGET_S = 0.4
 MOST_PASSES = 50
+MIB = 2**20
+CACHE_SIZES = tuple(MIB << i for i in range(8))  # 1 to 128 MiB
+CACHE_SHOWN = 8 * MIB  # about what a step of the bundled model reads
 
 
 @dataclass(frozen=True)
 class Machine(HasFacts):
-    """Measured rates of one device. samples: the rate of each pass, under the names of the two rates."""
+    """Measured rates of one device. read_bytes_per_s: of what no cache holds; cached_reads: bytes that are read again
+    and again -> their rate. samples: the rate of each pass, under the names of the two rates."""
 
     name: str
     device: str
@@ -39,14 +46,24 @@ class Machine(HasFacts):
     read_bytes_per_s: float
     flops_per_s: float
     samples: dict[str, tuple[float, ...]]
+    cached_reads: Mapping[int, float] = field(default_factory=dict)
+
+    def read_rate(self, nbytes: int) -> float:
+        """Bytes per second when the same nbytes are read at every step: fewer may stay in a cache.
+
+        Between two measured sizes the faster rate counts, so that a floor is never too high.
+        """
+        larger = [rate for size, rate in self.cached_reads.items() if 2 * size > nbytes]
+        return max([self.read_bytes_per_s, *larger])
 
     def facts(self) -> Facts:
         import pandas as pd
 
-        rows = [
-            ("read bandwidth", f"{self.read_bytes_per_s / 1e9:,.1f} GB/s"),
-            (f"matrix product, {_dtype_name(self.dtype)}", f"{self.flops_per_s / 1e9:,.0f} GFLOP/s"),
-        ]
+        rows = [("read bandwidth, beyond any cache", f"{self.read_bytes_per_s / 1e9:,.1f} GB/s")]
+        if self.cached_reads:
+            again = f"read bandwidth, the same {CACHE_SHOWN // MIB} MiB again and again"
+            rows.append((again, f"{self.read_rate(CACHE_SHOWN) / 1e9:,.1f} GB/s"))
+        rows.append((f"matrix product, {_dtype_name(self.dtype)}", f"{self.flops_per_s / 1e9:,.0f} GFLOP/s"))
         return Facts(
             pd.DataFrame(rows, columns=["measured", "best pass"]),
             exact=["measured"],
@@ -60,7 +77,7 @@ class Machine(HasFacts):
 class Floor(HasFacts):
     """What one decode step must move and compute; with a machine, also how long that takes at least.
 
-    bound: "bandwidth" or "compute", whichever takes longer; None, as seconds, without a machine.
+    bound: "reading" or "arithmetic", whichever takes longer; None, as seconds, without a machine.
     """
 
     weight_bytes: int
@@ -131,10 +148,28 @@ def decode_floor(
 
 
 def _timed(floor: Floor, machine: Machine) -> Floor:
-    moving = (floor.weight_bytes + floor.kv_bytes) / machine.read_bytes_per_s
-    computing = floor.flops / machine.flops_per_s
-    bound = "bandwidth" if moving >= computing else "compute"
+    moving, computing = _seconds(floor, machine)
+    bound = READING if moving >= computing else ARITHMETIC
     return Floor(floor.weight_bytes, floor.kv_bytes, floor.flops, floor.batch_size, max(moving, computing), bound)
+
+
+def step_bound(floor: Floor, machine: Machine, step_seconds: float, own_bytes: int = 0) -> str:
+    """What holds up a step that took step_seconds: "reading", "arithmetic" or "the host".
+
+    own_bytes: what the step's own copies and fills read and write, beyond the floor's bytes; they count as reading.
+    It is the host's when reading and arithmetic, one after the other, would take less than half of the step: most of
+    it then goes to starting ops one by one, to Python, and to what kernels do not get out of the machine.
+    """
+    moving, computing = _seconds(floor, machine, own_bytes)
+    if moving + computing < step_seconds / 2:
+        return HOST
+    return READING if moving >= computing else ARITHMETIC
+
+
+def _seconds(floor: Floor, machine: Machine, own_bytes: int = 0) -> tuple[float, float]:
+    """Of moving the bytes, and of the multiplications."""
+    least = floor.weight_bytes + floor.kv_bytes
+    return (least + own_bytes) / machine.read_rate(least), floor.flops / machine.flops_per_s
 
 
 def _matrix_weights(config: ModelConfig) -> int:
@@ -160,11 +195,12 @@ def _attention_widths(config: ModelConfig) -> tuple[int, int]:
 
 
 def measure_machine(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
-    """Read bandwidth and GEMM rate of `device` at `dtype`, each the best of several passes.
+    """Read bandwidth, in and beyond the caches, and the rate of linear layers of `device` at `dtype`, each the best of
+    several passes.
 
-    Measured once per process, device and dtype, in about a second; on a busy machine both come out low. Raises
-    ValueError for a dtype that is not
-    floating point, and for a device that is neither the CPU nor an available CUDA device.
+    Measured once per process, device and dtype, in a second or two; on a busy machine all come out low. Raises
+    ValueError for a dtype that is not floating point, and for a device that is neither the CPU nor an available CUDA
+    device.
     """
     device = torch.device(device)
     if not dtype.is_floating_point:
@@ -177,8 +213,9 @@ def measure_machine(device: str | torch.device = "cpu", dtype: torch.dtype = tor
 @cache
 @torch.inference_mode()
 def _measure(device: str, dtype: torch.dtype) -> Machine:
-    reads = _read_rates(device)
-    products = _gemm_rates(device, dtype)
+    far = 2**30 if device.startswith("cuda") else 2**28  # far larger than any cache
+    reads = _read_rates(device, far, PASSES_BUDGET_S)
+    products = _product_rates(device, dtype)
     return Machine(
         name=device_name(device),
         device=device,
@@ -186,39 +223,47 @@ def _measure(device: str, dtype: torch.dtype) -> Machine:
         read_bytes_per_s=max(reads),
         flops_per_s=max(products),
         samples={"read_bytes_per_s": reads, "flops_per_s": products},
+        cached_reads={size: max(_read_rates(device, size, PASSES_BUDGET_S / 10)) for size in CACHE_SIZES},
     )
 
 
-def _read_rates(device: str) -> tuple[float, ...]:
-    """Bytes per second of summing a buffer far larger than any cache.
+def _read_rates(device: str, nbytes: int, budget: float) -> tuple[float, ...]:
+    """Bytes per second of summing one buffer over and over.
 
     In fp32 whatever the model's dtype: sums of other types may be bound by the adding.
     """
-    nbytes = 2**30 if device.startswith("cuda") else 2**28
     buffer = torch.ones(nbytes // 4, device=device)  # ones, not zeros: pages that were never written share one
-    return tuple(nbytes / seconds for seconds in _passes(buffer.sum, device))
+    buffer.sum()  # warm-up: thread pools, and what fits goes into the cache
+    return tuple(nbytes / seconds for seconds in _passes(buffer.sum, device, budget))
 
 
-def _gemm_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """FLOPs per second of square products, as large as lets one pass fit the budget.
-
-    Large, because on a busy CPU every product waits once for its threads, whatever its size.
+def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
+    """FLOPs per second of linear layers, which is how models multiply: on a CPU, half-precision `a @ a` takes another
+    path, and a far slower one. First as a decode step has them, a few rows on weights that a cache holds, then square
+    and as large as lets one pass fit the budget: on a busy CPU every product waits once for its threads.
     """
-    size, largest, now = 512, 8192 if device.startswith("cuda") else 2048, device_clock(torch.device(device))
+    rates, width = [], 768
+    for rows in (1, 8, 64):
+        rates += _linear_rates(device, dtype, rows, width, PASSES_BUDGET_S / 10)
+    size, largest = 512, 8192 if device.startswith("cuda") else 2048
     while True:
-        a = torch.full((size, size), 0.5, device=device, dtype=dtype)
-        seconds_of(lambda a=a: a @ a, now)  # warm-up: thread pools, kernel choice
-        next_seconds = 8 * seconds_of(lambda a=a: a @ a, now)
-        if size == largest or next_seconds > PASSES_BUDGET_S:
-            return tuple(2 * size**3 / seconds for seconds in _passes(lambda a=a: a @ a, device))
+        rates += _linear_rates(device, dtype, size, size, PASSES_BUDGET_S / 2)
+        if size == largest or 8 * 2 * size**3 / max(rates) > PASSES_BUDGET_S:
+            return tuple(rates)
         size *= 2
 
 
-def _passes(work: Callable[[], object], device: str) -> list[float]:
+def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget: float) -> list[float]:
+    x, weight = (torch.full((n, width), 0.5, device=device, dtype=dtype) for n in (rows, width))
+    linear(x, weight)  # warm-up: thread pools, kernel choice
+    return [2 * rows * width**2 / seconds for seconds in _passes(lambda: linear(x, weight), device, budget)]
+
+
+def _passes(work: Callable[[], object], device: str, budget: float) -> list[float]:
     """Seconds of each pass: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
     now = device_clock(torch.device(device))
     times = [seconds_of(work, now) for _ in range(3)]
-    while sum(times) < PASSES_BUDGET_S and len(times) < MOST_PASSES:
+    while sum(times) < budget and len(times) < MOST_PASSES:
         times.append(seconds_of(work, now))
     return times
 

@@ -97,6 +97,20 @@ def test_progress_tells_warm_up_from_timed_runs():
     assert {p.runs_total for p in seen} == {4}
 
 
+def test_a_run_under_way_goes_by_its_median_step_as_a_finished_one_does():
+    def run(on_step) -> Run:
+        steps = (1.0, 9.0, 3.0)
+        for i in range(len(steps)):
+            on_step(2 * (i + 1), sum(steps[: i + 1]))
+        return Run(1.0, steps, [[1, 2, 3, 4], [5, 6, 7, 8]])
+
+    seen = []
+    measure([("A", run)], repeats=1, warmup=0, on_progress=seen.append)
+    assert [(p.tokens, p.seconds, p.finished) for p in seen] == [
+        (2, 1.0, False), (4, 10.0, False), (6, 9.0, False), (6, 9.0, True),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("names", "arguments", "message"),
     [
@@ -184,13 +198,28 @@ def test_html_has_the_times_the_floor_and_the_machine(result: LadderResult):
     live = result._repr_mimebundle_()["text/html"]
     for text in (
         "tok/s",
-        "of floor",
+        "of floor, bound by",
         "Floor of a step at context 8",
         "linear-gradient",
         "HF generate",
         torch.__version__,
     ):
         assert text in live
+
+
+def test_a_race_is_told_in_six_columns_and_the_rest_is_folded(result: LadderResult):
+    table, more = result._repr_mimebundle_()["text/html"].split("<details>")
+    [header] = re.findall(r"<tr>(?:<th[^>]*>[^<]*</th>)+</tr>", table)
+    assert re.findall(r">([^<]+)</th>", header) == [
+        "stage", "tok/s (min..max)", "against the first", "of floor, bound by", "bytes copied", "tokens",
+    ]  # fmt: skip
+    assert "+0.0%, no difference shown" in table and "3 (3..3)" in table
+    assert "more columns: of fastest, vs previous, total tok/s, step ms, aten ops, copies, cats, selects" in more
+
+
+def test_what_holds_a_step_up_stands_in_its_row(result: LadderResult):
+    """Steps of a second each, by the test's clock: the host, whatever the machine."""
+    assert {row["bound"] for row in result.rows} == {"the host"}
 
 
 def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResult):

@@ -8,6 +8,7 @@ import torch
 from roseinfer.display import Table
 from roseinfer.models import GPT2, ModelConfig, empty_model, shape_of
 from roseinfer.profiling import Machine, decode_floor, measure_machine
+from roseinfer.profiling.floors import CACHE_SIZES, MIB, step_bound
 
 GPT2_SMALL = ModelConfig("gpt2", 50257, 768, 12, 12, 12, 64, 3072, 1024)
 GPT2_SMALL_PARAMETERS = 124_439_808
@@ -78,9 +79,32 @@ def test_seconds_are_the_larger_of_moving_and_computing():
     assert (exact.seconds, exact.bound) == (None, None)
     moved = exact.weight_bytes + exact.kv_bytes
     slow_memory = decode_floor(GPT2_SMALL, [8] * 4, torch.float32, machine(1e9, 1e15))
-    assert (slow_memory.seconds, slow_memory.bound) == (moved / 1e9, "bandwidth")
+    assert (slow_memory.seconds, slow_memory.bound) == (moved / 1e9, "reading")
     slow_math = decode_floor(GPT2_SMALL, [8] * 4, torch.float32, machine(1e15, 1e9))
-    assert (slow_math.seconds, slow_math.bound) == (exact.flops / 1e9, "compute")
+    assert (slow_math.seconds, slow_math.bound) == (exact.flops / 1e9, "arithmetic")
+
+
+def test_what_a_cache_holds_is_read_at_the_rate_of_its_size():
+    caches = {1 * MIB: 90e9, 8 * MIB: 100e9, 64 * MIB: 5e9}
+    cached = dataclasses.replace(machine(10e9, 1e15), cached_reads=caches)
+    rates = {nbytes: cached.read_rate(nbytes) for nbytes in (1, 8 * MIB, 15 * MIB, 16 * MIB, 200 * MIB)}
+    # At least as fast as the next larger size, and never slower than memory: a noisy pass makes no floor too high.
+    assert rates == {1: 100e9, 8 * MIB: 100e9, 15 * MIB: 100e9, 16 * MIB: 10e9, 200 * MIB: 10e9}
+    floor = decode_floor(GPT2_SMALL, [8], torch.float32, machine(10e9, 1e15))
+    tiny = decode_floor(shape_of("random:tiny-llama"), [8], torch.float32, cached)
+    assert floor.seconds == (floor.weight_bytes + floor.kv_bytes) / 10e9
+    assert tiny.seconds == (tiny.weight_bytes + tiny.kv_bytes) / 100e9
+
+
+def test_a_step_is_bound_by_what_takes_most_of_it():
+    """The floor's bytes take 1 s here, its arithmetic 0.5 s."""
+    exact = decode_floor(GPT2_SMALL, [8] * 4, torch.float32)
+    moved = exact.weight_bytes + exact.kv_bytes
+    here = machine(moved, 2 * exact.flops)
+    assert step_bound(exact, here, 2.9) == "reading"
+    assert step_bound(exact, here, 3.1) == "the host"
+    assert step_bound(exact, here, 3.1, own_bytes=moved) == "reading"
+    assert step_bound(exact, machine(4 * moved, exact.flops), 2.4) == "arithmetic"
 
 
 def test_the_exact_text_of_a_floor_has_no_times():
@@ -88,8 +112,8 @@ def test_the_exact_text_of_a_floor_has_no_times():
     bundle = Table.of(floor)._repr_mimebundle_()
     assert bundle["text/plain"] == repr(Table.of(decode_floor(GPT2_SMALL, [8] * 4, torch.float32)))
     assert f"{floor.weight_bytes:,}" in bundle["text/plain"]
-    assert "bandwidth" in bundle["text/html"]
-    assert "bandwidth" not in bundle["text/plain"]
+    assert "bound by" in bundle["text/html"]
+    assert "bound by" not in bundle["text/plain"]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +136,7 @@ def test_a_machine_is_measured_once_and_shows_its_rates_only_live():
     assert measured.name
     assert measured.read_bytes_per_s == max(measured.samples["read_bytes_per_s"]) > 0
     assert measured.flops_per_s == max(measured.samples["flops_per_s"]) > 0
+    assert tuple(measured.cached_reads) == CACHE_SIZES and min(measured.cached_reads.values()) > 0
     bundle = Table.of(measured)._repr_mimebundle_()
     assert measured.name not in bundle["text/plain"]
     assert "GB/s" not in bundle["text/plain"]

@@ -59,9 +59,9 @@ def test_times_are_in_the_live_view_only(result):
     for word in ("step ms", "GB/s", "of the roof"):
         assert word not in repr(view) and word in page
     assert page.count(">25.0%<") == 3 and page.count(">100.0%<") == 1  # a quarter each; the floor is on the roof
-    assert "reads 1.0 GB/s, computes 4 GFLOP/s" in page and "4.0 flops a byte" in page
+    assert "again at every step, at 1.0 GB/s, computes 4 GFLOP/s" in page and "4.0 flops a byte" in page
     said = [row["says"] for row in data_of(view, "says")]
-    assert said == ["", "memory: 1.0 GB/s", "compute: 4 GFLOP/s"]
+    assert said == ["", "reading: 1.0 GB/s", "arithmetic: 4 GFLOP/s"]
 
 
 def test_a_chart_is_shown_and_a_table_below_it(result, monkeypatch):
@@ -77,10 +77,10 @@ def test_a_chart_is_shown_and_a_table_below_it(result, monkeypatch):
 
 def test_the_roof_is_bandwidth_first_and_then_compute(result):
     frame = teach.roofline(result).table.df
-    assert (frame["flops per byte"] < 4).all() and set(frame["the roof here"]) == {"bandwidth"}
+    assert (frame["flops per byte"] < 4).all() and set(frame["the roof here"]) == {"reading"}
     assert frame["GB/s"].tolist() == pytest.approx([1.0, 0.25, 0.25, 0.25])
     frame = teach.roofline(replace(result, machine=result.machine | {"flops_per_s": 1e8})).table.df
-    assert set(frame["the roof here"]) == {"compute"}
+    assert set(frame["the roof here"]) == {"arithmetic"}
     assert frame["of the roof"].tolist() == pytest.approx((frame["GFLOP/s"] / 0.1).tolist())
 
 

@@ -9,8 +9,9 @@ from roseinfer.bench.contenders import StageContender
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
-from roseinfer.profiling import capture, decode_floor, measure_machine
+from roseinfer.profiling import bytes_copied, capture, decode_floor, measure_machine
 from roseinfer.profiling.clock import seconds_of
+from roseinfer.profiling.floors import step_bound
 from roseinfer.profiling.phases import DECODE, PHASES, device_phases, host_phases, phase_times
 from roseinfer.profiling.spans import listening
 from roseinfer.stage import Stage
@@ -65,7 +66,7 @@ def _measure(
 ) -> list[dict[str, object]]:
     """One row for the host, and one for the device where there is one."""
     prompts = [[1 + i % 7] * prompt_len for i in range(batch_size)]
-    max_tokens = 2 * steps + 4  # one from the prefill, one warm-up step before either measurement, one in capture
+    max_tokens = 2 * steps + 5  # the prefill's, a warm-up step before either measurement, one in capture, the last
     stage, seqs = StageContender(stage_class, model, prompts, max_tokens).at_step(1)
     context_lens = [len(seq) + steps // 2 for seq in seqs]
     heard = phase_times()
@@ -80,7 +81,8 @@ def _measure(
     host = {"batch": batch_size, "side": "host", **{op: calls[op] for op in INDEX_CALLS}}
     host |= per_step(host_phases(heard.kept, seconds))
     host |= {"tok/s": batch_size / step, "floor ms": 1e3 * floor.seconds, "of floor": floor.seconds / step}
-    host["bound by"] = floor.bound
+    own = bytes_copied(lambda: stage.decode(seqs))
+    host["bound by"] = step_bound(floor, machine, step, 2 * own.copied + own.filled)
     if model.device.type != "cuda":
         return [host]
     return [host, {"batch": batch_size, "side": "device", **per_step(device_phases(trace))}]

@@ -10,6 +10,7 @@ from IPython.display import display
 from roseinfer.bench import LadderResult
 from roseinfer.display.roofline import roofline_chart
 from roseinfer.display.table import Table
+from roseinfer.profiling.floors import ARITHMETIC, READING
 
 from .race import race
 
@@ -65,11 +66,12 @@ class Roofline:
         frame["GB/s"], frame["GFLOP/s"] = (frame[name] / frame["step ms"] / 1e6 for name in ("bytes", "flops"))
         roof = (slope * frame["flops per byte"]).clip(upper=peak)
         frame["of the roof"] = 1e9 * frame["GFLOP/s"] / roof
-        frame["the roof here"] = ["compute" if at == peak else "bandwidth" for at in roof]
+        frame["the roof here"] = [ARITHMETIC if at == peak else READING for at in roof]
 
         note = (
-            f"{result.device}: reads {slope / 1e9:,.1f} GB/s, computes {peak / 1e9:,.0f} GFLOP/s; they meet at "
-            f"{peak / slope:.1f} flops a byte. Bytes: the floor's, and those of the stage's own copies and fills"
+            f"{result.device}: reads the floor's {least / 1e6:,.1f} MB, again at every step, at {slope / 1e9:,.1f} "
+            f"GB/s, computes {peak / 1e9:,.0f} GFLOP/s; they meet at {peak / slope:.1f} flops a byte. Bytes: the "
+            f"floor's, and those of the stage's own copies and fills"
         )
         if others:
             note += f". Not counted, so without a point: {', '.join(others)}"

@@ -106,12 +106,12 @@ class Dashboard(ipywidgets.VBox):
                 self.run.stop()
 
     def pin(self) -> None:
-        """Take the batch that runs now, or ran last, as the baseline: later ones are compared with it step by step."""
+        """Take the batch that runs now, or ran last, as the baseline, as it stands: later ones are compared with it."""
         with self._guard:
             if self.run is None or self.run.current is None or not self.run.current.steps:
                 self._say(NOTHING_TO_PIN)
                 return
-            self.baseline = self.run.current
+            self.baseline = self.run.current.pinned()
             self._live.value = render(self.run, self.baseline)
             self._draw_chart(self.run)
 

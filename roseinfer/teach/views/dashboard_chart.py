@@ -46,14 +46,14 @@ class RunChart(Chart):
         super().__init__(alt.hconcat(phases, speeds).resolve_scale(color="independent"), TEXT)
         self._palette = self.spec["hconcat"][0]["encoding"]["color"]["scale"]
 
-    def show(self, lanes: list[tuple[Lane, int | None, str]], baseline: Lane | None) -> None:
-        """lanes: with the steps to look at (None: all) and a label; those of `baseline` are dashed."""
+    def show(self, lanes: list[tuple[Lane, str]], baseline: Lane | None) -> None:
+        """lanes: each with its label; the line of `baseline` is dashed."""
         phases, speeds = [], []
-        for lane, upto, label in lanes:
-            for phase, seconds in lane.phase_seconds(upto).items():
+        for lane, label in lanes:
+            for phase, seconds in lane.phase_seconds().items():
                 phases.append({"stage": label, "phase": phase, "ms": 1e3 * seconds})
             for step in range(1, len(lane.steps) + 1, EVERY):
-                speed = round(lane.tokens_per_second(step), 1)
+                speed = round(lane.speed_at(step), 1)
                 speeds.append({"stage": label, "step": step, "speed": speed, "baseline": lane is baseline})
         names = [*COLOURS, *dict.fromkeys(row["phase"] for row in phases if row["phase"] not in COLOURS)]
         for row in phases:

@@ -1,4 +1,4 @@
-"""The dashboard's live part as HTML: where the run stands, the pool, and a row of means for each stage."""
+"""The dashboard's live part as HTML: where the run stands, the pool, and a row for each stage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import html
 from typing import TYPE_CHECKING
 
 from roseinfer.display.table import MUTED, Table
-
-from .live_batch import PHASES, RECENT, UNLABELLED
 
 if TYPE_CHECKING:
     from .live_batch import Lane
@@ -19,7 +17,8 @@ STYLE = """<style>
 .rose-live progress { width: 16em; margin-right: 0.8em; }
 .rose-live th, .rose-live td { white-space: nowrap; }
 </style>"""
-FORMATS = {"tok/s": "{:,.0f}", "of the floor": "{:.1%}", "baseline tok/s": "{:,.0f}", "against it": "×{:.2f}"}
+AGAINST = "against baseline"
+FORMATS = {"step ms": "{:,.2f}", "tok/s": "{:,.0f}", "of the floor": "{:.1%}", AGAINST: "×{:.2f}"}
 
 
 def render(run: LiveRun, baseline: Lane | None) -> str:
@@ -32,14 +31,11 @@ def render(run: LiveRun, baseline: Lane | None) -> str:
     return f'{STYLE}<div class="rose-live">{"".join(parts)}</div>'
 
 
-def rows_of(run: LiveRun, baseline: Lane | None) -> list[tuple[Lane, int | None, str]]:
-    """(lane, its steps to look at, or None for all, label) of each lane with steps; the pinned baseline comes first."""
-    rows = [
-        (lane, None, f"{'▶ ' if lane is run.current else ''}{lane.name}") for lane in run.lanes.values() if lane.steps
-    ]
+def rows_of(run: LiveRun, baseline: Lane | None) -> list[tuple[Lane, str]]:
+    """Each lane with steps, and its label; the pinned baseline comes first."""
+    rows = [(lane, f"{'▶ ' if lane is run.current else ''}{lane.name}") for lane in run.lanes.values() if lane.steps]
     if rows and baseline is not None:
-        at = len(run.current.steps) or None  # None: a batch begins, and the baseline shows its end
-        rows.insert(0, (baseline, at, f"baseline: {baseline.name}"))
+        rows.insert(0, (baseline, f"baseline: {baseline.name}"))
     return rows
 
 
@@ -61,38 +57,34 @@ def _progress(value: int, whole: int, label: str) -> str:
     return f'<div><progress value="{value}" max="{whole}" aria-hidden="true"></progress>{html.escape(label)}</div>'
 
 
-def _table(rows: list[tuple[Lane, int | None, str]], baseline: Lane | None) -> str:
+def _table(rows: list[tuple[Lane, str]], baseline: Lane | None) -> str:
+    """The phases are in the chart: a column for each would not fit the page."""
     import pandas as pd
 
-    known = dict.fromkeys(PHASES.values())
-    names = [*(known | dict.fromkeys(name for lane, at, _ in rows for name in lane.phase_seconds(at)))]
-    names.append(names.pop(names.index(UNLABELLED)))  # behind the spans of a learner's own
-    frame = pd.DataFrame([_cells(lane, at, label, names, baseline) for lane, at, label in rows])
-    formats = {name: FORMATS.get(name, "{:,.2f}") for name in frame.columns[1:]}
-    table = Table(frame, exact=["stage"], live=list(frame.columns[1:]), formats=formats, bars=["of the floor"])
-    return f'<div style="overflow-x: auto">{table.to_html()}</div>'
+    frame = pd.DataFrame([_cells(lane, label, baseline) for lane, label in rows])
+    formats = {name: FORMATS[name] for name in frame.columns[1:]}
+    return Table(frame, exact=["stage"], live=list(formats), formats=formats, bars=["of the floor"]).to_html()
 
 
-def _cells(lane: Lane, at: int | None, label: str, names: list[str], baseline: Lane | None) -> dict[str, object]:
-    phases = lane.phase_seconds(at)
-    cells = {"stage": label, **{f"{name} ms": 1e3 * phases.get(name, float("nan")) for name in names}}
-    cells |= {"step ms": 1e3 * lane.step_seconds(at), "tok/s": lane.tokens_per_second(at)}
-    cells["of the floor"] = lane.floor_share(at)
-    if baseline is not None and baseline is not lane:
-        then = baseline.tokens_per_second(len(lane.steps))
-        cells |= {"baseline tok/s": then, "against it": lane.tokens_per_second() / then}
+def _cells(lane: Lane, label: str, baseline: Lane | None) -> dict[str, object]:
+    speed = lane.tokens_per_second()
+    cells = {"stage": label, "step ms": 1e3 * lane.step_seconds(), "tok/s": speed, "of the floor": lane.floor_share()}
+    if baseline is not None:
+        compared = lane.finished and lane is not baseline
+        cells[AGAINST] = speed / baseline.tokens_per_second() if compared else float("nan")
     return cells
 
 
 def _caption(run: LiveRun, baseline: Lane | None) -> str:
     machine = run.machine
     notes = [
-        f"{run.settings}; means of the last {RECENT} steps; of the floor: the least time such "
+        f"{run.settings}; by each stage's median step so far; of the floor: the least time such "
         f"a step can take on {machine.name}, over the measured time",
     ]
     if machine.device.startswith("cuda"):
         notes.append("spans are host time: launching counts, and waiting only where the host waits")
     if baseline is not None:
-        notes.append(f"baseline: {baseline.settings}; each stage is compared with it at the same step")
+        pinned = f"baseline: {baseline.settings}, as it stood when it was pinned"
+        notes.append(f"{pinned}; a stage is compared with it once all its steps are done")
     notes += [f"{lane.name}: {lane.caveat}" for lane in run.lanes.values() if lane.caveat]
     return "".join(f'<div style="{MUTED}">{html.escape(note)}</div>' for note in notes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from statistics import fmean
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.phases import DECODE
 from roseinfer.profiling.spans import SpanTimes, TimedSpan
 
-RECENT = 16  # steps: enough to read the numbers, few enough to see them change as the context grows
+WINDOW = 8  # steps whose median is a point of the line from step to step
 PHASES = {
     "roseinfer.decode_step_sessions.build_batched_past": "build",
     "roseinfer.decode_step_sessions.build_block_tables": "build",
@@ -47,8 +47,8 @@ class Step:
 class Lane:
     """One batch of one stage. floor: the least seconds of a decode step in which each sequence has so many tokens.
 
-    Every number is a mean over the last RECENT of the first `upto` steps (None: of all so far), so that two lanes can
-    be compared at the same step. Blocks are those of the fullest layer. caveat: why the times say nothing, if so.
+    Every number is of the median step so far, so that one slow step moves none of them. Blocks are those of the fullest
+    layer. caveat: why the times say nothing, if so.
     """
 
     name: str
@@ -63,23 +63,31 @@ class Lane:
     steps: list[Step] = field(default_factory=list)
     wall_seconds: float = 0.0  # from the first step's start, with what went on between steps
 
-    def recent(self, upto: int | None = None) -> list[Step]:
-        return self.steps[:upto][-RECENT:]
+    @property
+    def finished(self) -> bool:
+        return len(self.steps) == self.num_steps
 
-    def step_seconds(self, upto: int | None = None) -> float:
-        return fmean(step.seconds for step in self.recent(upto))
+    def pinned(self) -> Lane:
+        """As it stands now; what runs on does not change it."""
+        return replace(self, steps=list(self.steps))
 
-    def phase_seconds(self, upto: int | None = None) -> dict[str, float]:
-        """Seconds a step of each phase, and of what no phase covers."""
-        steps = self.recent(upto)
-        names = list(dict.fromkeys(name for step in steps for name in step.phases))
-        phases = {name: fmean(step.phases.get(name, 0.0) for step in steps) for name in names}
-        return phases | {UNLABELLED: self.step_seconds(upto) - sum(phases.values())}
+    def step_seconds(self) -> float:
+        return median(step.seconds for step in self.steps)
 
-    def tokens_per_second(self, upto: int | None = None) -> float:
-        return self.batch_size / self.step_seconds(upto)
+    def phase_seconds(self) -> dict[str, float]:
+        """The median step, divided among its phases, and what no phase covers, as all steps together are."""
+        names = list(dict.fromkeys(name for step in self.steps for name in step.phases))
+        scale = self.step_seconds() / sum(step.seconds for step in self.steps)
+        phases = {name: scale * sum(step.phases.get(name, 0.0) for step in self.steps) for name in names}
+        return phases | {UNLABELLED: self.step_seconds() - sum(phases.values())}
 
-    def floor_share(self, upto: int | None = None) -> float:
-        """The floor at the context of the last of these steps, over the measured step."""
-        last = len(self.steps[:upto])
-        return self.floor(self.prompt_len + last) / self.step_seconds(upto)
+    def tokens_per_second(self) -> float:
+        return self.batch_size / self.step_seconds()
+
+    def speed_at(self, step: int) -> float:
+        """Tokens a second of the last WINDOW of the first `step` steps."""
+        return self.batch_size / median(s.seconds for s in self.steps[max(step - WINDOW, 0) : step])
+
+    def floor_share(self) -> float:
+        """The floor at the context of the middle step, over the median step."""
+        return self.floor(self.prompt_len + (len(self.steps) + 1) // 2) / self.step_seconds()
