@@ -16,17 +16,18 @@ from nbformat import NotebookNode
 
 from roseinfer.models.config import ModelConfig
 from roseinfer.profiling import decode_floor
+from roseinfer.profiling.floors import ARITHMETIC, MIB, READING
 from tools.quiet import apart
 
 FAILED = re.compile(r": False\b|does not explain it")
 PROVED = re.compile(r"(s\d\d_\w+): tokens against both oracles")
 RACED = re.compile(r"(\d+) sequences, prompt of \d+ tokens, \d+ new tokens each, float32")
-FLOOR = re.compile(r"Floor of a step at context (\d+): ([\d.]+) ms, [\d,]+ tok/s, bound by (\w+)")
-RATE = re.compile(r"([\d,.]+) (GB/s|GFLOP/s)<")
-UNITS = {"bandwidth": "GB/s", "compute": "GFLOP/s"}
+CONTEXT = re.compile(r"Floor of a step at context (\d+):")
+FLOOR = re.compile(rf"Floor of a step at context (\d+): ([\d.]+) ms, [\d,]+ tok/s, bound by ({READING}|{ARITHMETIC})")
+MEASURED = re.compile(r"(?:the same (\d+) MiB[^<]*|matrix product[^<]*)<[^\d]*?>([\d,.]+) (?:GB|GFLOP)/s")
 COUNTS = ("copies", "cats", "selects")
 BLOCK_SIZE = 64
-ARITHMETIC = (ast.List, ast.BinOp, ast.Constant, ast.operator, ast.expr_context)
+LITERALS = (ast.List, ast.BinOp, ast.Constant, ast.operator, ast.expr_context)
 
 
 class Said(NamedTuple):
@@ -68,7 +69,7 @@ def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
             title, rows = table(data.get("text/plain", ""))
             if not rows or called is None or not {"stage", *COUNTS} <= rows[0].keys():
                 continue
-            raced, floor = RACED.match(title), FLOOR.search(data.get("text/html", ""))
+            raced, context = RACED.match(title), CONTEXT.search(data.get("text/html", ""))
             lengths = {} if raced else literal_lists(cell.source)
             for row in rows:
                 ops = tuple(row[op] for op in COUNTS)
@@ -76,7 +77,7 @@ def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
                     continue  # transformers' ops are not counted
                 shape = title if raced else (row["batch"], row["cached tokens"])
                 yield Said(where, (row["stage"], shape), ops)
-                cached = [int(floor[1]) - 1] * int(raced[1]) if raced else lengths.get(row["batch"], [])
+                cached = [int(context[1]) - 1] * int(raced[1]) if raced else lengths.get(row["batch"], [])
                 if len(set(cached)) == 1:
                     blocks = -(-cached[0] // BLOCK_SIZE)
                     about = f"{len(cached)} sequences of {blocks} blocks"
@@ -84,20 +85,24 @@ def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
 
 
 def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
-    """GB/s and GFLOP/s of the machine: as printed, and as they follow from the floor of a race of config's model."""
+    """The machine's rates, in 1e9 a second: as printed, and as they follow from the floors of races of config's model.
+
+    What is read again and again has a rate for each power of two of MiB, since caches have sizes.
+    """
     for number, cell in enumerate(nb.cells):
         for output in cell.get("outputs", []):
             text, html = (output.get("data", {}).get(kind, "") for kind in ("text/plain", "text/html"))
             where = f"{name}[{number}]"
             if text.startswith("This machine"):
-                for rate, unit in RATE.findall(html):
-                    yield Said(where, unit, float(rate.replace(",", "")))
+                for mib, rate in MEASURED.findall(html):
+                    yield Said(where, f"{READING} {mib} MiB" if mib else ARITHMETIC, float(rate.replace(",", "")))
             raced, floor = RACED.match(text), FLOOR.search(html)
             if raced and floor:
                 work = decode_floor(config, [int(floor[1])] * int(raced[1]), torch.float32)
-                done = {"GB/s": work.weight_bytes + work.kv_bytes, "GFLOP/s": work.flops}
-                unit = UNITS[floor[3]]
-                yield Said(where, unit, done[unit] / float(floor[2]) / 1e6)
+                least = work.weight_bytes + work.kv_bytes
+                mib = 1 << (least // MIB).bit_length() - 1
+                about, done = (ARITHMETIC, work.flops) if floor[3] == ARITHMETIC else (f"{READING} {mib} MiB", least)
+                yield Said(where, about, done / float(floor[2]) / 1e6)
 
 
 def contradictions(said: Iterable[Said]) -> list[str]:
@@ -144,7 +149,7 @@ def literal_lists(source: str) -> dict[str, list[int]]:
     found = {}
     for node in ast.walk(ast.parse(source)):
         for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
-            of_numbers = all(isinstance(part, ARITHMETIC) for part in ast.walk(value))
+            of_numbers = all(isinstance(part, LITERALS) for part in ast.walk(value))
             if isinstance(key, ast.Constant) and of_numbers and isinstance(value, (ast.List, ast.BinOp)):
                 found[key.value] = eval(compile(ast.Expression(value), "a cell", "eval"), {"__builtins__": {}})
     return found
