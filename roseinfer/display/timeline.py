@@ -13,6 +13,7 @@ from roseinfer.profiling.chrome import Slice
 from roseinfer.profiling.trace import DEVICE_WORK, HOST_SPAN, SPAN_PREFIX
 
 from .chart import PAGE_WIDTH, Chart, csv_data, zoom
+from .coverage import coverage
 from .gaps import BETWEEN, Gap, find_gaps
 from .lanes import Lane, device_lanes, host_lanes, nesting, short_name
 
@@ -34,9 +35,13 @@ OPS = ("cpu_op", "cuda_runtime", "cuda_driver")  # what the host does in C++; th
 LABELS, LANE, GAP_ROW = 150, 26, 20  # pixels: the width of the lanes' names, the heights of a lane and of a sum
 BARS_WIDTH = PAGE_WIDTH - LABELS - 20
 MOST_BARS = 2000  # in a lane; of more the shortest are left out
+APART = 200  # as many bars in view can be told apart; of more a lane shows, by columns, the share that they cover
+COLUMN = 2  # pixels
 MOST_GAP_ROWS = 6
 LEFT = "max(scale('lanes_x', datum.from), 0)"  # of the part of a bar that is shown, in pixels
 ROOM = f"(scale('lanes_x', datum.to) - {LEFT} - 6)"
+IN_VIEW = "span(domain('lanes_x'))"  # ms
+SHARE = "(isValid(datum.share) ? datum.share : 1)"
 HOW = "ms since the step began (drag to move, Ctrl + wheel to zoom, double click for all)"
 
 
@@ -58,7 +63,8 @@ def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timelin
 
 class Timeline(Chart):
     """What `timeline` returns. start, end: in ns, from the first step's begin to the last one's end. bars: all that is
-    drawn, a row each: the number of its lane, its name, and from when to when, in ms since start.
+    drawn, a row each: the number of its lane, its name, and from when to when, in ms since start. shades: the columns
+    that a crowded lane shows instead until one zooms in: the same, with the name of most of it, and the covered share.
 
     host_gaps: when the thread of the steps was in no op, each named after the innermost span around it. device_gaps:
     when no kernel and no memory copy ran, each named after the innermost op or span of the host.
@@ -113,26 +119,36 @@ class Timeline(Chart):
 
         lanes = [*self.host, Lane("host: no op", self.host_gaps, False), *self.device]
         lanes += [Lane("device: idle", self.device_gaps, False)] if self.device else []
-        rows = [
-            (i, event.name, (event.ts - self.start) / 1e6, (event.end - self.start) / 1e6)
-            for i, lane in enumerate(lanes)
-            for event in nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
-        ]
-        self.bars = pd.DataFrame(rows, columns=["lane", "name", "from", "to"]).round(4)
-        numbers, names = pd.factorize(self.bars["name"])
+        rows: list[tuple[int, str, int, int, float | None]] = []
+        for i, lane in enumerate(lanes):
+            drawn = nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
+            rows += [(i, event.name, event.ts, event.end, None) for event in drawn]
+        crowded = [i for i, lane in enumerate(lanes) if not lane.named and len(lane.slices) > APART]
+        for i in crowded:
+            columns = coverage(lanes[i].slices, self.start, self.end, BARS_WIDTH // COLUMN)
+            rows += [(i, column.name, column.ts, column.end, round(column.share, 2)) for column in columns]
+        frame = pd.DataFrame(rows, columns=["lane", "name", "from", "to", "share"]).astype({"share": float})
+        frame[["from", "to"]] = ((frame[["from", "to"]] - self.start) / 1e6).round(4)
+        self.bars, self.shades = frame[frame["share"].isna()].drop(columns="share"), frame.dropna()
+        numbers, names = pd.factorize(frame["name"])
         colours = self._colours()
         as_colour = [name if name in colours else WORK for name in names]
 
-        data = csv_data(self.bars.assign(name=numbers))
+        whole = (self.end - self.start) / 1e6
+        near = [whole * APART / len(lane.slices) if i in crowded else 1e12 for i, lane in enumerate(lanes)]
+        as_bars = f"({IN_VIEW} <= {near}[datum.lane])"
+        data = csv_data(frame.assign(name=numbers))
         bars = alt.Chart(data, width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
             full=_item(names, "name"), short=_item(map(short_name, names), "name"),
-            colour=_item(as_colour, "name"), took="datum.to - datum.from",
+            colour=_item(as_colour, "name"), took=f"(datum.to - datum.from) * {SHARE}",
         ).encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))  # fmt: skip
-        x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, (self.end - self.start) / 1e6], nice=False))
+        x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, whole], nice=False))
         palette = alt.Scale(domain=list(colours), range=list(colours.values()))
         legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr="peek(split(datum.label, '.'))")
         times = [alt.Tooltip(f"{field}:Q", title=f"{field} ms", format=".4f") for field in ("from", "took")]
-        drawn = bars.mark_bar(clip=True, height=LANE - 6).encode(
+        # What is not in turn has no height: if it were transparent, it would still answer the mouse.
+        height = alt.expr(f"isValid(datum.share) == {as_bars} ? 0 : {LANE - 6}")
+        blocks = bars.mark_bar(clip=True, height=height, opacity=alt.expr(SHARE)).encode(
             x, x2="to", color=alt.Color("colour:N", scale=palette, legend=legend),
             tooltip=[alt.Tooltip("full:N", title="name"), *times],
         )  # fmt: skip
@@ -140,7 +156,7 @@ class Timeline(Chart):
         named = bars.transform_filter(alt.FieldOneOfPredicate("lane", spans)).mark_text(
             x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM), opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1")
         )
-        return drawn.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
+        return blocks.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
 
     def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
         """A bar for each name that gaps have, as long as all of them together."""

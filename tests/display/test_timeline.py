@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from PIL import Image
 from trace_cases import APPEND, BUILD, FORWARD, STEP, event, toy_step, two_gpu_steps
 
 from roseinfer import teach
-from roseinfer.display.chart import PAGE_WIDTH, VEGA_LITE
+from roseinfer.display.chart import PAGE_WIDTH, PNG_SCALE, VEGA_LITE
+from roseinfer.display.coverage import coverage
 from roseinfer.display.gaps import find_gaps
-from roseinfer.display.timeline import MOST_BARS
+from roseinfer.display.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
 from roseinfer.profiling import Trace, capture
 
 
@@ -164,3 +167,29 @@ def test_a_chart_is_written(tmp_path, name, start):
     assert (tmp_path / name).read_bytes().startswith(start)
     with pytest.raises(ValueError, match=r"path must end in .png, .svg or .pdf, got '.*t.txt'"):
         teach.timeline(Trace(two_gpu_steps())).save(tmp_path / "t.txt")
+
+
+def drawn_shade(view: Timeline, lane: int) -> float:
+    """How dark the middle of a lane is in the picture, against the colour of an op's bar."""
+    picture = Image.open(io.BytesIO(view.png)).convert("L")
+    left, middle = 8 + LABELS, 52 + LANE * lane  # where the chart begins, and a lane of it, under its two titles
+    x = range(round(PNG_SCALE * (left + 2)), round(PNG_SCALE * (left + BARS_WIDTH - 2)))
+    dark = [255 - picture.getpixel((column, round(PNG_SCALE * middle))) for column in x]
+    return sum(dark) / len(dark) / (255 - int(WORK_COLOUR[1:3], 16))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("num_ops", [800, 2 * MOST_BARS])
+def test_a_crowded_lane_is_as_dark_as_its_ops_cover_it(num_ops, share):
+    ops = [op("aten::copy_", 10 * i, 10 * share) for i in range(num_ops)]
+    view = teach.timeline(trace_of(event(STEP, 0, 10 * num_ops), *ops))
+    assert drawn_shade(view, lane=1) == pytest.approx(share, abs=0.05)
+
+
+def test_coverage_counts_time_once_and_names_what_covers_most():
+    slices = trace_of(event("a", 0, 3), event("b", 2, 5), event("c", 12, 1), event("c", 39, 9)).slices
+    assert coverage(slices, 0, 40_000, 4) == [
+        (0, 10_000, "b", 0.7), (10_000, 20_000, "c", 0.1), (30_000, 40_000, "c", 0.1),
+    ]  # fmt: skip
+    assert coverage(slices, 0, 40_000, 1) == [(0, 40_000, "b", 0.225)]
+    assert coverage(slices[:1], 1_000, 1_003, 7) == [(1_000 + i, 1_001 + i, "a", 1.0) for i in range(3)]  # no time lost

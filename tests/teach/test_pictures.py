@@ -12,6 +12,7 @@ from roseinfer.generate import begin
 from roseinfer.models import load_tokenizer
 from roseinfer.profiling import Machine
 from roseinfer.sequence import SamplingParams
+from roseinfer.teach.views import pictures
 from stages import LADDER, NaiveCat, PreallocGather
 
 
@@ -65,6 +66,18 @@ def test_pictures_say_what_they_show(small):
     assert "4 rising to 6, 15 in all" in recompute and "then 1 a step, 6 in all" in recompute
     assert "cut out 6 times" in repr(teach.draw_append(6, 9))
     assert teach.draw_append(6, 9).png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("lengths", "block_size"), [([5, 70], 64), ([33, 17, 64], 16)])
+def test_a_token_is_as_wide_in_the_blocks_as_in_the_batch(small, monkeypatch, lengths, block_size):
+    monkeypatch.setattr(pictures, "figure_alt", lambda figure, text: figure)
+    stage = NaiveCat(small, num_blocks=16, block_size=block_size)
+    figure = teach.draw_gather(stage, begin(stage, [[1] * n for n in lengths], SamplingParams()))
+    figure.draw_without_rendering()
+    (left, right), most = figure.axes, -(-max(lengths) // block_size) * block_size
+    pixels = [ax.transData.transform((1, 0))[0] - ax.transData.transform((0, 0))[0] for ax in (left, right)]
+    assert pixels[0] == pytest.approx(pixels[1], rel=0.01)
+    assert left.get_xlim()[1] >= most and right.get_xlim()[1] > max(lengths)
 
 
 def test_charts_fit_the_page_and_say_what_they_show(small):

@@ -6,6 +6,7 @@ import importlib
 import json
 import linecache
 import random
+import re
 from collections import Counter
 from html.parser import HTMLParser
 
@@ -17,7 +18,8 @@ from roseinfer import teach
 from roseinfer.stage import Stage
 from roseinfer.teach.exercises.exercise import Wrong, exercise
 from roseinfer.teach.exercises.explain import explain_counts, explain_number, explain_tensor, explain_tokens
-from stages import NaiveCat, PreallocGather, SelectAppend
+from roseinfer.teach.source import listing
+from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
 
 
 def name_of(value: object) -> str:
@@ -119,6 +121,27 @@ def test_show_diff_sees_changes_of_classes_in_between_and_backwards():
     assert [line.split()[0] for line in both[1:]] == ["append", "build_batched_past", "gather_sequence_into"]
     assert "gather_sequence_into  gone     -5" in repr(teach.show_diff(PreallocGather, NaiveCat))
     assert repr(teach.show_diff(NaiveCat, NaiveCat)).endswith("no method changed")
+
+
+@pytest.mark.parametrize("number", range(1, len(LADDER)))
+def test_code_beside_code_scrolls_before_a_word_is_broken_and_fits_the_default_page(number):
+    shown = teach.show_diff(LADDER[number - 1], LADDER[number]).to_html()
+    least = [int(pixels) for pixels in re.findall(r"min-width: (\d+)px", shown)]
+    assert least and len(least) == shown.count('<div style="overflow-x: auto"><table')
+    room = 832  # inside of a card, beside the side bar, in a window of 1,400 pixels
+    assert [pixels for pixels in least if pixels > room] == [872] * (number == 4)  # it has a word of 58 characters
+    assert "overflow-wrap" not in shown and not re.search(r"\dch\b|calc\(", shown)  # units that Lab drops at first
+
+
+def test_a_wrapped_line_goes_on_behind_its_indent_and_words_stay_whole():
+    plain, brackets = listing.wrapped_lines("x = 1\n    a = rows()[0] -> None  # as-is", "new")
+    style = "padding-left: 43.5px; text-indent: -43.5px"
+    assert plain == f'<div style="{style}">+ x = <span class="rose-num">1</span></div>'
+    assert brackets.startswith('<div style="padding-left: 72.5px; text-indent: -72.5px">+     a = ')
+    assert '<span style="white-space: nowrap">rows()[<' in brackets
+    assert brackets.count("nowrap") == 2 and ">-&gt;</span>" in brackets  # what is in a comment may break
+    long = "    " + "x" * 54
+    assert "padding-left: 7.25px" in listing.wrapped_lines(long, "old")[0]  # the room that the page has left
 
 
 MINE = '''\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Literal
@@ -24,10 +25,15 @@ STYLE = """<style>
 TABLE = "width: 100%; table-layout: fixed; border-collapse: collapse; margin: 0"
 CELL = (
     "width: 50%; padding: 0 8px; text-align: left; vertical-align: top; font-family: monospace; font-size: 12px; "
-    "line-height: 1.45; white-space: pre-wrap; overflow-wrap: anywhere"
+    "line-height: 1.45; white-space: pre-wrap"
 )
 BACKGROUND = {"old": "rgba(213, 94, 0, 0.16)", "new": "rgba(0, 114, 178, 0.18)", "none": "rgba(128, 128, 128, 0.08)"}
-SIGN = {"old": "-", "new": "+"}
+SIGN = {"old": "- ", "new": "+ ", "none": "  "}
+CHARACTER = 7.25  # pixels, of a monospaced font of 12: before a notebook is run, Lab drops styles in ch and calc()
+COLUMN = 55  # characters in one of two columns on Lab's default page
+HANG = 4  # a line that is wrapped goes on this much further in than it began
+WORD = re.compile(r"(?:<[^>]*>|[^\s<])+")  # in a line of HTML
+BREAKABLE = re.compile(r"-\S|[)\]}][\[({]")  # where browsers wrap though there is no space
 
 KINDS = (
     (Comment, "com"), (String, "str"), (Keyword, "kw"), (Operator.Word, "kw"), (Number, "num"),
@@ -66,32 +72,69 @@ def line_changes(old: str, new: str) -> tuple[int, int]:
 
 def side_by_side(old: str, new: str, heads: tuple[str, str]) -> str:
     """Old source to the left, new to the right, lines that did not change level with each other."""
-    left, right = code_lines(old), code_lines(new)
+    same = wrapped_lines(old, "none")
+    left, right = wrapped_lines(old, "old"), wrapped_lines(new, "new")
     rows = []
     for tag, i1, i2, j1, j2 in _opcodes(old, new):
-        for a, b in zip_longest(left[i1:i2], right[j1:j2]):
-            cells = (_cell(a), _cell(b)) if tag == "equal" else (_cell(a, "old"), _cell(b, "new"))
-            rows.append(f"<tr>{''.join(cells)}</tr>")
-    head = "".join(f'<th scope="col" style="{CELL}">{html.escape(text)}</th>' for text in heads)
-    return _table(f"<thead><tr>{head}</tr></thead>", rows)
+        if tag == "equal":
+            rows += [2 * [f'<td style="{CELL}">{line}</td>'] for line in same[i1:i2]]
+        else:
+            rows += [(_cell(a, "old"), _cell(b, "new")) for a, b in zip_longest(left[i1:i2], right[j1:j2])]
+    return two_columns(heads, [f"<tr>{''.join(cells)}</tr>" for cells in rows], [*old.split("\n"), *new.split("\n")])
 
 
 def one_sided(source: str, side: Literal["old", "new"]) -> str:
     """A source that is all new or all gone."""
-    return _table("", [f"<tr>{_cell(line, side)}</tr>" for line in code_lines(source)])
+    rows = "".join(f"<tr>{_cell(line, side)}</tr>" for line in wrapped_lines(source, side))
+    return _scrolling("", rows, _narrowest(source.split("\n")))
 
 
-def _table(head: str, rows: list[str]) -> str:
-    return f'<table class="rose-code" style="{TABLE}">{head}<tbody>{"".join(rows)}</tbody></table>'
+def two_columns(heads: tuple[str, str], rows: list[str], lines: list[str]) -> str:
+    """A table of code under two heads. It scrolls where a column is too narrow for the longest word of `lines`."""
+    head = "".join(f'<th scope="col" style="{CELL}">{html.escape(text)}</th>' for text in heads)
+    return _scrolling(f"<thead><tr>{head}</tr></thead>", "".join(rows), 2 * _narrowest(lines))
 
 
-def _cell(line: str | None, side: Literal["old", "new"] | None = None) -> str:
-    """One line; without a side it did not change, without a line it faces one that has no counterpart."""
-    if line is None:
-        return f'<td style="{CELL}; background-color: {BACKGROUND["none"]}"></td>'
-    if side is None:
-        return f'<td style="{CELL}">  {line}</td>'
-    return f'<td style="{CELL}; background-color: {BACKGROUND[side]}">{SIGN[side]} {line}</td>'
+def wrapped_lines(source: str, side: Literal["old", "new", "none"]) -> list[str]:
+    """Each line as a block of HTML behind its sign, which wraps between words and goes on where its code began."""
+    lines = []
+    for text, line in zip(source.split("\n"), code_lines(source), strict=True):
+        hang = CHARACTER * _hang(text)
+        style = f"padding-left: {hang:g}px; text-indent: {-hang:g}px"
+        lines.append(f'<div style="{style}">{SIGN[side]}{WORD.sub(_unbroken, line)}</div>')
+    return lines
+
+
+def _scrolling(head: str, rows: str, width: int) -> str:
+    table = f'<table class="rose-code" style="{TABLE}; min-width: {width}px">{head}<tbody>{rows}</tbody></table>'
+    return f'<div style="overflow-x: auto">{table}</div>'
+
+
+def _cell(line: str | None, side: Literal["old", "new"]) -> str:
+    """Without a line it faces one that has no counterpart."""
+    return f'<td style="{CELL}; background-color: {BACKGROUND[side if line else "none"]}">{line or ""}</td>'
+
+
+def _hang(line: str) -> int:
+    """How far in a wrapped line goes on, in characters: less where its longest word needs the room."""
+    indent = len(SIGN["none"]) + len(line) - len(line.lstrip())
+    return max(0, min(indent + HANG, COLUMN - _longest_word(line)))
+
+
+def _narrowest(lines: list[str]) -> int:
+    """How wide a column must be at least, in pixels, for no word to stand out of it."""
+    return 16 + round(CHARACTER * max(_hang(line) + _longest_word(line) for line in lines))
+
+
+def _longest_word(line: str) -> int:
+    return max(map(len, line.split()), default=0)
+
+
+def _unbroken(word: re.Match[str]) -> str:
+    """The word, kept on one line where a browser would break it. Part of a comment or a string is left as it is."""
+    text = html.unescape(re.sub("<[^>]*>", "", word[0]))
+    whole = word[0].count("<span") == word[0].count("</span>")
+    return f'<span style="white-space: nowrap">{word[0]}</span>' if whole and BREAKABLE.search(text) else word[0]
 
 
 def _opcodes(old: str, new: str) -> list[tuple[str, int, int, int, int]]:

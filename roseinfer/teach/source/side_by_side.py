@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
@@ -34,15 +33,14 @@ class SideBySide(View):
         return "\n".join(lines)
 
     def to_html(self) -> str:
-        head = "".join(f'<th scope="col" style="{listing.CELL}">{html.escape(text)}</th>' for text in self.heads)
         rows = []
         for idea, sides in self.pairs.items():
             rows.append(f'<tr><td colspan="2" style="text-align: left; padding-top: 8px">{inline(idea)}</td></tr>')
-            cells = ("<br>".join(listing.code_lines("\n".join(code))) for code in sides)
+            cells = ("".join(listing.wrapped_lines("\n".join(code), "none")) if code else "" for code in sides)
             style = f"{listing.CELL}; background-color: {listing.BACKGROUND['none']}"
             rows.append("<tr>" + "".join(f'<td style="{style}">{cell}</td>' for cell in cells) + "</tr>")
-        table = f'<table class="rose-code" style="{listing.TABLE}"><thead><tr>{head}</tr></thead>'
-        return card(f"{listing.STYLE}{table}<tbody>{''.join(rows)}</tbody></table>")
+        lines = [line for sides in self.pairs.values() for code in sides for line in code]
+        return card(listing.STYLE + listing.two_columns(self.heads, rows, lines))
 
 
 def side_by_side(

@@ -63,10 +63,14 @@ def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: L
 
 
 def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Picture:
-    """Left: the blocks of one layer. Right: the padded batch [B, H_kv, T, D] that a dense stage gathers from them."""
+    """Left: the blocks of one layer. Right: the padded batch [B, H_kv, T, D] that a dense stage gathers from them.
+
+    A token is as wide on the left as on the right.
+    """
     longest = max(seq.num_cached_tokens for seq in seqs)
     width = -(-longest // stage.block_size) * stage.block_size
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 0.55 * len(seqs) + 1.3), layout="constrained", sharey=True)
+    height = 0.55 * len(seqs) + 1.3
+    fig, (left, right) = plt.subplots(1, 2, figsize=(10, height), layout="constrained", sharex=True, sharey=True)
     for row, seq in enumerate(seqs):
         colour = PALETTE[row % len(PALETTE)]
         for j, block in enumerate(stage.tables.of(seq.seq_id, layer)):
@@ -79,9 +83,12 @@ def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Picture:
         if seq.num_cached_tokens < longest:
             draw_box(right, seq.num_cached_tokens, row, longest - seq.num_cached_tokens, "none", hatch="////")
         right.text(longest * 1.02, row, f"{longest - seq.num_cached_tokens} padding", va="center", fontsize=8)
-    left.set(title=f"layer {layer}: blocks, kept one by one", xlabel="token", ylabel="sequence", xlim=(0, width))
-    right.set(title=f"gathered: one batch, padded to T = {longest}", xlabel="token", xlim=(0, longest * 1.25))
+    left.set(title=f"layer {layer}: blocks, kept one by one", xlabel="token", ylabel="sequence")
+    right.set(title=f"gathered: one batch, padded to T = {longest}", xlabel="token")
+    right.set(xlim=(0, max(width * 1.01, longest * 1.25)))  # of both
     left.set(yticks=range(len(seqs)), ylim=(len(seqs) - 0.4, -0.6))
+    for ax in (left, right):
+        ax.grid(False)  # its lines would cross the texts
     lengths = [seq.num_cached_tokens for seq in seqs]
     padding = sum(longest - n for n in lengths)
     return figure_alt(
