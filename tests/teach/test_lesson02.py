@@ -239,5 +239,11 @@ def test_the_copies_that_the_lesson_calls_the_same_are_the_same_on_the_page():
     assert [in_trace, *counted] == ["64"] * 3
 
 
+def test_the_steps_that_the_lesson_sets_side_by_side_are_of_one_batch():
+    nb = nbformat.read(ROOT / "notebooks" / "02_prealloc_gather.ipynb", as_version=4)
+    batches = [re.findall(r"batch\((\w+), (\[\d+\] \* 8)\)", cell.source) for cell in nb.cells]
+    assert {lengths for found in batches for _, lengths in found} == {"[40] * 8"}
+
+
 def shown(cell) -> list[str]:
     return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from roseinfer import teach
@@ -37,6 +39,17 @@ def test_walk_blocks_shows_blocks_being_reused(small):
     assert "waiting" in walk.frames[0] and "seq 0: 4" in walk.frames[0]
     assert walk.frames[-1].count("given back now") == 2 and walk.frames[-1].count("· free<") == 2
     assert "finished: 0, 1, 2" in walk.frames[-1]
+
+
+def test_a_walk_and_the_history_of_its_run_name_the_same_fewest_free_blocks(small):
+    """Blocks that a step takes and gives back at its end are in use in that step."""
+    prompts, max_tokens = [[1] * 4, [2] * 3], [2, 6]
+    walk = teach.walk_blocks(NaiveCat(small, num_blocks=6, block_size=4, max_num_seqs=2), prompts, max_tokens)
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens]
+    sizes = {"num_blocks": 6, "block_size": 4, "max_num_seqs": 2}
+    history = repr(teach.block_view(teach.record_schedule(NaiveCat, small, prompts, params, **sizes)))
+    [used] = re.findall(r"(\d+) blocks in use at most", history)
+    assert f"blocks: 6, fewest free {6 - int(used)}," in repr(walk)
 
 
 def test_a_walk_needs_frames():

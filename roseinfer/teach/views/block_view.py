@@ -50,7 +50,7 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     schedule = _recorded(stage, prompts, max_tokens, layer)
     steps = schedule.steps
     frames = [_frame(schedule, number, f"step {number}: {_title(step)}") for number, step in enumerate(steps)]
-    fewest_free = schedule.num_blocks - max(step.num_kept for step in steps)
+    fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
     facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
     facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
     return Stepper(frames, "step", f"{len(frames)} frames: {facts}")

@@ -1,0 +1,155 @@
+"""Do recorded notebooks contradict themselves or each other? What can be read of their outputs without running them.
+
+Exact facts are compared as they stand in text/plain, floors within the gate of tools.quiet.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from nbformat import NotebookNode
+
+from roseinfer.models.config import ModelConfig
+from roseinfer.profiling import decode_floor
+from roseinfer.profiling.floors import ARITHMETIC, MIB, READING
+from tools.quiet import apart
+
+FAILED = re.compile(r": False\b|does not explain it")
+PROVED = re.compile(r"(s\d\d_\w+): tokens against both oracles")
+RACED = re.compile(r"(\d+) sequences, prompt of \d+ tokens, \d+ new tokens each, float32")
+CONTEXT = re.compile(r"Floor of a step at context (\d+):")
+FLOOR = re.compile(rf"Floor of a step at context (\d+): ([\d.]+) ms, [\d,]+ tok/s, bound by ({READING}|{ARITHMETIC})")
+MEASURED = re.compile(r"(?:the same (\d+) MiB[^<]*|matrix product[^<]*)<[^\d]*?>([\d,.]+) (?:GB|GFLOP)/s")
+COUNTS = ("copies", "cats", "selects")
+BLOCK_SIZE = 64
+LITERALS = (ast.List, ast.BinOp, ast.Constant, ast.operator, ast.expr_context)
+
+
+class Said(NamedTuple):
+    """Where something stands, by cell among all cells, what it is about, and what is said of it."""
+
+    where: str
+    about: Any
+    value: Any
+
+
+def failed_checks(nb: NotebookNode) -> list[str]:
+    """Lines by which a cell that is no exercise says that something is not as claimed, each with its cell.
+
+    A printed `: False`, a formula that does not explain its number, a stage of the course with wrong tokens.
+    """
+    failed = []
+    for number, cell in enumerate(nb.cells):
+        if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", []):
+            for text in texts(cell):
+                of_a_stage = PROVED.match(text) or RACED.match(text)
+                lines = [line for line in text.splitlines() if FAILED.search(line) or of_a_stage and "differs" in line]
+                failed += [f"cell {number}: {line.strip()}" for line in lines]
+    return failed
+
+
+def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
+    """Ops of one decode step, from races and compare_shapes: what stands twice has to be the same.
+
+    By the row's own name; and, for sequences of one length, by the stage, the model's name in this notebook, the
+    number of sequences, and the blocks that each of them fills.
+    """
+    for number, cell in enumerate(nb.cells):
+        if cell.cell_type != "code":
+            continue
+        where = f"{name}[{number}]"
+        called = call(cell.source, ("race", "compare_shapes"))
+        for output in cell.outputs:
+            data = output.get("data", {})
+            title, rows = table(data.get("text/plain", ""))
+            if not rows or called is None or not {"stage", *COUNTS} <= rows[0].keys():
+                continue
+            raced, context = RACED.match(title), CONTEXT.search(data.get("text/html", ""))
+            lengths = {} if raced else literal_lists(cell.source)
+            for row in rows:
+                ops = tuple(row[op] for op in COUNTS)
+                if not any(ops):
+                    continue  # transformers' ops are not counted
+                shape = title if raced else (row["batch"], row["cached tokens"])
+                yield Said(where, (row["stage"], shape), ops)
+                cached = [int(context[1]) - 1] * int(raced[1]) if raced else lengths.get(row["batch"], [])
+                if len(set(cached)) == 1:
+                    blocks = -(-cached[0] // BLOCK_SIZE)
+                    about = f"{len(cached)} sequences of {blocks} blocks"
+                    yield Said(where, (name, row["stage"], called, about), ops)
+
+
+def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
+    """The machine's rates, in 1e9 a second: as printed, and as they follow from the floors of races of config's model.
+
+    What is read again and again has a rate for each power of two of MiB, since caches have sizes.
+    """
+    for number, cell in enumerate(nb.cells):
+        for output in cell.get("outputs", []):
+            text, html = (output.get("data", {}).get(kind, "") for kind in ("text/plain", "text/html"))
+            where = f"{name}[{number}]"
+            if text.startswith("This machine"):
+                for mib, rate in MEASURED.findall(html):
+                    yield Said(where, f"{READING} {mib} MiB" if mib else ARITHMETIC, float(rate.replace(",", "")))
+            raced, floor = RACED.match(text), FLOOR.search(html)
+            if raced and floor:
+                work = decode_floor(config, [int(floor[1])] * int(raced[1]), torch.float32)
+                least = work.weight_bytes + work.kv_bytes
+                mib = 1 << (least // MIB).bit_length() - 1
+                about, done = (ARITHMETIC, work.flops) if floor[3] == ARITHMETIC else (f"{READING} {mib} MiB", least)
+                yield Said(where, about, done / float(floor[2]) / 1e6)
+
+
+def contradictions(said: Iterable[Said]) -> list[str]:
+    """What is said twice and differently: numbers that lie `apart`, other values that are not equal."""
+    by_subject = defaultdict(list)
+    for one in said:
+        by_subject[one.about].append(one)
+    found = []
+    for about, ones in by_subject.items():
+        first = ones[0]
+        for one in ones[1:]:
+            numbers = isinstance(one.value, float)
+            if apart(one.value, first.value) if numbers else one.value != first.value:
+                found.append(f"{about}: {first.value} in {first.where}, {one.value} in {one.where}")
+    return found
+
+
+def texts(cell: NotebookNode) -> list[str]:
+    """What a code cell says in plain text, an item an output."""
+    return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+
+
+def table(text: str) -> tuple[str, list[dict[str, str]]]:
+    """Title and rows of a Table's text/plain, whose columns stand above dashes; no rows when it is none."""
+    lines = text.splitlines()
+    dashes = next((n for n, line in enumerate(lines) if n and re.fullmatch(r"-+(  +-+)*", line)), None)
+    if dashes is None:
+        return "", []
+    columns = [match.span() for match in re.finditer("-+", lines[dashes])]
+    names, *rows = ([line[start:end].strip() for start, end in columns] for line in lines[dashes - 1 :] if line)
+    return "\n".join(lines[: dashes - 1]), [dict(zip(names, row, strict=True)) for row in rows[1:]]
+
+
+def call(source: str, functions: tuple[str, ...]) -> str | None:
+    """The source of the second argument, the model, of the first call of teach.<one of functions>."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in functions:
+            return ast.unparse(node.args[1])
+    return None
+
+
+def literal_lists(source: str) -> dict[str, list[int]]:
+    """The items of dicts in the source that are lists of numbers, written such as [8] * 7 + [200]."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            of_numbers = all(isinstance(part, LITERALS) for part in ast.walk(value))
+            if isinstance(key, ast.Constant) and of_numbers and isinstance(value, (ast.List, ast.BinOp)):
+                found[key.value] = eval(compile(ast.Expression(value), "a cell", "eval"), {"__builtins__": {}})
+    return found
