@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # JupyterLab draws it by itself, in a notebook that has not been run, too.
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
-PAGE_WIDTH = 780  # pixels: with its menu and a label that overhangs, within JupyterLab's page beside its side bar
+PAGE_WIDTH = 760  # pixels: with its menu and a label that overhangs, within JupyterLab's page beside its side bar
 PNG_SCALE = 1.5
 GRID = "#DDDDDD"
 # The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
