@@ -49,7 +49,7 @@ def padded(c, lengths, w):
             "the new token is not in the gathered batch",
         ),
         "one row": (lambda c, n, w: (useful(c, n, w), kv_bytes(c, max(n), w)), "padded: 36,864,000: that is one row"),
-        "rounded to MB": (lambda *a: (useful(*a) / 1e6, padded(*a) / 1e6), "useful: 37.0115 is too low"),
+        "rounded to MB": (lambda *a: (useful(*a) / 1e6, padded(*a) / 1e6), "useful: 37.011456 is too low"),
     },
 )
 def test_wrong_bytes_of_padding(answer, message):

@@ -315,15 +315,19 @@ def test_right_answers_pass(small):
     assert check("08.4", Doubling, model=small)
 
 
-def test_half_a_stub_is_not_attempted(small):
+def test_half_a_stub_is_judged(small):
     class HalfWritten(Contiguous):
         def free(self, seq): ...
 
     class NoAppend(Mine):
         def append(self, seqs, step): ...
 
-    assert check("08.2", HalfWritten, model=small).outcome == "not attempted"
-    assert check("08.3", NoAppend, model=small).outcome == "not attempted"
+    class NoBuild(Mine):
+        def build(self, seqs): ...
+
+    assert_refused("08.2", HalfWritten, "behind free the base class still holds the sequence", model=small)
+    assert_refused("08.3", NoAppend, "the promise **One sequence**", model=small)
+    assert_refused("08.3", NoBuild, "build returned None; the model calls what it returns", model=small)
     assert check("08.4", None, model=small).outcome == "not attempted"
 
 

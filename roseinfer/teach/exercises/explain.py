@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -93,17 +93,14 @@ def _dtype(tensor: Tensor) -> str:
 def explain_number(
     got: Any, want: float, *, mistakes: Mapping[float, str] | None = None, rel_tol: float = 1e-9
 ) -> str | None:
-    """Too low or too high, without giving the number away. mistakes: a likely wrong number -> how one comes by it."""
-    if hasattr(got, "item") and getattr(got, "size", None) is not None:
-        try:
-            got = got.item()
-        except (RuntimeError, ValueError):
-            return "expected one number, got several"
-    if got is None:
-        return "got None: is a `return` missing?"
-    if isinstance(got, bool) or not isinstance(got, Real):
-        return f"expected a number, got {type(got).__name__}"
-    if math.isclose(got, want, rel_tol=rel_tol):
+    """Too low or too high, without giving the number away. mistakes: a likely wrong number -> how one comes by it.
+
+    A whole number is exact, anything else is compared by rel_tol.
+    """
+    got = _one_element(got)
+    if message := _not_a_number(got):
+        return message
+    if _equal(got, want, rel_tol):
         return None
     for wrong, reason in (mistakes or {}).items():
         if math.isclose(got, wrong, rel_tol=rel_tol):
@@ -113,8 +110,54 @@ def explain_number(
     return f"{_number(got)} is too {'low' if got < want else 'high'}"
 
 
+def explain_value(got: Any, want: Any) -> str | None:
+    """What is returned and what is expected. Lists, tuples and arrays are the same, and so are numbers of any type."""
+    if isinstance(want, Real):
+        got = _one_element(got)
+        if (message := _not_a_number(got)) or _equal(got, want):
+            return message
+        return f"you return {_number(got)}, expected {_number(want)}"
+    if got is None:
+        return "got None: is a `return` missing?"
+    got, want = plain(got), plain(want)
+    return None if got == want else f"you return {_short(got)}, expected {_short(want)}"
+
+
+def plain(value: Any) -> Any:
+    """Python's own numbers and lists in place of arrays, tensors and tuples."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (list, tuple, range)):
+        return [plain(element) for element in value]
+    return value
+
+
+def _one_element(value: Any) -> Any:
+    """The element of an array or a tensor that has just one."""
+    return value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
+
+
+def _not_a_number(got: Any) -> str | None:
+    if got is None:
+        return "got None: is a `return` missing?"
+    if hasattr(got, "item"):
+        return "expected one number, got several"
+    if isinstance(got, bool) or not isinstance(got, Real):
+        return f"expected a number, got {type(got).__name__}"
+    return None
+
+
+def _equal(got: Real, want: Real, rel_tol: float = 1e-9) -> bool:
+    return got == want if isinstance(want, Integral) else math.isclose(got, want, rel_tol=rel_tol)
+
+
 def _number(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.10g}"
+
+
+def _short(value: Any, longest: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:

@@ -28,6 +28,7 @@ SHAPE = ModelConfig(
     minutes=5,
     difficulty=1,
     importance=5,
+    stub="def kv_bytes(config, num_tokens, bytes_per_value): ...",
     task="How many bytes does the cache of `num_tokens` tokens take? Every layer keeps one K and one V "
     "vector of `head_dim` values for each key/value head.",
     hints=(
@@ -60,6 +61,7 @@ def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
     minutes=5,
     difficulty=1,
     importance=4,
+    stub="def tokens_computed(prompt_len, new_tokens): ...",
     task="How many tokens go through the model to make `new_tokens` tokens from a prompt of "
     "`prompt_len`, without a cache and with one? Return both as a pair.",
     hints=(
@@ -100,6 +102,7 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
     minutes=15,
     difficulty=2,
     importance=4,
+    stub="def my_generate(stage, prompt_ids, max_tokens): ...",
     task="Write greedy generation with the three calls of a stage: `prefill`, `decode`, "
     "`free`. Return the `max_tokens` new token ids, and leave every block free.",
     hints=(

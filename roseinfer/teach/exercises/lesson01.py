@@ -35,6 +35,7 @@ def naive_gather_ops(num_layers: int, lengths: list[int]) -> dict[str, int]:
     minutes=10,
     difficulty=1,
     importance=4,
+    stub="def count_gather(num_layers, lengths): ...",
     task="Return how many `zeros`, `zeros_like`, `copy_` and `cat` the "
     "gather of one decode step makes, for any number of layers and any cached lengths (blocks of 64 tokens).",
     hints=(
@@ -96,6 +97,7 @@ def _miscounts(num_layers: int, lengths: list[int]) -> dict[str, dict[int, str]]
     minutes=15,
     difficulty=2,
     importance=3,
+    stub="def gather(blocks, num_tokens): ...",
     task="`blocks` is a list of tensors [H, 64, D]; the sequence's `num_tokens` tokens fill "
     "them from the front, the last one perhaps in part. Return the tokens as one tensor [1, H, num_tokens, D].",
     hints=(
@@ -141,6 +143,7 @@ def _misplaced(got: Tensor, blocks: list[Tensor], num_tokens: int) -> str:
     minutes=20,
     difficulty=2,
     importance=3,
+    stub="class NoZeros(NaiveCat): ...",
     task="Subclass `NaiveCat` and override `gather_sequence` so that a step of equally long "
     "sequences makes no zeroed tensor at all. Tokens must stay equal to the reference.",
     hints=(

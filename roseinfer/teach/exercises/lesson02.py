@@ -25,6 +25,7 @@ from .stage_checks import GATHER_SPAN, by_batch, require_cached, require_tokens,
     minutes=5,
     difficulty=1,
     importance=4,
+    stub="def padding(config, lengths, bytes_per_value): ...",
     task="The gathered batch is [B, H_kv, T, D] for K and for V in every layer, T being the longest length. Return "
     "the pair (bytes of cached tokens, bytes of the whole padded batch).",
     hints=(
@@ -74,6 +75,7 @@ def _bytes_mistaken(config: ModelConfig, want: int, width: int) -> dict[int, str
     minutes=10,
     difficulty=2,
     importance=3,
+    stub="def gather_into(blocks, num_tokens, out): ...",
     task="Copy the first `num_tokens` tokens of `blocks` (each [H, 64, D]) to the front of "
     "`out` [H, T, D], in place. What lies behind them in `out` must not change. Nothing is "
     "returned, and no tensor but `out` is written.",
@@ -122,6 +124,7 @@ def _unwritten(out: Tensor, untouched: Tensor, num_tokens: int) -> str:
     minutes=20,
     difficulty=3,
     importance=2,
+    stub="class OneAllocation(PreallocGather): ...",
     task="Subclass `PreallocGather` so that a step makes one zeroed tensor in all, for K and V of every "
     "layer together. Tokens must stay equal to the reference. (Why must it be zeroed at all? Try torch.empty.)",
     hints=(

@@ -30,6 +30,7 @@ POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["ate
     minutes=10,
     difficulty=2,
     importance=2,
+    stub="def slices(index, shape, colon_is_free): ...",
     task="How many `aten::slice` does `x[index]` dispatch for `x` of "
     "`shape`? `index` holds integers and slices; `colon_is_free` is True from torch "
     "2.9 on. The cell before shows what this torch does.",
@@ -87,6 +88,7 @@ def post_gather_slices(lengths: list[int]) -> int:
     minutes=10,
     difficulty=2,
     importance=2,
+    stub="lengths_of_the_post = ...",
     task=f"The post counts {POST_SLICES} slices in its preallocated gather. Give cached lengths (one a sequence, "
     f"each below {BLOCK_SIZE}) for which the code makes exactly that many on the post's torch.",
     hints=(
@@ -114,6 +116,7 @@ def posts_batch(answer: list[int]) -> None:
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def revealing_prompts(): ...",
     task="The code that the post measured gave every sequence the batch's longest length as its position. Return "
     "prompts (lists of token ids) for which its tokens differ from the reference.",
     hints=(
@@ -143,6 +146,7 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
     minutes=25,
     difficulty=3,
     importance=2,
+    stub="class FewerSelects(SelectAppend): ...",
     task="The new token's K and V were whole, [B, H_kv, D], before attention put them behind the past. Keep them, and "
     "append with at most 4 selects for each (layer, sequence) and none besides. Tokens must stay equal.",
     hints=(

@@ -39,6 +39,7 @@ APPENDS = [
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def gather_indices(block_tables, longest, block_size): ...",
     task="Return the pair `(blocks, slots)` for which `pool[blocks, slots]` is the padded batch: `blocks` [B, T] and "
     "`slots` [T], int64. `block_tables` has a list of block ids for each sequence, in token order; T is `longest`. "
     "Where a sequence has no block of its own any more, `blocks` is 0.",
@@ -90,6 +91,7 @@ def _explain_indices(case: str, got: tuple, want: tuple[Tensor, Tensor], block_o
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def slot_mapping(block_tables, num_cached, block_size): ...",
     task="An engine often keeps one number for a place in the pool: block × block_size + slot, its row in "
     "`pool.flatten(0, 1)`. Return that number for the new token of each sequence, an int64 tensor [B]. "
     "`num_cached[i]` tokens of sequence i are cached; the block of the new token is in its table already.",
@@ -133,6 +135,7 @@ def _why(got: int, row: list[int], n: int, size: int) -> str:
     minutes=30,
     difficulty=4,
     importance=3,
+    stub="class WithoutCat(VectorizedGather): ...",
     task="Stage 04 gathers T columns, and then `DenseStep` copies all of them once more to put the new token behind. "
     "Gather T + 1 columns instead, and let attention write the new token into the last one. Budget: no `aten::cat` in "
     "the whole step; each cached byte copied once, the new token's twice, and the index tensors. Tokens stay equal.",

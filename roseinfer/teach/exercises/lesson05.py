@@ -27,6 +27,7 @@ MAX_BLOCKS = 3
     minutes=5,
     difficulty=1,
     importance=4,
+    stub="def build_table(block_lists, max_blocks): ...",
     task="`block_lists[i]` holds the block ids of sequence i, in token order. Return the table [B, max_blocks] in "
     "int32, zeros behind each sequence's own ids. A sequence with more than `max_blocks` is refused with a "
     "ValueError: nothing is cut off. The lists belong to the engine, so leave them as they are.",
@@ -69,6 +70,7 @@ def _require_refusal(answer: Callable[[list[list[int]], int], Tensor]) -> None:
     minutes=10,
     difficulty=2,
     importance=4,
+    stub="def look_up(block_table, positions, block_size): ...",
     task="Where does a token lie? `positions` [B] (int64) holds one token position a sequence, row i of `block_table` "
     "[B, max_blocks] (int32) belongs to sequence i. Return its `blocks` and `slots`, two int64 tensors [B], with the "
     "same few operations for any batch: no Python loop, no `.tolist()`.",
@@ -143,6 +145,7 @@ COPIES = 6
     minutes=30,
     difficulty=3,
     importance=5,
+    stub="class MyPaged(BlockTable): ...",
     task="Give `BlockTable` your attention, a static method with the arguments of `paged_attention_reference`: for "
     "each sequence, take its own blocks from the pool, keep its `context_lens` tokens, put the new token's k and v "
     "behind them, and attend with an ordinary softmax. Pool and table hold more than is yours: what was never written "

@@ -26,6 +26,7 @@ Blocks = list[int]
     minutes=5,
     difficulty=1,
     importance=3,
+    stub="def rows_built(num_layers, lengths, block_size): ...",
     task="How many rows does one decode step of stage 06 build? `lengths` are the cached tokens of its sequences "
     "before the step; all of them were decoded on the step before too, so their rows are kept.",
     hints=(
@@ -90,6 +91,7 @@ SOUND: dict[str, Callable[[Blocks], Any]] = {
     minutes=15,
     difficulty=3,
     importance=4,
+    stub="def find_wrong_row(new_cache): ...",
     task="`new_cache()` makes a cache of one sequence's row: `cache.row(blocks)` returns the row of that list of "
     "block ids, or the one it kept when its key says that nothing has changed. Return two block lists "
     "`(first, second)` for which `row(first)` and then `row(second)` gives a wrong row, or None when there are none. "
@@ -137,6 +139,7 @@ def _require_wrong_row(name: str, key: Callable[[Blocks], Any], found: object) -
     minutes=25,
     difficulty=3,
     importance=3,
+    stub="class OnlyWhenChanged(BlockTableCache): ...",
     task="On most steps the buffer already holds the right tables: the batch is the one of the step before, and no row "
     "has changed. Subclass `BlockTableCache` so that such a step builds no row and makes **no stack**. Tables must be "
     "right whatever comes and goes: other orders, other batches, sequences freed and prefilled again. `out` always "

@@ -12,7 +12,6 @@ from roseinfer.kernels import triton_mode
 from roseinfer.kernels.cases import PagedCase, paged_case
 
 from ..measure.kernel_loads import GuardedKernel, OutOfBounds, count_loads, plain_function
-from .attempt import is_stub
 from .exercise import Wrong, exercise
 from .explain import explain_tensor
 from .kernel_checks import MISTAKES, TOLERANCE, Trial, plain_attention, trials
@@ -35,6 +34,7 @@ MERGES = {  # name -> scores' scale, and how many tokens each of the two states 
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def merge(a, b): ...",
     task="Two programs have each walked over a part of one sequence. A state is `(top, total, acc)`: the largest score "
     "[H], the sum of exp(score - top) [H], and the sum of exp(score - top) * value [H, D]. Return the state of both "
     "parts together. A part may be empty: then top is -inf, total and acc are 0. Leave the two states as they are.",
@@ -91,6 +91,7 @@ def _check_state(got: State, want: State, parts: list[State], where: str) -> Non
     minutes=10,
     difficulty=2,
     importance=4,
+    stub="def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value): ...",
     task="One launch of stage 07's compiled kernel serves a layer: a program for each (sequence, KV head). Return "
     "three numbers: how many programs, how many tiles the program with the most work walks over, and how many bytes "
     "of K and V all programs load from the pool together. `lengths` are the cached tokens of each sequence.",
@@ -137,6 +138,15 @@ def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int
     minutes=30,
     difficulty=4,
     importance=5,
+    stub="""
+@triton_mode.jit
+def my_kernel(
+    out, q, k, v, k_cache, v_cache, block_table, context_lens, scale, table_row,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):
+    ...
+""",
     task="Write the kernel: **one program for each (sequence, query head)**, launched by `launch` above, so every "
     "tensor but the table is contiguous. Walk over the blocks in tiles of BLOCK_SIZE tokens with the running softmax, "
     "and store [HEAD_DIM] values of `out`. It is tried on ragged batches over a pool full of NaN, on shared KV heads, "
@@ -152,8 +162,6 @@ def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int
 )
 def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
     function = plain_function(answer)
-    if is_stub(function):
-        raise NotImplementedError
     if function is answer:
         raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
     for trial in trials():

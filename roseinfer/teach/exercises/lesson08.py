@@ -15,7 +15,6 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import PromptAttention, Stage
 
 from ..measure.contract_report import ContractReport
-from .attempt import is_stub
 from .exercise import Wrong, exercise
 from .explain import explain_tensor
 from .stage_checks import equal_step, require_stage
@@ -35,6 +34,19 @@ KV = tuple[Tensor, Tensor]
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="""
+class Room:
+    '''K and V of one sequence in one layer, with room to spare.'''
+
+    def __init__(self, *, num_kv_heads, head_dim, dtype, device):
+        ...
+
+    def append(self, k, v):
+        ...
+
+    def kv(self):
+        ...
+""",
     task="`Room` holds K and V of **one sequence in one layer**, each as one tensor [H_kv, capacity, D] with room to "
     "spare. `append` copies k and v [N, H_kv, D] behind the tokens that are there; when they do not fit, the room "
     "doubles until they do. `kv()` returns the pair (k, v), each [H_kv, T, D], T being the tokens it holds, **without "
@@ -133,6 +145,18 @@ def _pair(got: Any, what: str) -> KV:
     minutes=15,
     difficulty=3,
     importance=4,
+    stub="""
+class Contiguous(Stage):
+    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        self.rooms = {}
+
+    def write_prompt(self, seq, layer, k, v):
+        ...
+
+    def free(self, seq):
+        ...
+""",
     task="The first half of a stage that subclasses `Stage` itself: `write_prompt` is called once a layer, from layer "
     "0 on, and keeps the prompt's K and V in `self.rooms[seq.seq_id]`, a list of one `Room` a layer. `free` gives back "
     "the base class's blocks **and** your rooms. An error in the middle of a prefill leaves nothing behind: "
@@ -146,8 +170,6 @@ def _pair(got: Any, what: str) -> KV:
 )
 def prompt_in_sequence_out(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
-    if is_stub(answer.write_prompt) or is_stub(answer.free):
-        raise NotImplementedError
     half = type(answer.__name__, (answer,), {"build": _missing, "append": _missing})
     stage = half(model, num_blocks=8)
     seqs = [Sequence([3 + i] * n, SamplingParams()) for i, n in enumerate(LENGTHS)]
@@ -242,6 +264,22 @@ def _failing(write_prompt: Callable[..., None], failing: int) -> Callable[..., N
     minutes=25,
     difficulty=3,
     importance=5,
+    stub="""
+class MyStep:
+    def __init__(self, rooms):
+        ...
+
+    def __call__(self, layer, q, k, v):
+        ...
+
+
+class Mine(Contiguous):
+    def build(self, seqs):
+        ...
+
+    def append(self, seqs, step):
+        ...
+""",
     task="The other half. `build` returns what the model calls in each layer, `step(layer, q, k, v)`, which attends "
     "with each sequence's own room and itself, and keeps k and v; `append` puts them into the rooms. Make it right "
     "before you make it fast: the check runs the **contract**, without its slow promises.",
@@ -256,8 +294,6 @@ def _failing(write_prompt: Callable[..., None], failing: int) -> Callable[..., N
 )
 def decode_step_of_your_own(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
-    if is_stub(answer.build) or is_stub(answer.append):
-        raise NotImplementedError
     _require_contract(answer)
 
 
@@ -274,6 +310,7 @@ def _require_contract(stage_class: type[Stage]) -> None:
     minutes=30,
     difficulty=4,
     importance=4,
+    stub="contender = None",
     task="Enter a stage of your own: the one above made leaner, or another idea altogether. It keeps the contract, "
     "and a decode step in which no room grows copies **no token that is cached already**. Budget: twice the bytes of "
     "the new tokens' K and V, once for the rooms, and as much again to put rows together. Then it is raced.",
