@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from roseinfer.generate import begin, decode_step, generate
-from roseinfer.models import Model
+from roseinfer.models import Model, ModelConfig, random_model
 from roseinfer.profiling import count_ops
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
@@ -25,6 +26,20 @@ MIXED = [[7] * 3, list(range(1, 70)), [11, 12], [13]]
 
 KV = tuple[Tensor, Tensor]
 Read = Callable[[Stage, list[Sequence]], list[list[KV]]]  # [layer][sequence] -> k and v [1, H_kv, T_i, D]
+
+
+@cache
+def drawn_model(num_layers: int = 2, num_kv_heads: int = 2) -> Model:
+    """A model so small that many batches run in no time; its weights are large enough for tokens that change."""
+    config = ModelConfig(
+        architecture="gpt2", vocab_size=31, hidden_size=16, num_layers=num_layers, num_heads=4,
+        num_kv_heads=num_kv_heads, head_dim=4, intermediate_size=16, max_model_len=192,
+    )  # fmt: skip
+    model = random_model(config, seed=1)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.mul_(20)
+    return model
 
 
 def require_stage(stage_class: type[Stage]) -> None:
