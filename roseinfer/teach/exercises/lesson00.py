@@ -77,7 +77,7 @@ EDGES = [
     hints=(
         "Start with one token in one layer: which tensors does attention keep for it?",
         "K and V are two tensors of [num_kv_heads, head_dim].",
-        "2 × num_layers × num_kv_heads × head_dim × num_tokens × bytes_per_value.",
+        "Six factors, and every one of them is an argument, a field of config, or the number of tensors.",
     ),
 )
 def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
@@ -179,8 +179,8 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
     hints=(
         "prefill returns the logits [V] of the prompt's last token: they already give the first new token.",
         "decode wants exactly one new token: append before you call it. It returns [B, V], and here B is 1.",
-        "seq = Sequence(prompt, SamplingParams(max_tokens=max_tokens)); logits = stage.prefill(seq); then append "
-        "int(logits.argmax()) and decode in turn until seq.output_ids has max_tokens; stage.free(seq) at the end.",
+        "Make a Sequence, prefill it, then append and decode in turn until seq.output_ids has max_tokens: the last "
+        "token needs no decode. int(logits.argmax()) is a token id; stage.free(seq) comes last.",
     ),
 )
 def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: Model) -> None:

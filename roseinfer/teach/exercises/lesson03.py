@@ -156,7 +156,7 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
     ),
 )
 def fewer_selects(answer: type[Stage], model: Model) -> None:
-    require_cached(answer, model, by_sequence)
+    require_cached(answer, by_sequence)
     require_tokens(answer, model)
     ops = step_ops(answer, model, APPEND_SPAN)
     budget = 4 * model.config.num_layers * NUM_SEQS
