@@ -292,7 +292,7 @@ class TwoAllocations(PreallocGather):
         "an allocation a layer": (TwoAllocations, "the gather makes 4 zeroed tensors a step; the budget is 1"),
         "one for K, one for V": (OneForKOneForV, "the gather makes 2 zeroed tensors a step; the budget is 1"),
         "torch.empty": (Uninitialised, "k: behind a sequence's tokens lies what was never written"),
-        "a copy filled in": (Cloned, "k: 16 of 16 values differ, first at (0, 0, 0, 0): got 0, expected"),
+        "a copy filled in": (Cloned, "layer 0, prompt 0 (2 cached tokens) of a new batch: k: nothing is written there"),
         "one layer returned": (LastLayerReturned, "layer 0: expected a pair of tensors (k, v), got Tensor"),
         "tokens before heads": (TokensFirst, "k: dimensions in another order: values right after permute(0, 2, 1, 3)"),
         "one row for all": (FirstSequenceAlone, "layer 0: v: shape (1, 4, 2, 4), expected (2, 4, 2, 4)"),

@@ -121,11 +121,12 @@ def _refusal(inputs: str, error: Exception) -> Wrong:
 
 
 def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
-    """The mistake that gives what the answer gives, wherever that is not right."""
+    """The mistake that gives what the answer gives: in every case, or else in every case that is not right."""
     wrong = [(case, got) for case, got in results if part.explain(got, part.right(*case))]
-    for why, mistaken in part.mistakes.items():
-        if all(part.explain(got, mistaken(*case)) is None for case, got in wrong):
-            return why
+    for to_explain in (results, wrong):
+        for why, mistaken in part.mistakes.items():
+            if all(part.explain(got, mistaken(*case)) is None for case, got in to_explain):
+                return why
     return ""
 
 

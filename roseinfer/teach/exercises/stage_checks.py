@@ -147,6 +147,43 @@ def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
         )
 
 
+def require_repeatable(stage_class: type[Stage], read: Read) -> None:
+    """Raises Wrong when a step that is interrupted in the model, and repeated, leaves other keys and values."""
+    cached = []
+    for interrupted in (False, True):
+        stage = stage_class(drawn_model(), num_blocks=8)
+        seqs = begin(stage, [[3, 4], [5]], SamplingParams())
+        if interrupted:
+            _interrupt_step(stage, seqs)
+        decode_step(stage, seqs)
+        cached.append(read(stage, seqs))
+    try:
+        _compare(cached[1], cached[0], "after the repeated step")
+    except Wrong as wrong:
+        raise Wrong(f"a step is interrupted in layer 1 of the model, and repeated: {wrong}") from None
+
+
+def _interrupt_step(stage: Stage, seqs: list[Sequence]) -> None:
+    """Ctrl-C in layer 1 of a decode step."""
+    build = stage.build
+
+    def build_interrupted(seqs: list[Sequence]) -> Callable[..., Tensor]:
+        step = build(seqs)
+
+        def attend(layer: int, *qkv: Tensor) -> Tensor:
+            if layer == 1:
+                raise KeyboardInterrupt
+            return step(layer, *qkv)
+
+        return attend
+
+    stage.build = build_interrupted
+    try:
+        stage.decode(seqs)
+    except KeyboardInterrupt:
+        stage.build = build
+
+
 def by_sequence(stage: Stage, seqs: list[Sequence]) -> list[list[KV]]:
     """What gather_sequence gives."""
     return [[stage.gather_sequence(seq, layer) for seq in seqs] for layer in range(stage.config.num_layers)]
@@ -201,18 +238,35 @@ def _pair(pair: object, layer: int) -> KV:
 
 
 def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) -> str:
-    """Whose keys or values these are, when they are somebody else's."""
+    """Whose keys or values these are, when they are somebody else's: of all tokens, or of the newest alone."""
+    if got.dim() != 4:
+        return ""
+    right = want[layer][i]["kv".index(name)]
+    newest = _num_wrong_at_the_end(got, right)
+    what = f"token {right.size(2) - 1}: " if newest == 1 < right.size(2) else ""
+    if newest and not got[:, :, -newest:].any():
+        return f"{what}nothing is written there"
     for other_layer, sequences in enumerate(want):
         for other, pair in enumerate(sequences):
-            for other_name, tensor in zip("kv", pair, strict=True):
-                if explain_tensor(got, tensor) is None:
-                    what = "keys" if other_name == "k" else "values"
+            for other_name, tensor in zip(("keys", "values"), pair, strict=True):
+                if explain_tensor(got[:, :, -newest:], tensor[:, :, -newest:]) is None:
                     if other_layer != layer:
-                        return f"these are layer {other_layer}'s {what}: is one tensor filled again for every layer?"
+                        return (
+                            f"{what}these are layer {other_layer}'s {other_name}: is one tensor used for every layer?"
+                        )
                     if other != i:
-                        return f"these are prompt {other}'s {what}"
-                    return f"these are the {what}, not the {'keys' if name == 'k' else 'values'}"
+                        return f"{what}these are prompt {other}'s {other_name}"
+                    return f"{what}these are the {other_name}, not the {'keys' if name == 'k' else 'values'}"
     return ""
+
+
+def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
+    """How many tokens, counted from the newest, are wrong, when those before them are right; 0: all, or by shape."""
+    if got.shape != right.shape:
+        return 0
+    wrong = [t for t in range(right.size(2)) if explain_tensor(got[:, :, t], right[:, :, t])]
+    newest = right.size(2) - wrong[0]
+    return newest if newest == len(wrong) else 0
 
 
 def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
