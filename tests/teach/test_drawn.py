@@ -71,6 +71,28 @@ def test_a_case_on_which_the_answer_fails_is_told_with_the_error():
     assert told(lambda times, numbers: times + (numbers or 1 / 0)[0]).startswith("1 times []")
 
 
+def prints(times, numbers):
+    print("given", times, numbers)
+    return times * sum(numbers)
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (prints, ""),
+        (lambda *case: prints(*case) * 2, "given 3 [4]\n"),
+        (lambda times, numbers: prints(times, numbers) + numbers[1], "given 1 []\n"),
+    ],
+    ids=["right", "wrong", "fails"],
+)
+def test_what_an_answer_prints_is_shown_for_the_case_that_is_told(answer, shown, capsys):
+    try:
+        compare(answer, CASES, SUM, describe)
+    except Wrong:
+        pass
+    assert capsys.readouterr().out == shown
+
+
 def test_a_smaller_case_that_differs_goes_before_one_that_fails():
     assert told(lambda times, numbers: 1 if not numbers else numbers[9]) == "1 times []: you return 1, expected 0"
 

@@ -4,16 +4,19 @@
     compare(answer, CASES, Expected(right, {"pads are made by zeros": with_pads}), describe)
 
 A case is the tuple of an answer's arguments; the answer gets copies of them. Edges are listed on purpose, the other
-cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs.
+cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs. What an
+answer prints is shown for the case that is told, and not for the others.
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from .exercise import Failed, Wrong
 from .explain import explain_value, plain
@@ -55,17 +58,15 @@ def compare(
     expected: of the one value that `call` gives; or by name, where it gives a dict (see dict_of and values_of).
     call: what to do with an answer besides calling it. May raise Wrong for what a comparison would not show.
     """
-    results, failure = _try_all(answer, _from_small_to_large(cases), describe, call)
+    tried, refused = _try_all(answer, _from_small_to_large(cases), describe, call)
     parts = expected if isinstance(expected, Mapping) else {"": expected}
-    if not isinstance(expected, Mapping):
-        results = [(case, {"": got}) for case, got in results]
-    for case, got in results:
+    for t in tried:
         for name, part in parts.items():
-            if message := part.explain(got[name], part.right(*case)):
-                why = _why(part, [(other, values[name]) for other, values in results])
-                raise Wrong(": ".join(filter(None, (describe(*case), name, message, why))))
-    if failure is not None:
-        raise failure
+            if message := part.explain(t.value(name), part.right(*t.case)):
+                why = _why(part, [(other.case, other.value(name)) for other in tried])
+                t.tell(Wrong(": ".join(filter(None, (describe(*t.case), name, message, why)))))
+    if refused is not None:
+        refused.tell(refused.got)
 
 
 def require_all(cases: Iterable[Case], judge: Callable[..., None], describe: Describe) -> None:
@@ -73,9 +74,9 @@ def require_all(cases: Iterable[Case], judge: Callable[..., None], describe: Des
 
     Nothing is tried behind it, so a judge may take longer than an answer to compare.
     """
-    _, failure = _try_all(judge, _from_small_to_large(cases), describe, lambda judge, *case: judge(*case))
-    if failure is not None:
-        raise failure
+    _, refused = _try_all(judge, _from_small_to_large(cases), describe, lambda judge, *case: judge(*case))
+    if refused is not None:
+        refused.tell(refused.got)
 
 
 def _from_small_to_large(cases: Iterable[Case]) -> list[Case]:
@@ -84,29 +85,48 @@ def _from_small_to_large(cases: Iterable[Case]) -> list[Case]:
     return cases
 
 
+@dataclass(frozen=True)
+class _Tried:
+    case: Case
+    got: Any
+    printed: str
+
+    def value(self, name: str) -> Any:
+        return self.got[name] if name else self.got
+
+    def tell(self, wrong: Wrong) -> NoReturn:
+        print(self.printed, end="")
+        raise wrong
+
+
 def _try_all(
     answer: Callable[..., Any], cases: list[Case], describe: Describe, call: Call
-) -> tuple[list[tuple[Case, Any]], Wrong | None]:
-    """Case and what `call` gives for it, as far as the first that it refuses, or that fails; and that refusal."""
-    results: list[tuple[Case, Any]] = []
+) -> tuple[list[_Tried], _Tried | None]:
+    """What `call` gives for each case as far as the first that it refuses, or that fails; and that one, with the Wrong
+    to raise."""
+    tried: list[_Tried] = []
     for case in cases:
+        printed = io.StringIO()
         try:
-            results.append((case, call(answer, *copy.deepcopy(case))))
-        except Failed as failed:
-            return results, failed
-        except Wrong as wrong:
-            return results, Wrong(f"{describe(*case)}: {wrong}")
+            with redirect_stdout(printed):
+                got = call(answer, *copy.deepcopy(case))
         except Exception as error:
-            return results, Failed(describe(*case), error)
-    return results, None
+            return tried, _Tried(case, _refusal(describe(*case), error), printed.getvalue())
+        tried.append(_Tried(case, got, printed.getvalue()))
+    return tried, None
+
+
+def _refusal(inputs: str, error: Exception) -> Wrong:
+    return Wrong(f"{inputs}: {error}") if isinstance(error, Wrong) else Failed(inputs, error)
 
 
 def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
-    """The mistake that gives what the answer gives, wherever that is not right."""
+    """The mistake that gives what the answer gives: in every case, or else in every case that is not right."""
     wrong = [(case, got) for case, got in results if part.explain(got, part.right(*case))]
-    for why, mistaken in part.mistakes.items():
-        if all(part.explain(got, mistaken(*case)) is None for case, got in wrong):
-            return why
+    for to_explain in (results, wrong):
+        for why, mistaken in part.mistakes.items():
+            if all(part.explain(got, mistaken(*case)) is None for case, got in to_explain):
+                return why
     return ""
 
 
