@@ -106,11 +106,11 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     "padded width for stride": (("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]"), "a head size of 80"),
     "blocks of 16": (
         ("// BLOCK_SIZE", "// 16"),
-        "context_lens=[3], H=2, H_kv=2, D=12, blocks of 2, fp32: 24 of 24 values differ",
+        "context_lens=[4], H=2, H_kv=2, D=12, blocks of 2, fp32: 24 of 24 values differ",
     ),
     "4 tiles at most": (
         ("range(0, num_cached, BLOCK_SIZE)", "range(0, min(num_cached, 4 * BLOCK_SIZE), BLOCK_SIZE)"),
-        "context_lens=[60], H=1, H_kv=1, D=16, blocks of 4, fp32: 16 of 16 values differ",
+        "context_lens=[40], H=1, H_kv=1, D=16, blocks of 4, fp32: 16 of 16 values differ",
     ),
     "rows as wide as needed": (
         ("seq * table_row", "seq * (1 + (num_cached + BLOCK_SIZE - 1) // BLOCK_SIZE)"),
@@ -125,7 +125,7 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     ),
     "pairs of heads": (
         ("(NUM_HEADS // NUM_KV_HEADS)", "min(NUM_HEADS // NUM_KV_HEADS, 3)"),
-        "context_lens=[0], H=5, H_kv=1, D=8, blocks of 32, fp32: a load goes outside of every tensor; nearest is k",
+        "context_lens=[33, 3], H=7, H_kv=1, D=8, blocks of 32, fp32: a load goes outside of every tensor; nearest is k",
     ),
     "keys loaded twice": (
         (
@@ -165,14 +165,11 @@ TOKEN_BY_TOKEN = (
 RIGHT_KERNELS = {  # what stands in the solution, and what in its place
     "the solution": [],
     "token by token": [(SOLUTIONS["07.3"], TOKEN_BY_TOKEN)],
-    "scaled late": [
+    "scaled late, in other forms": [
         (".to(tl.float32) * scale", ".to(tl.float32)"),
         ("query * new_k", "query * scale * new_k"),
-        ("query[None, :]", "scale * query[None, :]"),
-    ],
-    "other forms": [
         ("(acc / total)", "(acc * (1.0 / total))"),
-        ("tl.sum(query[None, :] * keys, axis=1)", "tl.sum(keys * query, axis=1)"),
+        ("tl.sum(query[None, :] * keys, axis=1)", "tl.sum(keys * (scale * query), axis=1)"),
     ],
 }
 
