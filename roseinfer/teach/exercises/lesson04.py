@@ -16,7 +16,7 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
-from .contract_check import require_changed_part
+from .contract_check import require_contract
 from .drawn import Expected, compare, draw
 from .exercise import Failed, Wrong, exercise
 from .explain import explain_tensor, explain_tokens
@@ -142,7 +142,8 @@ SLOT_MISTAKES = {
     stub="def slot_mapping(block_tables, num_cached, block_size): ...",
     task="An engine often keeps one number for a place in the pool: block × block_size + slot, its row in "
     "`pool.flatten(0, 1)`. Return that number for the new token of each sequence, an int64 tensor [B]. "
-    "`num_cached[i]` tokens of sequence i are cached; the block of the new token is in its table already.",
+    "`num_cached[i]` tokens of sequence i are cached; the block of the new token is in its table already. Leave the "
+    "lists as they are.",
     hints=(
         "Cached are the tokens 0 to n - 1. Which number does the new one have?",
         "divmod(n, block_size) is (place in the table, slot).",
@@ -252,7 +253,7 @@ def without_cat(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     for num_seqs, num_tokens in STEPS:
         _require_budget(answer, model, num_seqs, num_tokens)
-    require_changed_part(answer)
+    require_contract(answer)
 
 
 def _require_budget(answer: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> None:

@@ -18,7 +18,7 @@ from roseinfer.profiling import bytes_copied, count_ops
 from roseinfer.stage import Stage
 
 from .attention_checks import Batch, draw_lengths, require_attention
-from .contract_check import require_changed_part
+from .contract_check import require_contract
 from .drawn import Expected, compare, draw
 from .exercise import Wrong, exercise
 from .explain import explain_tensor
@@ -133,7 +133,8 @@ def _explain_table(got: object, want: Tensor | Refused) -> str | None:
     stub="def look_up(block_table, positions, block_size): ...",
     task="Where does a token lie? `positions` [B] (int64) holds one token position a sequence, row i of `block_table` "
     "[B, max_blocks] (int32) belongs to sequence i. Return its `blocks` and `slots`, two int64 tensors [B], with the "
-    "same few operations for any batch: no Python loop, no `.tolist()`.",
+    "same few operations for any batch: no Python loop, no `.tolist()`, nothing read on the host. Leave both tensors "
+    "as they are.",
     hints=(
         "position // block_size is the logical block: which column of the table to read. It is no block id yet.",
         "Each row is read in another column: block_table.gather(1, columns), with columns [B, 1] in int64.",
@@ -238,7 +239,7 @@ COPIES = 6
     task="Give `BlockTable` your attention, a static method with the arguments of `paged_attention_reference`: for "
     "each sequence, take its own blocks from the pool, keep its `context_lens` tokens, put the new token's k and v "
     "behind them, and attend with an ordinary softmax. Pool and table hold more than is yours: what was never written "
-    "may be NaN. A ragged batch must not be padded: one call may copy at most "
+    "may be NaN. Attention only reads, and gives q's dtype. A ragged batch must not be padded: one call may copy at most "
     f"{COPIES} × the bytes that its sequences' own blocks hold.",
     hints=(
         "Loop over context_lens.tolist(). Sequence i with n tokens has -(-n // block_size) blocks, first in its row.",
@@ -262,7 +263,7 @@ def paged_attention(answer: type[Stage], model: Model) -> None:
             f"right tokens, but a ragged batch copies {copied:,} bytes; its sequences' own blocks hold {own:,}, and "
             f"the budget is {COPIES} times that: does a short sequence pay for the longest one?"
         )
-    require_changed_part(answer)
+    require_contract(answer)
 
 
 MISTAKES = {

@@ -13,7 +13,7 @@ from roseinfer.models import Model
 from roseinfer.profiling import count_ops
 from roseinfer.stage import Stage
 
-from .contract_check import require_changed_part
+from .contract_check import require_contract
 from .drawn import Expected, compare, draw, require_all
 from .exercise import Wrong, exercise
 from .explain import explain_counts
@@ -204,7 +204,8 @@ def _require_wrong_row(key: Key, found: object) -> None:
     stub="class OnlyWhenChanged(BlockTableCache): ...",
     task="On most steps the buffer already holds the right tables: the batch is the one of the step before, and no row "
     "has changed. Subclass `BlockTableCache` so that such a step builds no row and makes **no stack**. Tables must be "
-    "right whatever comes and goes: other orders, other batches, sequences freed and prefilled again. `out` always "
+    "right whatever comes and goes: other orders, other batches, sequences freed and prefilled again, a step repeated "
+    "after an error. `out` always "
     "is the front of the stage's own buffer, which only `build_block_tables` writes.",
     hints=(
         "Override build_block_tables. What did the buffer hold after the last call? Remember that, and compare.",
@@ -220,7 +221,7 @@ def nothing_changed(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     _require_idle(answer, model)
     _require_kept_rows(answer, model)
-    require_changed_part(answer)
+    require_contract(answer)
 
 
 def _require_idle(answer: type[Stage], model: Model) -> None:

@@ -42,9 +42,10 @@ class Room:
         ...
 """,
     task="`Room` holds K and V of **one sequence in one layer**, each as one tensor [H_kv, capacity, D] with room to "
-    "spare. `append` copies k and v [N, H_kv, D] behind the tokens that are there; when they do not fit, the room "
-    "doubles until they do. `kv()` returns the pair (k, v), each [H_kv, T, D], T being the tokens it holds, **without "
-    "copying**. Budget: appending token by token copies at most 3 bytes for each byte kept.",
+    "spare, of that dtype and on that device. `append` copies k and v [N, H_kv, D] behind the tokens that are there; "
+    "when they do not fit, the room doubles until they do. `kv()` returns the pair (k, v), each [H_kv, T, D], T being "
+    "the tokens it holds, **without copying**. Budget: appending token by token copies at most 3 bytes for each byte "
+    "kept.",
     hints=(
         "Keep three things: two tensors made with torch.empty((num_kv_heads, 16, head_dim), dtype=dtype, "
         "device=device), and self.length = 0.",
@@ -96,8 +97,8 @@ class Contiguous(Stage):
         ...
 """,
     task="The first half of a stage that subclasses `Stage` itself: `write_prompt` is called once a layer, from layer "
-    "0 on, and keeps the prompt's K and V in `self.rooms[seq.seq_id]`, a list of one `Room` a layer. `free` gives back "
-    "the base class's blocks **and** your rooms. An error in the middle of a prefill leaves nothing behind: "
+    "0 on, and keeps the prompt's K and V in `self.rooms[seq.seq_id]`, a list of one `Room` a layer, in the model's "
+    "dtype and on its device. `free` gives back the base class's blocks **and** your rooms. An error in the middle of a prefill leaves nothing behind: "
     "`Stage.prefill` calls `free` then, whatever you have written by that time.",
     hints=(
         "write_prompt: self.rooms.setdefault(seq.seq_id, []) is the sequence's list; append a new Room to it, and the "
