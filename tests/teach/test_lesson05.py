@@ -194,6 +194,13 @@ def by_numpy_look_up(table, positions, block_size):
     return torch.from_numpy(table.numpy()[np.arange(len(table)), index]).long(), torch.from_numpy(slots)
 
 
+def column_by_column(table, positions, block_size):
+    blocks = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+    for column in range(table.size(1)):
+        blocks = torch.where(positions // block_size == column, table[:, column].long(), blocks)
+    return blocks, positions % block_size
+
+
 def four_columns(table, positions, block_size):
     at = 4 * torch.arange(len(table), device=table.device) + positions // block_size
     return table.flatten()[at].long(), positions % block_size
@@ -274,6 +281,7 @@ def by_cpu_rows(table, positions, block_size):
         "tolist": (by_tolist, "you read a tensor's values on the host"),
         "item by item": (by_items, "2 sequences take 27 ops and 64 take 647"),
         "numpy": (by_numpy_look_up, "you read a tensor's values on the host"),
+        "column by column": (column_by_column, "but 4 columns take"),
         "four columns": (four_columns, "block_table=[[5, 2, 7], [4, 6, 9], [8, 3, 1]]"),
         "powers of two alone": (masks, "block_size=10: blocks: 1 of 1 values differ"),
         "ids in fp16": (ids_in_fp16, "got 20176, expected 20169"),

@@ -152,6 +152,19 @@ class RowByRow(BlockTableCache):
                 self.written[i] = versions[i]
 
 
+class SameTensors(BlockTableCache):
+    """Stage 06's own rows are other tensors whenever they have changed; those in the buffer are kept, and compared."""
+
+    in_buffer = ()
+
+    def build_block_tables(self, seqs, out):
+        rows = [self.rows_of(seq) for seq in seqs]
+        if len(rows) != len(self.in_buffer) or any(a is not b for a, b in zip(rows, self.in_buffer, strict=True)):
+            self.in_buffer = ()
+            torch.stack(rows, dim=1, out=out)
+            self.in_buffer = rows
+
+
 class FromMyOwn(ByVersions):
     """Everything is inherited from the learner's own class."""
 
@@ -227,6 +240,7 @@ RIGHT_CACHES = {
     "contents": ByContents,
     "forgets on free": ForgetsOnFree,
     "row by row": RowByRow,
+    "the same tensors": SameTensors,
     "inherited": FromMyOwn,
 }
 

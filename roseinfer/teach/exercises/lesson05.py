@@ -152,9 +152,11 @@ def look_up(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> N
         lambda table, positions, size: f"block_table={table}, positions={positions}, block_size={size}",
         _look_up_with,
     )
-    few, many = (sum(count_ops(partial(answer, *_places(n))).values()) for n in (2, 64))
+    few, many, wide = (_num_ops(answer, *shape) for shape in ((2, 4), (64, 4), (2, 64)))
     if many > few:
         raise Wrong(f"the places are right, but 2 sequences take {few} ops and 64 take {many}: let one gather read all")
+    if wide > few:
+        raise Wrong(f"the places are right, but 4 columns take {few} ops and 64 take {wide}: let one gather read all")
     _require_no_values_read(answer)
 
 
@@ -205,14 +207,18 @@ BLOCK_MISTAKES = {
 }
 
 
-def _places(num_seqs: int) -> tuple[Tensor, Tensor, int]:
-    table = torch.arange(4 * num_seqs, dtype=torch.int32).view(num_seqs, 4)
+def _places(num_seqs: int, width: int) -> tuple[Tensor, Tensor, int]:
+    table = torch.arange(width * num_seqs, dtype=torch.int32).view(num_seqs, width)
     return table, torch.arange(num_seqs) % 32, 8
+
+
+def _num_ops(answer: Callable[..., object], num_seqs: int, width: int) -> int:
+    return sum(count_ops(partial(answer, *_places(num_seqs, width))).values())
 
 
 def _require_no_values_read(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
     """On torch's meta device a tensor has a shape and no values: whoever reads one on the host fails there."""
-    table, positions, size = _places(5)
+    table, positions, size = _places(5, 4)
     try:
         got = answer(table.to("meta"), positions.to("meta"), size)
     except Exception as error:
@@ -239,8 +245,8 @@ COPIES = 6
     task="Give `BlockTable` your attention, a static method with the arguments of `paged_attention_reference`: for "
     "each sequence, take its own blocks from the pool, keep its `context_lens` tokens, put the new token's k and v "
     "behind them, and attend with an ordinary softmax. Pool and table hold more than is yours: what was never written "
-    "may be NaN. Attention only reads, and gives q's dtype. A ragged batch must not be padded: one call may copy at most "
-    f"{COPIES} × the bytes that its sequences' own blocks hold.",
+    "may be NaN. Attention only reads, and gives q's dtype. A ragged batch must not be padded: one call may copy at "
+    f"most {COPIES} × the bytes that its sequences' own blocks hold.",
     hints=(
         "Loop over context_lens.tolist(). Sequence i with n tokens has -(-n // block_size) blocks, first in its row.",
         "k_cache[ids] is [blocks, block_size, H_kv, D]; flatten(0, 1)[:n] are its tokens in order. cat k[i : i + 1].",

@@ -98,8 +98,8 @@ class Contiguous(Stage):
 """,
     task="The first half of a stage that subclasses `Stage` itself: `write_prompt` is called once a layer, from layer "
     "0 on, and keeps the prompt's K and V in `self.rooms[seq.seq_id]`, a list of one `Room` a layer, in the model's "
-    "dtype and on its device. `free` gives back the base class's blocks **and** your rooms. An error in the middle of a prefill leaves nothing behind: "
-    "`Stage.prefill` calls `free` then, whatever you have written by that time.",
+    "dtype and on its device. `free` gives back the base class's blocks **and** your rooms. An error in the middle of "
+    "a prefill leaves nothing behind: `Stage.prefill` calls `free` then, whatever you have written by that time.",
     hints=(
         "write_prompt: self.rooms.setdefault(seq.seq_id, []) is the sequence's list; append a new Room to it, and the "
         "prompt to the room. Its sizes are in self.config, dtype and device in self.model.",
