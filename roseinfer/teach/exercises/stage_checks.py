@@ -91,7 +91,7 @@ def draw_batch(rng: Random) -> Batch:
 BATCHES = [
     Batch((3, 5), 0, 2, 2, 64), Batch((1,), 1, 1, 1, 64), Batch((4, 8), 0, 2, 2, 4), Batch((4, 8, 1), 1, 2, 2, 4),
     Batch((3, 7), 1, 2, 4, 4), Batch((5, 5, 5), 2, 3, 2, 16), Batch((63, 64, 65), 2, 1, 1, 64),
-    *draw(draw_batch),
+    Batch((2, 1), 1, 5, 1, 4), *draw(draw_batch),
 ]  # fmt: skip
 
 
