@@ -16,13 +16,18 @@ MOST_DIMENSIONS = 5  # permutations tried: at most 120
 
 
 def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
-    """Type, shape (and the permutation that would mend it), dtype, device, then values, NaN first."""
+    """Type, shape (and the permutation that would mend it), dtype, device, then values, NaN first.
+
+    Whole numbers are exact, whatever rtol and atol.
+    """
     import torch
 
     if got is None:
         return "got None: is a `return` missing?"
     if not isinstance(got, torch.Tensor):
         return f"expected a tensor, got {type(got).__name__}"
+    if not (want.is_floating_point() or want.is_complex()):
+        rtol = atol = 0.0
     if got.shape != want.shape:
         shapes = f"shape {tuple(got.shape)}, expected {tuple(want.shape)}"
         return shapes + _mend_shape(got, want, rtol, atol)

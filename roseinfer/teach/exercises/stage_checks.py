@@ -279,7 +279,7 @@ def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
 
 def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
     """A decode step of so many sequences, each with a prompt of num_tokens: what it costs is easy to say."""
-    stage = stage_class(model, num_blocks=2 * num_seqs)
+    stage = stage_class(model, num_blocks=num_seqs * (2 + num_tokens // 64))
     seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
     return lambda: decode_step(stage, seqs)
 
