@@ -218,6 +218,18 @@ class OneTensorForBoth(BatchOfMyOwn):
         return batch[layer, 0], batch[layer, 0]
 
 
+class RoomForMoreLayers(BatchOfMyOwn):
+    """Takes hidden_size for the number of layers: that is always enough, and too much."""
+
+    def allocate(self, *shape):
+        return super().allocate(self.config.hidden_size, *shape[1:])
+
+
+class AsManyLayersAsHeads(BatchOfMyOwn):
+    def allocate(self, *shape):
+        return super().allocate(self.config.num_heads, *shape[1:])
+
+
 class OneForKOneForV(BatchOfMyOwn):
     def allocate(self, *shape):
         return torch.stack([torch.zeros(shape)[:, 0], torch.zeros(shape)[:, 0]], dim=1)
@@ -288,6 +300,11 @@ class TwoAllocations(PreallocGather):
             OneLayersRoom,
             "layer 0, prompt 0 (2 cached tokens) of a new batch: k: these are layer 1's keys",
         ),
+        "room for too many layers": (
+            RoomForMoreLayers,
+            "bytes are filled with zeros, and K and V of all layers are 10,240",
+        ),
+        "as many layers as heads": (AsManyLayersAsHeads, "num_layers=5, num_kv_heads=1, block_size=4: "),
         "K and V in one tensor": (OneTensorForBoth, "k: these are the values, not the keys"),
         "an allocation a layer": (TwoAllocations, "the gather makes 4 zeroed tensors a step; the budget is 1"),
         "one for K, one for V": (OneForKOneForV, "the gather makes 2 zeroed tensors a step; the budget is 1"),
@@ -295,7 +312,7 @@ class TwoAllocations(PreallocGather):
         "a copy filled in": (Cloned, "layer 0, prompt 0 (2 cached tokens) of a new batch: k: nothing is written there"),
         "one layer returned": (LastLayerReturned, "layer 0: expected a pair of tensors (k, v), got Tensor"),
         "tokens before heads": (TokensFirst, "k: dimensions in another order: values right after permute(0, 2, 1, 3)"),
-        "one row for all": (FirstSequenceAlone, "layer 0: v: shape (1, 4, 2, 4), expected (2, 4, 2, 4)"),
+        "one row for all": (FirstSequenceAlone, "layer 0: v: shape (1, 1, 2, 4), expected (2, 1, 2, 4)"),
         "the longest first": (LongestFirst, "prompt_lens=[4, 8], num_steps=0, num_layers=2"),
         "every batch kept": (KeptForEver, "bytes of a batch stay behind when all its sequences are freed"),
         "a batch of the step before": (StaleBatch, "layer 0: k: shape (1, 2, 2, 4), expected (1, 2, 3, 4)"),

@@ -342,6 +342,14 @@ def test_an_error_of_the_learners_is_told_with_its_line(swap):
     assert repr(verdict) == "99.1 not yet: checking your answer raised TypeError: 'int' object is not callable"
 
 
+def test_an_error_on_a_drawn_case_is_told_with_its_inputs_and_its_line():
+    cell = 'def pairs(p, n):\n    return p // (n - 1), 0\n\nv = check("00.2", pairs)'
+    assert repr(in_cell(cell, check=teach.check)["v"]) == (
+        "00.2 not yet: prompt_len=1, new_tokens=1: ZeroDivisionError: integer division or modulo by zero, in line 2 of "
+        "your cell: `return p // (n - 1), 0`"
+    )
+
+
 def test_hints_come_one_by_one(swap):
     assert [repr(teach.hint("99.1")) for _ in range(4)] == [
         "99.1 hint 1 of 3: a",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.models import Model, ModelConfig
+from roseinfer.profiling import bytes_copied
 from roseinfer.stage import Stage
 
 from .drawn import Case, Expected, compare, draw, require_all, values_of
@@ -20,7 +21,10 @@ from .lesson00 import Cache, draw_cache
 from .lesson01 import BLOCK_SIZE, blocks_of, describe_blocks, draw_blocks, on_blocks
 from .stage_checks import (
     GATHER_SPAN,
+    NUM_SEQS,
+    NUM_TOKENS,
     by_batch,
+    equal_step,
     require_cached,
     require_nothing_kept,
     require_tokens,
@@ -211,3 +215,10 @@ def one_allocation(answer: type[Stage], model: Model) -> None:
     require_nothing_kept(answer, model)
     if (zeroed := zeroed_tensors(step_ops(answer, model, GATHER_SPAN))) > 1:
         raise Wrong(f"the tokens are right, but the gather makes {zeroed} zeroed tensors a step; the budget is 1")
+    c = model.config
+    cached = Cache(c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, NUM_SEQS * NUM_TOKENS, model.dtype.itemsize)
+    if (filled := bytes_copied(equal_step(answer, model, NUM_SEQS, NUM_TOKENS)).filled) > cached.nbytes:
+        raise Wrong(
+            f"the tokens are right, but {filled:,} bytes are filled with zeros, and K and V of all layers are "
+            f"{cached.nbytes:,}"
+        )
