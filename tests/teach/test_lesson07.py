@@ -226,7 +226,7 @@ def with_part(index, part):
         ),
         "a tile at least": (
             with_part(1, lambda lengths, h, d, t, w: max(1, -(-max(lengths) // t))),
-            "lengths [0], 1 KV heads of 32, tile 16, 2 bytes a value: tiles: you return 1, expected 0",
+            "lengths [0], 1 KV head of 32, tile 16, 2 bytes a value: tiles: you return 1, expected 0",
         ),
         "a tile more": (
             with_part(1, lambda lengths, h, d, t, w: max(lengths) // t + 1),

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from roseinfer.bench.table_steps import TableBatch
+from roseinfer.contract.broken_promises import count
 from roseinfer.models import Model
 from roseinfer.profiling import count_ops
 from roseinfer.stage import Stage
@@ -43,7 +44,7 @@ def rows_of_a_step(answer: Callable[[int, list[int], int], int]) -> None:
         answer,
         STEPS,
         Expected(lambda num_layers, lengths, size: num_layers * sum(n % size == 0 for n in lengths), ROW_MISTAKES),
-        lambda num_layers, lengths, size: f"{num_layers} layers, lengths {_shown(lengths)}, blocks of {size}",
+        lambda num_layers, lengths, size: f"{count(num_layers, 'layer')}, lengths {_shown(lengths)}, blocks of {size}",
     )
 
 

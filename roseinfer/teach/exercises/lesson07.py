@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roseinfer.contract.broken_promises import count
 from roseinfer.kernels import triton_mode
 
 from ..measure.kernel_loads import plain_function
@@ -163,7 +164,7 @@ def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int
             "bytes": Expected(_bytes, BYTE_MISTAKES),
         },
         lambda lengths, heads, dim, tile, width: (
-            f"lengths {lengths}, {heads} KV heads of {dim}, tile {tile}, {width} bytes a value"
+            f"lengths {lengths}, {count(heads, 'KV head')} of {dim}, tile {tile}, {width} bytes a value"
         ),
         values_of("programs", "tiles", "bytes"),
     )

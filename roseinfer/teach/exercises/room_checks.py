@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -28,16 +29,13 @@ def make_room(
 
 def require_tokens_kept(room_class: type) -> None:
     """Raises Wrong about the smallest run of appends behind which kv() is not what was appended."""
+    k, v = partial(_kept, part=0), partial(_kept, part=1)
     compare(
         room_class,
         APPENDS,
         {
-            "k": Expected(
-                lambda *case: _kept(*case)[0], {"these are the values, not the keys": lambda *c: _kept(*c)[1]}, _explain
-            ),
-            "v": Expected(
-                lambda *case: _kept(*case)[1], {"these are the keys, not the values": lambda *c: _kept(*c)[0]}, _explain
-            ),
+            "k": Expected(k, {"these are the values, not the keys": v}, _explain),
+            "v": Expected(v, {"these are the keys, not the values": k}, _explain),
         },
         lambda counts, heads, dim, dtype: (
             f"appended {', '.join(map(str, counts))} tokens, H_kv={heads}, D={dim}, {dtype}"
@@ -72,8 +70,9 @@ def _tokens(counts: list[int], heads: int, dim: int, dtype: str) -> list[tuple[T
     return [(tensor[:, :heads], tensor[:, heads:]) for tensor in made]
 
 
-def _kept(*appends: Any) -> list[Tensor]:
-    return [torch.cat(part).transpose(0, 1) for part in zip(*_tokens(*appends), strict=True)]
+def _kept(*appends: Any, part: int) -> Tensor:
+    """k (part 0) or v (part 1) of all that was appended, [H_kv, T, D]."""
+    return torch.cat([pair[part] for pair in _tokens(*appends)]).transpose(0, 1)
 
 
 def _append_to(room_class: type, *appends: Any) -> dict[str, Tensor]:
