@@ -156,6 +156,7 @@ def test_size(value, amount):
         (2**60 + 1, 2**60, f"you return {2**60 + 1:,}, expected {2**60:,}"),
         (8.000001, 8, "you return 8.000001, expected 8"),
         (True, 1, "expected a number, got bool"),
+        (float("nan"), 8, "you return nan, expected 8"),
         (None, 8, "got None: is a `return` missing?"),
         (np.ones(2), 8, "expected one number, got several"),
         ("8", 8, "expected a number, got str"),

@@ -15,7 +15,7 @@ import torch
 
 from roseinfer import teach
 from roseinfer.teach.exercises.exercise import Wrong, exercise
-from roseinfer.teach.exercises.explain import explain_counts, explain_number, explain_tensor, explain_tokens
+from roseinfer.teach.exercises.explain import explain_counts, explain_tensor, explain_tokens
 from stages import NaiveCat, PreallocGather, SelectAppend
 
 
@@ -417,17 +417,6 @@ def test_explain_tensor(change, says):
 def test_explain_tensor_finds_a_permutation_of_equal_shape():
     want = torch.arange(4).reshape(2, 2)
     assert explain_tensor(want.T, want) == "dimensions in another order: values right after permute(1, 0)"
-
-
-def test_explain_number():
-    mistakes = {96: "that is K alone, V is cached too"}
-    assert explain_number(192, 192) is None and explain_number(torch.tensor(192.0), 192) is None
-    assert explain_number(96, 192, mistakes=mistakes) == "96: that is K alone, V is cached too"
-    assert explain_number(10, 192, mistakes=mistakes) == "10 is too low"
-    assert explain_number(1000, 192) == "1,000 is too high"
-    assert explain_number("192", 192) == "expected a number, got str"
-    assert explain_number(torch.ones(2), 192) == "expected one number, got several"
-    assert explain_number(float("nan"), 192) == "got NaN"
 
 
 def test_explain_tokens():

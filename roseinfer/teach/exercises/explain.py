@@ -95,26 +95,6 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def explain_number(
-    got: Any, want: float, *, mistakes: Mapping[float, str] | None = None, rel_tol: float = 1e-9
-) -> str | None:
-    """Too low or too high, without giving the number away. mistakes: a likely wrong number -> how one comes by it.
-
-    A whole number is exact, anything else is compared by rel_tol.
-    """
-    got = _one_element(got)
-    if message := _not_a_number(got):
-        return message
-    if _equal(got, want, rel_tol):
-        return None
-    for wrong, reason in (mistakes or {}).items():
-        if math.isclose(got, wrong, rel_tol=rel_tol):
-            return f"{_number(got)}: {reason}"
-    if math.isnan(got):
-        return "got NaN"
-    return f"{_number(got)} is too {'low' if got < want else 'high'}"
-
-
 def explain_value(got: Any, want: Any) -> str | None:
     """What is returned and what is expected. Lists, tuples and arrays are the same, and so are numbers of any type."""
     if isinstance(want, Real):
@@ -152,8 +132,9 @@ def _not_a_number(got: Any) -> str | None:
     return None
 
 
-def _equal(got: Real, want: Real, rel_tol: float = 1e-9) -> bool:
-    return got == want if isinstance(want, Integral) else math.isclose(got, want, rel_tol=rel_tol)
+def _equal(got: Real, want: Real) -> bool:
+    """A whole number is exact, any other as exact as floats are."""
+    return got == want if isinstance(want, Integral) else math.isclose(got, want, rel_tol=1e-9)
 
 
 def _number(number: float) -> str:
