@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises: each lesson's tests try theirs, and the course's whole list is counted."""
+"""Wrong answers to the exercises, and unusual right ones: each lesson's tests try theirs, and all are counted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from roseinfer.teach import check
 LESSON_TESTS = Path(__file__).parent / "teach"
 
 registered: dict[str, dict[str, tuple[Any, str]]] = {}
+accepted: dict[str, dict[str, Any]] = {}
 
 
 def register_all() -> None:
@@ -30,11 +31,21 @@ def wrong_answers(exercise_id: str, cases: Mapping[str, tuple[Any, str]]) -> Cal
 
     cases: the mistake in words -> what is handed in, and the telling part of what the checker must say to it.
     """
-    known = registered.setdefault(exercise_id, {})
+    _register(registered, exercise_id, cases)
+    return pytest.mark.parametrize(("answer", "message"), list(cases.values()), ids=list(cases))
+
+
+def right_answers(exercise_id: str, cases: Mapping[str, Any]) -> Callable:
+    """The same over answers that must pass. cases: in which way it is unusual -> what is handed in."""
+    _register(accepted, exercise_id, cases)
+    return pytest.mark.parametrize("answer", list(cases.values()), ids=list(cases))
+
+
+def _register(all_cases: dict[str, dict[str, Any]], exercise_id: str, cases: Mapping[str, Any]) -> None:
+    known = all_cases.setdefault(exercise_id, {})
     if twice := known.keys() & cases:
         raise ValueError(f"cases of {exercise_id} must have new names, got {', '.join(sorted(twice))} again")
     known.update(cases)
-    return pytest.mark.parametrize(("answer", "message"), list(cases.values()), ids=list(cases))
 
 
 def assert_refused(exercise_id: str, answer: Any, message: str, **context: Any) -> None:
@@ -42,3 +53,9 @@ def assert_refused(exercise_id: str, answer: Any, message: str, **context: Any) 
     verdict = check(exercise_id, answer, **context)
     assert verdict.outcome == "not yet", verdict
     assert message in verdict.mistake, verdict
+
+
+def assert_accepted(exercise_id: str, answer: Any, **context: Any) -> None:
+    """The answer passes. context: as for check."""
+    verdict = check(exercise_id, answer, **context)
+    assert verdict.outcome == "PASS", verdict

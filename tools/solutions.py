@@ -71,9 +71,12 @@ def find_problems(nb: NotebookNode, solutions: dict[str, str]) -> list[str]:
 def _problems_of(nb: NotebookNode, exercise_id: str, stub: NotebookNode, solution: str | None) -> list[str]:
     problems = []
     try:
-        find(exercise_id)  # an Exercise without three hints cannot be made
+        handed_out = find(exercise_id).stub  # an Exercise without three hints cannot be made
     except ValueError as error:
         problems.append(str(error))
+    else:
+        if ast.dump(ast.parse(handed_out)) != ast.dump(ast.parse(stub.source)):
+            problems.append("the exercise keeps another stub than the cell has, and would judge an untouched one")
     checks = check_cells(nb, exercise_id)
     if not checks:
         problems.append("no cell calls check for it")

@@ -1,4 +1,4 @@
-"""The course's list of exercises: how they are graded, and that each refuses at least four wrong answers."""
+"""The course's list of exercises: how they are graded, what each refuses, and which unusual answers it accepts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ wrong_answers.register_all()
 
 EXERCISES = {e.id: e for e in find_all()}
 LESSONS = {lesson: list(group) for lesson, group in groupby(EXERCISES.values(), lesson_of)}
-FEWEST = 4
+FEWEST_WRONG, FEWEST_RIGHT = 8, 3
 
 
 @pytest.mark.parametrize("id", EXERCISES)
-def test_an_exercise_refuses_four_wrong_answers_with_messages_of_their_own(id):
+def test_an_exercise_refuses_eight_wrong_answers_with_messages_of_their_own(id):
     cases = wrong_answers.registered.get(id, {})
-    assert len(cases) >= FEWEST, f"{id}: decorate a test in test_lesson*.py with wrong_answers({id!r}, ...)"
+    assert len(cases) >= FEWEST_WRONG, f"{id}: decorate a test in test_lesson*.py with wrong_answers({id!r}, ...)"
     messages = {message for _, message in cases.values()}
-    assert len(messages) >= FEWEST and all(len(message) >= len("got None") for message in messages)
+    assert len(messages) >= FEWEST_WRONG // 2 and all(len(message) >= len("got None") for message in messages)
+
+
+@pytest.mark.parametrize("id", EXERCISES)
+def test_an_exercise_accepts_three_unusual_right_answers(id):
+    cases = wrong_answers.accepted.get(id, {})
+    assert len(cases) >= FEWEST_RIGHT, f"{id}: decorate a test in test_lesson*.py with right_answers({id!r}, ...)"
 
 
 def test_wrong_answers_are_registered_for_exercises_that_exist():
-    assert wrong_answers.registered.keys() <= EXERCISES.keys()
+    assert wrong_answers.registered.keys() | wrong_answers.accepted.keys() <= EXERCISES.keys()
 
 
 def test_a_case_cannot_take_the_place_of_another(monkeypatch):

@@ -1,11 +1,13 @@
-"""Lesson 00: wrong answers to its exercises are told what is wrong, and what they are made from is right."""
+"""Lesson 00: wrong answers to its exercises are told what is wrong, and unusual right ones pass."""
 
 from __future__ import annotations
 
-from wrong_answers import assert_refused, wrong_answers
+import numpy as np
+import torch
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
+from roseinfer.generate import begin, decode_step
 from roseinfer.sequence import SamplingParams, Sequence
-from roseinfer.teach import check
 from roseinfer.teach.exercises.lesson00 import SHAPE
 from stages import NaiveCat
 
@@ -21,14 +23,23 @@ def kv_bytes(c, n, width, tensors=2, heads=None, layers=None):
     {
         "K without V": (lambda c, n, width: kv_bytes(c, n, width, tensors=1), "K and V are both kept"),
         "query heads": (lambda c, n, width: kv_bytes(c, n, width, heads=c.num_heads), "query heads are not cached"),
-        "hidden_size": (lambda c, n, w: 2 * c.num_layers * c.hidden_size * n * w, "query heads are not cached"),
+        "hidden_size": (lambda c, n, w: 2 * c.num_layers * c.hidden_size * n * w, "hidden_size is not what is cached"),
+        "head_dim worked out": (
+            lambda c, n, w: 2 * c.num_layers * c.num_kv_heads * (c.hidden_size // c.num_heads) * n * w,
+            "head_dim is a number of its own",
+        ),
+        "four bytes a value": (lambda c, n, width: kv_bytes(c, n, 4), "bytes_per_value=1: you return 8, expected 2"),
+        "the longest text": (lambda c, n, w: kv_bytes(c, c.max_model_len, w), "that is the model's longest text"),
         "values for bytes": (lambda c, n, width: kv_bytes(c, n, 1), "those are values, not bytes"),
         "bits for bytes": (lambda c, n, width: kv_bytes(c, n, 8 * width), "those are bits"),
         "one layer": (lambda c, n, width: kv_bytes(c, n, width, layers=1), "that is one layer"),
         "one head": (lambda c, n, width: kv_bytes(c, n, width, heads=1), "each of num_kv_heads keeps its own"),
         "one token": (lambda c, n, width: kv_bytes(c, 1, width), "num_tokens of them are cached"),
-        "a token too few": (lambda c, n, width: kv_bytes(c, n - 1, width), "1 tokens, 4 bytes a value: 0 is too low"),
-        "printed": (lambda c, n, width: print(n), "is a `return` missing?"),
+        "a token too few": (
+            lambda c, n, width: kv_bytes(c, n - 1, width),
+            "num_tokens=1, bytes_per_value=1: you return 0, expected 2",
+        ),
+        "printed": (lambda c, n, width: print(n), "got None: is a `return` missing?"),
     },
 )
 def test_wrong_bytes(answer, message):
@@ -45,14 +56,27 @@ def without(p, n):
 @wrong_answers(
     "00.2",
     {
-        "the wrong way round": (lambda p, n: (p + n - 1, without(p, n)), "the wrong way round"),
-        "one number": (lambda p, n: p + n, "expected a pair"),
-        "the last token computed": (lambda p, n: (without(p, n), p + n), "with a cache: 2: the last token is made"),
-        "no prefill": (lambda p, n: (without(p, n), n), "4, new_tokens=3, with a cache: 3: the prompt has to be"),
-        "the prompt alone": (lambda p, n: (without(p, n), p), "with a cache: 4: each token after the first costs"),
-        "the prompt again and again": (lambda p, n: (p * n, p + n - 1), "without a cache: 12: the text grows"),
-        "steps from 1": (lambda p, n: (without(p + 1, n), p + n - 1), "2: the first step computes the prompt alone"),
-        "no first step": (lambda p, n: (without(p, n) - p, p + n - 1), "0: the first token costs a pass over"),
+        "the wrong way round": (
+            lambda p, n: (p + n - 1, without(p, n)),
+            "prompt_len=1, new_tokens=2: without a cache: you return 2, expected 3: that is the count with a cache",
+        ),
+        "one number": (lambda p, n: p + n, "expected (without a cache, with a cache), got 2"),
+        "the last token computed": (
+            lambda p, n: (without(p, n), p + n),
+            "with a cache: you return 2, expected 1: the last token is made",
+        ),
+        "no prefill": (lambda p, n: (without(p, n), n), "prompt_len=2, new_tokens=1: with a cache: you return 1"),
+        "a prefill without its token": (lambda p, n: (without(p, n), n - 1), "its pass gives the first token"),
+        "the prompt alone": (lambda p, n: (without(p, n), p), "expected 2: each token after the first costs"),
+        "the prompt again and again": (lambda p, n: (p * n, p + n - 1), "expected 3: the text grows"),
+        "steps from 1": (lambda p, n: (without(p + 1, n), p + n - 1), "the first step computes the prompt alone"),
+        "no first step": (lambda p, n: (without(p, n) - p, p + n - 1), "the first token costs a pass over"),
+        "the new tokens alone": (lambda p, n: (without(0, n), p + n - 1), "the prompt is computed in every step, too"),
+        "a square for a sum": (
+            lambda p, n: (p * n + n * n // 2, p + n - 1),
+            "prompt_len=1, new_tokens=2: without a cache: you return 4, expected 3",
+        ),
+        "right for short texts": (lambda p, n: (without(p, n), p + min(n, 32) - 1), "new_tokens=50: with a cache: "),
     },
 )
 def test_wrong_tokens_computed(answer, message):
@@ -116,17 +140,43 @@ def prompt_changed(stage, prompt, max_tokens):
     return new
 
 
+def as_if_empty(stage, prompt, max_tokens):
+    """Makes every token from the first new one alone."""
+    [first] = ends(stage, loop(stage, prompt, 1)).output_ids
+    return [first] * max_tokens
+
+
+def from_the_last_token(stage, prompt, max_tokens):
+    return ends(stage, loop(stage, prompt[-1:], max_tokens)).output_ids
+
+
+def least_likely(stage, prompt, max_tokens):
+    seq = Sequence(prompt, SamplingParams(max_tokens=max_tokens))
+    logits = stage.prefill(seq)
+    while len(seq.output_ids) < max_tokens:
+        seq.append(int((-logits).argmax()))
+        if len(seq.output_ids) < max_tokens:
+            logits = stage.decode([seq])
+    return ends(stage, seq).output_ids
+
+
 @wrong_answers(
     "00.3",
     {
         "blocks kept": (lambda *a: loop(*a).output_ids, "1 blocks were not given back"),
-        "prompt returned too": (lambda s, *a: ends(s, loop(s, *a)).token_ids, "the prompt is part of what you return"),
+        "prompt returned too": (
+            lambda s, *a: ends(s, loop(s, *a)).token_ids,
+            "max_tokens=1: token 0 is 3, expected 23: only the new",
+        ),
         "the sequence returned": (lambda s, *a: ends(s, loop(s, *a)), "expected a list of token ids, got Sequence"),
-        "one token too many": (one_too_many, "max_tokens=1, but 2 tokens came back"),
+        "one token too many": (one_too_many, "2 tokens, expected 1; the first 1 are right: the prefill"),
         "no append": (without_append, "exactly one new token"),
-        "the prefill's logits lost": (without_the_prefills_logits, "max_tokens=1: token 0 is"),
+        "the prefill's logits lost": (without_the_prefills_logits, "max_tokens=2: token 1 is 23, expected 14"),
+        "one token for all": (as_if_empty, "max_tokens=2: token 1 is 23, expected 14"),
+        "the prompt's last token alone": (from_the_last_token, "token 0 is "),
+        "the least likely": (least_likely, "prompt [3], max_tokens=1: token 0 is "),
         "freed twice": (lambda s, *a: s.free(ends(s, loop(s, *a))), "never prefilled, or freed already"),
-        "a prefill for every token": (without_a_cache, "right tokens, but 8 prefill too many (9, the budget is 1)"),
+        "a prefill for every token": (without_a_cache, "right tokens, but 1 prefill too many (2, the budget is 1)"),
         "a step thrown away": (a_step_thrown_away, "right tokens, but 1 decode too many (1, the budget is 0)"),
         "the caller's prompt changed": (prompt_changed, "prompt_ids has changed"),
     },
@@ -135,7 +185,93 @@ def test_a_wrong_decode_loop(small, answer, message):
     assert_refused("00.3", answer, message, stage_class=NaiveCat, model=small)
 
 
-def test_the_right_answers_that_wrong_ones_are_made_from(small):
-    assert check("00.1", kv_bytes) and kv_bytes(SHAPE, 1, 4) == 73728
-    assert check("00.2", lambda p, n: (without(p, n), p + n - 1))
-    assert check("00.3", lambda s, *a: ends(s, loop(s, *a)).output_ids, stage_class=NaiveCat, model=small)
+# Right answers.
+
+
+@right_answers(
+    "00.1",
+    {
+        "as the solution": kv_bytes,
+        "a float": lambda c, n, width: 2.0 * c.num_layers * c.num_kv_heads * c.head_dim * n * width,
+        "NumPy's integer": lambda c, n, w: np.prod([2, c.num_layers, c.num_kv_heads, c.head_dim, n, w], dtype=np.int64),
+        "a tensor": lambda c, n, width: torch.tensor(kv_bytes(c, n, width)),
+        "added up token by token": lambda c, n, width: sum(kv_bytes(c, 1, width) for _ in range(n)),
+        "a tensor's own size": lambda c, n, width: (
+            torch.empty(2, c.num_layers, c.num_kv_heads, n, c.head_dim, dtype=torch.int8).numel() * width
+        ),
+    },
+)
+def test_right_bytes(answer):
+    assert_accepted("00.1", answer)
+
+
+def counted_in_a_loop(prompt_len, new_tokens):
+    counts, length = [0, 0], prompt_len
+    for step in range(new_tokens):
+        counts[0] += length
+        counts[1] += 1 if step else prompt_len
+        length += 1
+    return counts
+
+
+@right_answers(
+    "00.2",
+    {
+        "as the solution": lambda p, n: (without(p, n), p + n - 1),
+        "a list, counted step by step": counted_in_a_loop,
+        "Gauss's sum": lambda p, n: (n * (2 * p + n - 1) / 2, p + n - 1),
+        "an array": lambda p, n: np.array([np.arange(p, p + n).sum(), p + n - 1]),
+    },
+)
+def test_right_tokens_computed(answer):
+    assert_accepted("00.2", answer)
+
+
+def in_a_for_loop(stage, prompt_ids, max_tokens):
+    seq = Sequence(prompt_ids)
+    logits, new = stage.prefill(seq), []
+    for i in range(max_tokens):
+        if i > 0:
+            logits = stage.decode([seq])
+        new.append(logits.flatten().numpy().argmax())
+        seq.append(int(new[-1]))
+    stage.free(seq)
+    return new  # NumPy's integers
+
+
+def by_recursion(stage, prompt_ids, max_tokens):
+    seq = Sequence(tuple(prompt_ids))
+
+    def rest(logits, missing):
+        seq.append(logits.topk(1).indices.item())
+        return (seq.last_token_id, *rest(stage.decode([seq])[0], missing - 1)) if missing > 1 else (seq.last_token_id,)
+
+    try:
+        return rest(stage.prefill(seq), max_tokens)
+    finally:
+        stage.free(seq)
+
+
+def with_the_courses_sampler(stage, prompt_ids, max_tokens):
+    [seq] = begin(stage, [prompt_ids], SamplingParams())
+    while len(seq) < len(prompt_ids) + max_tokens:
+        decode_step(stage, [seq])
+    stage.free(seq)
+    return torch.tensor(seq.token_ids[len(prompt_ids) :])
+
+
+@right_answers(
+    "00.3",
+    {
+        "as the solution": lambda s, *a: ends(s, loop(s, *a)).output_ids,
+        "a for loop, NumPy's integers": in_a_for_loop,
+        "a recursion, a tuple": by_recursion,
+        "the course's own step, a tensor": with_the_courses_sampler,
+    },
+)
+def test_a_right_decode_loop(small, answer):
+    assert_accepted("00.3", answer, stage_class=NaiveCat, model=small)
+
+
+def test_what_right_answers_are_made_from_is_the_lessons_number():
+    assert kv_bytes(SHAPE, 1, 4) == 73728

@@ -1,22 +1,15 @@
-"""Lesson 01: wrong answers to its exercises are told what is wrong, and what they are made from is right."""
+"""Lesson 01: wrong answers to its exercises are told what is wrong, and unusual right ones pass."""
 
 from __future__ import annotations
 
-import ast
+from collections import Counter
 
-import nbformat
-import pytest
+import numpy as np
 import torch
-from wrong_answers import assert_refused, wrong_answers
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
-from roseinfer import teach
-from roseinfer.generate import begin, decode_step
-from roseinfer.paths import ROOT
-from roseinfer.sequence import SamplingParams
-from roseinfer.teach import check
 from roseinfer.teach.exercises.lesson01 import naive_gather_ops
 from stages import NaiveCat
-from tools.contradictions import table, texts
 
 # 01.1
 
@@ -35,30 +28,56 @@ def shorter(lengths):
     return sum(n < max(lengths) for n in lengths)
 
 
-MIXED = "one block each, mixed, 12 layers, lengths [3, 9, 9, 1]: "
-SEVERAL = "several blocks, 12 layers, lengths [65, 200]: "
+def hard_coded(num_layers, lengths):
+    return counts(12, lengths, copy_=lambda n: 2 * sum(x // 64 + 1 for x in n))
 
 
 @wrong_answers(
     "01.1",
     {
-        "a list": (lambda num_layers, lengths: [1], "expected a dict with the keys"),
-        "one op forgotten": (lambda num_layers, lengths: {"zeros": 1, "cat": 1}, "expected a dict with the keys"),
-        "one layer": (lambda num_layers, lengths: counts(1, lengths), "zeros: 8: that is one layer"),
-        "no pads": (miscounted(zeros=len), f"{MIXED}zeros: 48: a sequence shorter than the longest is padded"),
-        "a pad for K alone": (miscounted(zeros=lambda n: len(n) + shorter(n)), "zeros: 72: a shorter sequence has two"),
-        "everybody padded": (miscounted(zeros=lambda n: 3 * len(n)), "zeros: 288: the longest sequence is not padded"),
+        "a list": (lambda num_layers, lengths: [1], "expected a dict with the keys 'zeros', 'zeros_like', "),
+        "one op forgotten": (lambda num_layers, lengths: {"zeros": 1, "cat": 1}, "got {'zeros': 1, 'cat': 1}"),
+        "one layer": (
+            lambda num_layers, lengths: counts(1, lengths),
+            "num_layers=2, lengths=[5]: zeros: you return 1, expected 2: that is one layer",
+        ),
+        "12 layers and n // 64 + 1 blocks": (
+            hard_coded,
+            "num_layers=1, lengths=[1]: zeros: you return 12, expected 1: that is a model of 12 layers",
+        ),
+        "n // 64 + 1 blocks": (
+            miscounted(copy_=lambda n: 2 * sum(x // 64 + 1 for x in n)),
+            "num_layers=1, lengths=[64]: copy_: you return 4, expected 2: a sequence that fills its last block has no",
+        ),
+        "no pads": (
+            miscounted(zeros=len),
+            "zeros: you return 10, expected 20: a sequence shorter than the longest is padded",
+        ),
+        "a pad for K alone": (miscounted(zeros=lambda n: len(n) + shorter(n)), "a shorter sequence has two pads"),
+        "everybody padded": (miscounted(zeros=lambda n: 3 * len(n)), "the longest sequence is not padded"),
+        "all but one padded": (
+            miscounted(zeros=lambda n: 3 * len(n) - 2),
+            "zeros: you return 42, expected 18: several",
+        ),
         "zeros for K and V": (miscounted(zeros=lambda n: 2 * (len(n) + shorter(n))), "v_seq is a zeros_like"),
-        "zeros_like for K and V": (miscounted(zeros_like=lambda n: 2 * len(n)), "zeros_like: 192: only v_seq"),
-        "copies by sequence": (miscounted(copy_=lambda n: 2 * len(n)), f"{SEVERAL}copy_: 48: a sequence is copied"),
-        "copies of K alone": (miscounted(copy_=len), "copy_: 96: each block is copied for K and for V"),
-        "full blocks alone": (miscounted(copy_=lambda n: 2 * sum(x // 64 for x in n)), "copy_: 0: the last block is"),
-        "copies by token": (miscounted(copy_=lambda n: 2 * sum(n)), "copy_: 1,920: a block is copied at once"),
-        "no cats of pads": (miscounted(cat=lambda n: 2), f"{MIXED}cat: 24: each shorter sequence is put together"),
-        "pads of K catted": (miscounted(cat=lambda n: 2 + shorter(n)), "cat: 48: a shorter sequence has a cat for K"),
-        "cats by sequence": (miscounted(cat=lambda n: 2 * len(n)), "cat: 192: one cat takes all sequences"),
+        "zeros_like for K and V": (miscounted(zeros_like=lambda n: 2 * len(n)), "only v_seq is a zeros_like"),
+        "copies by sequence": (miscounted(copy_=lambda n: 2 * len(n)), "and may have several"),
+        "copies of K alone": (miscounted(copy_=len), "copy_: you return 1, expected 2: a sequence is copied block by"),
+        "blocks of K alone": (
+            miscounted(copy_=lambda n: sum(-(-x // 64) for x in n)),
+            "each block is copied for K and for V",
+        ),
+        "full blocks alone": (miscounted(copy_=lambda n: 2 * sum(x // 64 for x in n)), "the last block is copied too"),
+        "as many blocks as the longest": (
+            miscounted(copy_=lambda n: 2 * len(n) * -(-max(n) // 64)),
+            "copies its own blocks, not as many as the longest",
+        ),
+        "copies by token": (miscounted(copy_=lambda n: 2 * sum(n)), "a block is copied at once, not token by token"),
+        "no cats of pads": (miscounted(cat=lambda n: 2), "each shorter sequence is put together with its pads"),
+        "pads of K catted": (miscounted(cat=lambda n: 2 + shorter(n)), "a shorter sequence has a cat for K and one"),
+        "cats by sequence": (miscounted(cat=lambda n: 2 * len(n)), "one cat takes all sequences of a layer"),
     },
-)  # fmt: skip
+)
 def test_wrong_counts_of_the_gather(answer, message):
     assert_refused("01.1", answer, message)
 
@@ -82,23 +101,45 @@ def clears_the_rest(blocks, n):
     return joined(blocks, n).unsqueeze(0)
 
 
+def in_single_precision(blocks, n):
+    out = torch.zeros(1, blocks[0].size(0), n, blocks[0].size(2))
+    for i, block in enumerate(blocks):
+        out[0, :, 64 * i : 64 * i + 64] = block[:, : n - 64 * i]
+    return out
+
+
 @wrong_answers(
     "01.2",
     {
-        "unwritten slots too": (lambda blocks, n: joined(blocks, 999)[None], "the unwritten ones of the last block"),
-        "no leading dimension": (joined, "shape (3, 5, 4), expected (1, 3, 5, 4)"),
+        "unwritten slots too": (
+            lambda blocks, n: joined(blocks, 999)[None],
+            "num_tokens=2, 1 × [2, 64, 2] in float32: shape (1, 2, 64, 2), expected (1, 2, 2, 2): those are all slots",
+        ),
+        "no leading dimension": (joined, "shape (2, 2, 2), expected (1, 2, 2, 2): values right, only dimensions of"),
         "heads and tokens swapped": (
             lambda blocks, n: joined(blocks, n).transpose(0, 1)[None],
             "values right after permute(0, 2, 1, 3)",
         ),
-        "first block alone": (lambda blocks, n: blocks[0][:, :n][None], "64 tokens: the last block counts, full"),
+        "first block alone": (
+            lambda blocks, n: blocks[0][:, :n][None],
+            "num_tokens=95, 2 × [2, 64, 2] in float32: shape (1, 2, 64, 2), expected (1, 2, 95, 2): that is the first",
+        ),
+        "full blocks alone": (lambda b, n: joined(b, n // 64 * 64)[None], "the last block counts, full or not"),
+        "n % 64 slots of the last": (
+            lambda b, n: torch.cat([*b[:-1], b[-1][:, : n % 64]], dim=1)[None],
+            "num_tokens=64, 1 × [3, 64, 2] in float32: shape (1, 3, 0, 2), expected (1, 3, 64, 2)",
+        ),
         "behind one another as heads": (
             lambda blocks, n: torch.cat(blocks, dim=0)[:, :n][None],
-            "num_tokens=65: you return 6 heads: blocks follow one another along their tokens, dimension 1",
+            "shape (1, 4, 64, 2), expected (1, 2, 95, 2): blocks follow one another along their tokens, dimension 1",
         ),
-        "last block first": (lambda b, n: joined(b[::-1], n)[None], "num_tokens=65: 780 of 780 values differ"),
-        "the newest tokens": (lambda b, n: torch.cat(b, 1)[:, -n:][None], "num_tokens=5: 60 of 60 values differ"),
+        "last block first": (lambda b, n: joined(b[::-1], n)[None], "the blocks are in the order of their tokens"),
+        "the newest tokens": (lambda b, n: torch.cat(b, 1)[:, -n:][None], "tokens fill the blocks from the front"),
         "fp16": (lambda blocks, n: joined(blocks, n)[None].half(), "dtype float16, expected float32"),
+        "fp32 whatever the blocks hold": (
+            in_single_precision,
+            "num_tokens=64, 1 × [3, 64, 2] in float16: dtype float32, expected float16",
+        ),
         "blocks taken off the list": (takes_blocks_off, "blocks has changed: it is the cache"),
         "the cache written to": (clears_the_rest, "blocks has changed: it is the cache"),
     },
@@ -179,28 +220,72 @@ class FullOfZeros(GatherOfMyOwn):
         return torch.full(shape, 0.0).copy_(super().put_together(parts))
 
 
+class KeptForEver(GatherOfMyOwn):
+    """The right tokens each time, and every one of them stays."""
+
+    def gather_sequence(self, seq, layer):
+        kept = self.__dict__.setdefault("kept", {})
+        key = seq.seq_id, layer, seq.num_cached_tokens
+        if key not in kept:
+            kept[key] = super().gather_sequence(seq, layer)
+        return kept[key]
+
+
+class KeptByTheClass(GatherOfMyOwn):
+    kept = {}
+
+    def gather_sequence(self, seq, layer):
+        return self.kept.setdefault((seq.seq_id, layer, len(seq)), super().gather_sequence(seq, layer))
+
+
+class BlocksOf64(NaiveCat):
+    """Takes the default block size for every stage's."""
+
+    def gather_sequence(self, seq, layer):
+        blocks = [self.blocks[layer][i] for i in self.tables.of(seq.seq_id, layer)[: -(-seq.num_cached_tokens // 64)]]
+        return tuple(torch.cat(parts, 1)[None, :, : seq.num_cached_tokens] for parts in zip(*blocks, strict=True))
+
+
+class ZerosForSeveralBlocks(GatherOfMyOwn):
+    def put_together(self, parts):
+        return parts[0].unsqueeze(0).clone() if len(parts) == 1 else torch.zeros(1).add(super().put_together(parts))
+
+
 @wrong_answers(
     "01.3",
     {
         "first block alone": (
             FirstBlockAlone,
-            "layer 0, prompt 1 (69 cached tokens) of a new batch: k: shape (1, 4, 64, 8), expected (1, 4, 69, 8)",
+            "layer 0, prompt 0 (7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7, 4)",
         ),
-        "whole blocks": (WholeBlocks, "k: shape (1, 4, 64, 8), expected (1, 4, 3, 8)"),
-        "no leading dimension": (NoLeadingDimension, "k: shape (4, 3, 8), expected (1, 4, 3, 8): values right, only"),
-        "tokens before heads": (TokensBeforeHeads, "k: shape (1, 3, 4, 8), expected (1, 4, 3, 8): values right after"),
+        "whole blocks": (WholeBlocks, "k: shape (1, 2, 6, 4), expected (1, 2, 2, 4)"),
+        "blocks of 64 tokens": (
+            BlocksOf64,
+            "(7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7",
+        ),
+        "no leading dimension": (NoLeadingDimension, "k: shape (2, 2, 4), expected (1, 2, 2, 4): values right, only"),
+        "tokens before heads": (TokensBeforeHeads, "k: dimensions in another order: values right after permute(0, 2"),
         "keys for values": (KeysTwice, "v: these are the keys, not the values"),
         "keys alone": (KeysAlone, "layer 0: expected a pair of tensors (k, v), got Tensor"),
         "first layer alone": (
             FirstLayerAlone,
-            "layer 1, prompt 0 (3 cached tokens) of a new batch: k: these are layer 0's keys",
+            "layer 1, prompt 0 (2 cached tokens) of a new batch: k: these are layer 0's keys",
         ),
         "gathered once for all steps": (
             OnceForAll,
-            "(4 cached tokens) after one step: k: shape (1, 4, 3, 8), expected",
+            "(3 cached tokens) after step 1: k: shape (1, 2, 2, 4), expected (1, 2, 3, 4)",
         ),
-        "still the zeros of stage 01": (StillZeros, "still makes 16 zeroed tensors a step; the budget is 0"),
-        "torch.full": (FullOfZeros, "still makes 16 zeroed tensors a step; the budget is 0"),
+        "what was gathered is kept": (KeptForEver, "bytes of a batch stay behind when all its sequences are freed"),
+        "kept by the class": (KeptByTheClass, "bytes of a batch stay behind when all its sequences are freed"),
+        "still the zeros of stage 01": (
+            StillZeros,
+            "with 5 tokens a sequence the gather still makes 16 zeroed tensors",
+        ),
+        "zeros for a second block": (
+            ZerosForSeveralBlocks,
+            "with 69 tokens a sequence the gather still makes 16 zeroed",
+        ),
+        "torch.full": (FullOfZeros, "the gather still makes 16 zeroed tensors a step; the budget is 0"),
         "an instance": ([NaiveCat], "expected a subclass of a stage"),
     },
 )
@@ -208,54 +293,132 @@ def test_wrong_gathers_without_zeros(small, answer, message):
     assert_refused("01.3", answer, message, model=small)
 
 
-def test_the_right_answers_that_wrong_ones_are_made_from(small):
-    assert check("01.1", naive_gather_ops)
-    assert check("01.2", lambda blocks, n: joined(blocks, n)[None])
-    assert check("01.3", GatherOfMyOwn, model=small)
+# Right answers.
 
 
-# What the lesson compares
+def counted_line_by_line(num_layers, lengths):
+    found = dict.fromkeys(("zeros", "zeros_like", "copy_", "cat"), 0)
+    for _ in range(num_layers):
+        for n in lengths:
+            found["zeros"] += 1
+            found["zeros_like"] += 1
+            for _ in range(0, n, 64):
+                found["copy_"] += 2
+            if n < max(lengths):
+                found["zeros"] += 2
+                found["cat"] += 2
+        found["cat"] += 2
+    return found
 
 
-@pytest.fixture(scope="module")
-def cells():
-    nb = nbformat.read(ROOT / "notebooks" / "01_naive_cat.ipynb", as_version=4)
-    return [cell for cell in nb.cells if cell.cell_type == "code"]
+def counted_by_numpy(num_layers, lengths):
+    lengths = np.array(lengths)
+    shorter = np.count_nonzero(lengths < lengths.max())
+    of_a_layer = {
+        "cat": 2 * shorter + 2,
+        "copy_": 2 * np.ceil(lengths / 64).sum(),
+        "zeros_like": lengths.size,
+        "zeros": lengths.size + 2 * shorter,
+    }
+    return Counter({op: num_layers * n for op, n in of_a_layer.items()})
 
 
-@pytest.fixture(scope="module")
-def recomputing(cells):
-    """The lesson's own contenders without a cache, by name."""
-    names: dict = {}
-    for cell in cells:
-        wanted = [node for node in ast.parse(cell.source).body if isinstance(node, ast.ImportFrom | ast.Import)]
-        wanted += [node for node in ast.parse(cell.source).body if getattr(node, "name", "").startswith("Recompute")]
-        exec(compile(ast.Module(wanted, []), "01_naive_cat", "exec"), names)
-    return names
+@right_answers(
+    "01.1",
+    {
+        "as the solution": naive_gather_ops,
+        "line by line": counted_line_by_line,
+        "NumPy's numbers in a Counter": counted_by_numpy,
+        "tensors": lambda *case: {op: torch.tensor(n) for op, n in naive_gather_ops(*case).items()},
+    },
+)
+def test_right_counts_of_the_gather(answer):
+    assert_accepted("01.1", answer)
 
 
-@pytest.mark.parametrize("name", ["Recompute", "RecomputeBatch"])
-def test_recomputation_has_the_oracles_tokens_on_mixed_lengths(recomputing, small, name):
-    proved = repr(teach.prove(recomputing[name], small, max_tokens=4))
-    assert proved.count("equal") == 12 and "differs" not in proved
+def token_by_token(blocks, n):
+    tokens = [blocks[token // 64][:, token % 64] for token in range(n)]
+    return torch.stack(tokens, dim=1).unsqueeze(0)
 
 
-@pytest.mark.parametrize(("name", "forwards"), [("Recompute", 3), ("RecomputeBatch", 1), ("NaiveCat", 1)])
-def test_the_contenders_differ_in_batching_alone_or_in_the_cache_alone(recomputing, small, name, forwards):
-    """One forward for each text or one for all, with every token or with the new ones."""
-    rows = []
-    stage = recomputing[name](small, num_blocks=8)
-    seqs = begin(stage, [[5] * 9] * 3, SamplingParams(max_tokens=4, ignore_eos=True))
-    listening = small.h[0].register_forward_hook(lambda block, args, out: rows.append(args[0].size(0)))
-    try:
-        decode_step(stage, seqs)
-    finally:
-        listening.remove()
-    assert len(rows) == forwards and sum(rows) == (3 if name == "NaiveCat" else 3 * 10)
+def written_into_an_empty_tensor(blocks, n):
+    out = blocks[0].new_empty((1, blocks[0].shape[0], n, blocks[0].shape[2]))
+    for start in range(0, n, 64):
+        out[0, :, start : start + 64] = blocks[start // 64][:, : n - start]
+    return out
 
 
-def test_the_gather_on_the_page_makes_what_the_exercise_counts(cells):
-    [shown] = [table(texts(cell)[0])[1] for cell in cells if "build_batched_past' AND" in cell.source]
-    counted = {row["name"].removeprefix("aten::"): int(row["n"]) for row in shown}
-    assert counted.pop("select")
-    assert counted == naive_gather_ops(4, [40] * 8)
+@right_answers(
+    "01.2",
+    {
+        "as the solution": lambda blocks, n: joined(blocks, n)[None],
+        "the rest cut before": lambda b, n: torch.cat([*b[:-1], b[-1][:, : (n - 1) % 64 + 1]], dim=1)[None],
+        "token by token": token_by_token,
+        "into an empty tensor": written_into_an_empty_tensor,
+        "as one long row of slots": lambda b, n: torch.stack(b, 1).flatten(1, 2).narrow(1, 0, n).unsqueeze(0),
+    },
+)
+def test_a_right_gather(answer):
+    assert_accepted("01.2", answer)
+
+
+class Inherits(GatherOfMyOwn):
+    """Nothing of its own: all the work is in the learner's other class."""
+
+
+class IntoEmpty(NaiveCat):
+    def gather_sequence(self, seq, layer):
+        shape = (1, self.config.num_kv_heads, seq.num_cached_tokens, self.config.head_dim)
+        both = [torch.empty(shape, dtype=self.model.dtype, device=self.model.device) for _ in "kv"]
+        for start, end, block in self.filled_blocks(seq, layer, seq.num_cached_tokens):
+            for out, part in zip(both, block, strict=True):
+                out[0, :, start:end] = part[:, : end - start]
+        return both
+
+
+class Views(NaiveCat):
+    """Copies nothing where one block holds all."""
+
+    def gather_sequence(self, seq, layer):
+        n = seq.num_cached_tokens
+        blocks = [self.blocks[layer][i] for i in self.tables.of(seq.seq_id, layer)][: -(-n // self.block_size)]
+        if len(blocks) == 1:
+            return tuple(part[None, :, :n] for part in blocks[0])
+        return tuple(torch.stack(parts, 1).flatten(1, 2)[None, :, :n] for parts in zip(*blocks, strict=True))
+
+
+class OnlyWhatIsNew(GatherOfMyOwn):
+    """Keeps a running sequence's batch and puts one token behind it; nothing is left when it is freed."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.gathered = {}
+
+    def gather_sequence(self, seq, layer):
+        kept = self.gathered.setdefault(seq.seq_id, {})
+        if layer not in kept:
+            kept[layer] = super().gather_sequence(seq, layer)
+        elif kept[layer][0].size(2) < seq.num_cached_tokens:
+            block, slot = divmod(seq.num_cached_tokens - 1, self.block_size)
+            newest = self.blocks[layer][self.tables.of(seq.seq_id, layer)[block]]
+            pairs = zip(kept[layer], newest, strict=True)
+            kept[layer] = tuple(torch.cat([old, new[None, :, slot : slot + 1]], dim=2) for old, new in pairs)
+        return kept[layer]
+
+    def free(self, seq):
+        super().free(seq)
+        self.gathered.pop(seq.seq_id, None)
+
+
+@right_answers(
+    "01.3",
+    {
+        "as the solution": GatherOfMyOwn,
+        "inherited": Inherits,
+        "into empty tensors, a list": IntoEmpty,
+        "views where one block holds all": Views,
+        "one token a step": OnlyWhatIsNew,
+    },
+)
+def test_right_gathers_without_zeros(small, answer):
+    assert_accepted("01.3", answer, model=small)

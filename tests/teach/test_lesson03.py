@@ -1,15 +1,17 @@
-"""Lesson 03: wrong answers to its exercises are told what is wrong, and what they are made from is right."""
+"""Lesson 03: wrong answers to its exercises are told what is wrong, and unusual right ones pass."""
 
 from __future__ import annotations
 
-import nbformat
-from wrong_answers import assert_refused, wrong_answers
+import numpy as np
+import pytest
+import torch
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
-from roseinfer.paths import ROOT
-from roseinfer.teach import check
+from roseinfer.profiling import count_ops
+from roseinfer.profiling.slice_rule import slice_dispatches
+from roseinfer.teach.exercises.lesson03 import INDICES, describe_index
 from stages import SelectAppend
 from stages.s01_naive_cat import DenseStep
-from tools.contradictions import table, texts
 
 # 03.1
 
@@ -28,34 +30,70 @@ def start_from_none(index, shape, free):
     return sum(part == slice(None, size) for part, size in zip(index, shape, strict=False))
 
 
+def rule(index, shape, free, is_slice=lambda part, size: (part.start or 0, part.stop) != (0, size)):
+    """Right, unless is_slice says something else of a range that is no bare colon."""
+    parts = [(part, size) for part, size in zip(index, shape, strict=False) if not isinstance(part, int)]
+    return sum(not free if part == slice(None) else is_slice(part, size) for part, size in parts)
+
+
+def told_by(is_slice):
+    return lambda index, shape, free: rule(index, shape, free, is_slice)
+
+
 @wrong_answers(
     "03.1",
     {
         "every part": (
             lambda index, shape, free: len(index),
-            "index [0, 1:2] of shape (2, 3, 4), colon_is_free=False: 2: an integer is a select",
+            "x[0:1,] of shape (1,), colon_is_free=False: you return 1, expected 0: a range that covers its whole "
+            "dimension is dropped; a bare `:` is no slice from torch 2.9 on; an integer is a select, never a slice",
         ),
         "every dimension": (
             lambda index, shape, free: len(shape),
-            "3: a dimension that the index does not name",
+            "you return 1, expected 0: a dimension that the index does not name costs nothing",
+        ),
+        "integers too": (
+            lambda index, shape, free: rule(index, shape, free) + sum(isinstance(part, int) for part in index),
+            "expected 0: an integer is a select, never a slice",
         ),
         "colons always cost": (
-            lambda index, shape, free: ranges(index, colons=True),
-            "index [0, :] of shape (2, 3), colon_is_free=True: 1: a bare `:` is no slice from torch 2.9 on",
+            lambda index, shape, free: rule(index, shape, False),
+            "colon_is_free=True: you return 1, expected 0: a bare `:` is no slice from torch 2.9 on",
         ),
         "colons never cost": (
-            lambda index, shape, free: ranges(index),
-            "index [0, :] of shape (2, 3), colon_is_free=False: 0: a bare `:` is a slice before torch 2.9",
+            lambda index, shape, free: rule(index, shape, True),
+            "colon_is_free=False: you return 0, expected 1: a bare `:` is a slice before torch 2.9",
+        ),
+        "colons and covering ranges always cost": (
+            lambda index, shape, free: ranges(index, colons=True),
+            "a range that covers its whole dimension is dropped; a bare `:` is no slice from torch 2.9 on",
         ),
         "colons cost the wrong way round": (
-            lambda index, shape, free: ranges(index, colons=free),
-            "colon_is_free=False: 0: a bare `:` is a slice before torch 2.9",
+            lambda index, shape, free: rule(index, shape, not free),
+            "a bare `:` is a slice before torch 2.9, and none since",
         ),
         "covering ranges counted": (
             lambda index, shape, free: ranges(index, colons=not free),
-            "index [0:2, :] of shape (2, 3), colon_is_free=False: 2: a range that covers its whole dimension",
+            "x[0:1,] of shape (1,), colon_is_free=False: you return 1, expected 0: a range that covers its whole",
         ),
-        "no start is not 0": (start_must_be_given, "index [:3] of shape (3, 4), colon_is_free=False: 1: a range that"),
+        "a range that starts at 0 is free": (
+            told_by(lambda part, size: bool(part.start)),
+            "x[0:0,] of shape (2,), colon_is_free=False: you return 0, expected 1: a range that starts at 0 is dropped "
+            "when it covers its whole dimension, and not otherwise",
+        ),
+        "a range to the end is free": (
+            told_by(lambda part, size: part.stop not in (None, size)),
+            "expected 1: a range to the end of its dimension is dropped when it starts at 0, and not otherwise",
+        ),
+        "no start is not 0": (start_must_be_given, "expected 0: slice(None, n) starts at 0, too"),
+        "no stop given for 0": (
+            told_by(lambda part, size: (part.start or 0, part.stop or size) != (0, size)),
+            "x[0:0,] of shape (2,), colon_is_free=False: you return 0, expected 1",
+        ),
+        "an empty range is nothing": (
+            told_by(lambda part, size: 0 < len(range(*part.indices(size))) < size),
+            "x[0:0,] of shape (2,), colon_is_free=False: you return 0, expected 1: an empty range is a slice",
+        ),
         "yes or no": (lambda index, shape, free: bool(ranges(index)), "expected a number, got bool"),
     },
 )
@@ -77,6 +115,8 @@ def test_a_wrong_slice_rule(answer, message):
         "fractions": ([4.0] * 8, "expected a list of lengths from 1 to 63"),
         "a count": (8, "expected a list of lengths from 1 to 63, got 8"),
         "an empty batch": ([], "the batch is empty"),
+        "text": ("4 4 4 4 4 4 4 5", "expected a list of lengths from 1 to 63, got '4 4 4 4 4 4 4 5'"),
+        "one dimension too many": ([[4] * 7 + [5]], "expected a list of lengths from 1 to 63, got [["),
     },
 )
 def test_a_wrong_batch_of_the_post(answer, message):
@@ -112,7 +152,7 @@ def test_prompts_that_cannot_reveal_the_bug(small, answer, message):
 def test_prompts_that_reveal_nothing_because_there_is_no_bug(small):
     prompts = [[1, 2, 3, 4, 5, 6], [7]]
     assert_refused("03.3", lambda: prompts, "the tokens happen to be equal", buggy_stage=SelectAppend, model=small)
-    assert check("03.3", lambda: prompts, buggy_stage=LongestPosition, model=small)
+    assert_accepted("03.3", lambda: prompts, buggy_stage=LongestPosition, model=small)
 
 
 # 03.4
@@ -203,19 +243,58 @@ class AsItWas(SelectAppend):
         super().append(seqs, step)
 
 
-AFTER = "layer 0, prompt 0 (4 cached tokens) after one step: "
+class KeptByTheStage(SelectAppend):
+    """The new k and v lie in a list of the stage's, which append empties: a step that fails leaves some there."""
+
+    def build(self, seqs):
+        step = super().build(seqs)
+        self.new = getattr(self, "new", [])
+
+        def attend(layer, q, k, v):
+            self.new.append((k, v))
+            return step(layer, q, k, v)
+
+        return attend
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(self.new[: self.config.num_layers]):
+            for i, seq in enumerate(seqs):
+                self.append_token(seq, layer, k[i], v[i])
+        self.new = []
+
+
+class NeverEmptied(KeptByTheStage):
+    """Takes the newest of a list that grows for ever."""
+
+    def append(self, seqs, step):
+        new, all_new = self.new[-self.config.num_layers :], self.new
+        self.new = new
+        super().append(seqs, step)
+        self.new = all_new
+
+
+AFTER = "layer 0, prompt 0 (3 cached tokens) after step 1: "
 
 
 @wrong_answers(
     "03.4",
     {
-        "keys for values": (KeysForValues, f"{AFTER}v: "),
-        "keys and values swapped": (ValuesSwapped, f"{AFTER}k: 32 of 128 values differ, first at (0, 0, 3, 0)"),
-        "the last layer for all": (LastLayerForAll, f"{AFTER}k: 32 of 128 values differ, first at (0, 0, 3, 0)"),
-        "one layer written": (FirstLayerWritten, "layer 1, prompt 0 (4 cached tokens) after one step: k: 32 of 128"),
-        "the first sequence for all": (FirstSequenceForAll, "layer 0, prompt 1 (70 cached tokens) after one step: k: "),
-        "over the token before": (OverTheTokenBefore, f"{AFTER}k: 64 of 128 values differ, first at (0, 0, 2, 0)"),
-        "the longest's slot": (LongestSlot, f"{AFTER}k: 32 of 128 values differ, first at (0, 0, 3, 0): got 0"),
+        "keys for values": (KeysForValues, f"{AFTER}v: token 2: these are the keys, not the values"),
+        "keys and values swapped": (ValuesSwapped, f"{AFTER}k: token 2: these are the values, not the keys"),
+        "the last layer for all": (LastLayerForAll, f"{AFTER}k: token 2: these are layer 1's keys"),
+        "one layer written": (
+            FirstLayerWritten,
+            "layer 1, prompt 0 (3 cached tokens) after step 1: k: token 2: nothing is written there",
+        ),
+        "the first sequence for all": (FirstSequenceForAll, "after step 1: k: token 1: these are prompt 0's keys"),
+        "over the token before": (OverTheTokenBefore, f"{AFTER}k: 16 of 24 values differ, first at (0, 0, 1, 0)"),
+        "the longest's slot": (LongestSlot, "prompt 1 (2 cached tokens) after step 1: k: token 1: nothing is written"),
+        "left behind by a step that failed": (
+            KeptByTheStage,
+            "a step is interrupted in layer 1 of the model, and repeated: layer 1, prompt 0 (3 cached tokens) after "
+            "the repeated step: k: token 2: these are layer 0's keys",
+        ),
+        "a list that grows for ever": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
         "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 for each"),
         "as stage 03 does it": (AsItWas, "append makes 4 selects too many (36, the budget is 32"),
         "the step, not the stage": (Keep, "expected a subclass of a stage"),
@@ -225,24 +304,131 @@ def test_a_wrong_append(small, answer, message):
     assert_refused("03.4", answer, message, model=small)
 
 
-def test_the_right_answers_that_wrong_ones_are_made_from(small):
-    assert check("03.1", lambda *case: start_must_be_given(*case) - start_from_none(*case))
-    assert check("03.2", [4] * 7 + [5])
-    assert check("03.4", AppendOfMyOwn, model=small)
+# Right answers.
 
 
-def test_the_ops_of_the_append_are_the_same_wherever_the_lesson_shows_them():
-    nb = nbformat.read(ROOT / "notebooks" / "03_select_append.ipynb", as_version=4)
-    page = [text for cell in nb.cells if cell.cell_type == "code" for text in texts(cell)]
-    [profiled] = [
-        rows for title, rows in map(table, page) if title == "aten ops in the first roseinfer.kv.append_token"
-    ]
-    ops = {row["name"].removeprefix("aten::"): int(row["n"]) for row in profiled}
-    [grouped] = [rows for _, rows in map(table, page) if rows and rows[0].get("name") == "only a view"]
-    assert {row["name"]: int(row["n"]) for row in grouped} == {
-        "only a view": ops["select"] + ops["slice"],
-        "moves bytes": ops["copy_"],
-    }
-    [counted] = [text for text in page if text.startswith("selects before:")]
-    assert counted.startswith(f"selects before: {ops['select']} ")
-    assert f"copies before and after: {ops['copy_']} {ops['copy_']}\n" in counted
+def by_indices(index, shape, colon_is_free):
+    """Asks which elements a range takes."""
+    found = np.int64(0)
+    for axis, part in enumerate(index):
+        match part:
+            case slice(start=None, stop=None):
+                found += 0 if colon_is_free else 1
+            case slice():
+                found += part.indices(shape[axis]) != (0, shape[axis], 1)
+    return found
+
+
+def by_lists(index, shape, free):
+    counted = [part for part, size in zip(list(index), list(shape), strict=False) if type(part) is slice]
+    sizes = [size for part, size in zip(index, shape, strict=False) if type(part) is slice]
+    colons = counted.count(slice(None, None, None))
+    covered = sum(part in (slice(0, size), slice(None, size)) for part, size in zip(counted, sizes, strict=True))
+    return len(counted) - covered - (colons if free else 0)
+
+
+@right_answers(
+    "03.1",
+    {
+        "as the solution": rule,
+        "subtracted": lambda *case: start_must_be_given(*case) - start_from_none(*case),
+        "by the elements taken, NumPy's integer": by_indices,
+        "by lists": by_lists,
+        "a tensor": lambda *case: torch.tensor([rule(*case)]).sum(),
+    },
+)
+def test_a_right_slice_rule(answer):
+    assert_accepted("03.1", answer)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape"), [case[:2] for case in INDICES], ids=[describe_index(*case) for case in INDICES]
+)
+def test_the_slice_rule_is_what_this_torch_does(index, shape):
+    x = torch.zeros(shape)
+    assert count_ops(lambda: x[index])["aten::slice"] == slice_dispatches(index, shape)
+
+
+@right_answers(
+    "03.2",
+    {
+        "as the solution": [4] * 7 + [5],
+        "all different, a range": range(1, 9),
+        "a tuple, the longest first": (63, *[62] * 7),
+        "an array": np.array([4, 9, 4, 4, 4, 4, 4, 4]),
+        "a tensor": torch.tensor([1, 1, 1, 1, 1, 1, 2, 1]),
+    },
+)
+def test_a_right_batch_of_the_post(answer):
+    assert_accepted("03.2", answer)
+
+
+@right_answers(
+    "03.3",
+    {
+        "as the solution": [list(range(5, 45)), [5, 6, 7]],
+        "tuples": ((1, 2, 3, 4, 5, 6), (7,)),
+        "ranges": [range(40), range(3)],
+        "three prompts, arrays": [np.arange(1, 31), np.array([5]), np.array([5, 6])],
+        "two equally long": [[5] * 50, [5, 6, 7], [8, 9, 10]],
+    },
+)
+def test_right_prompts(small, answer):
+    assert_accepted("03.3", lambda: answer, buggy_stage=LongestPosition, model=small)
+
+
+class Inherits(AppendOfMyOwn):
+    """Nothing of its own."""
+
+
+class Unbound(AppendOfMyOwn):
+    """No selects but those into the blocks."""
+
+    def append(self, seqs, step):
+        for layer, pair in enumerate(step.new):
+            for seq, k, v in zip(seqs, *(tensor.unbind() for tensor in pair), strict=True):
+                self.append_token(seq, layer, k, v)
+
+
+class FromTheBatch(SelectAppend):
+    """Nothing is kept: the last column of what attention read."""
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.presents):
+            columns = k[:, :, -1:].unbind(0), v[:, :, -1:].unbind(0)
+            for seq, k_new, v_new in zip(seqs, *columns, strict=True):
+                self.append_token(seq, layer, k_new.squeeze(1), v_new.squeeze(1))
+
+
+class WrittenInTheStep(SelectAppend):
+    """Attention's own call keeps the tensors in a dict, made anew for each step."""
+
+    def build(self, seqs):
+        step = super().build(seqs)
+        new = {}
+
+        def attend(layer, q, k, v):
+            new[layer] = k, v
+            return step(layer, q, k, v)
+
+        attend.new = new
+        return attend
+
+    def append(self, seqs, step):
+        for i, seq in enumerate(seqs):
+            for layer, (k, v) in step.new.items():
+                self.append_token(seq, layer, k[i], v[i])
+
+
+@right_answers(
+    "03.4",
+    {
+        "as the solution": AppendOfMyOwn,
+        "inherited": Inherits,
+        "unbound": Unbound,
+        "from the batch": FromTheBatch,
+        "a function for a step": WrittenInTheStep,
+    },
+)
+def test_a_right_append(small, answer):
+    assert_accepted("03.4", answer, model=small)

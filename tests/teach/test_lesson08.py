@@ -1,26 +1,14 @@
-"""Lesson 08: wrong answers to its exercises are told what is wrong, and the seam's picture has the right shapes."""
+"""Lesson 08: wrong rooms and wrong halves of a stage are told what is wrong, and right ones pass."""
 
 from __future__ import annotations
 
-import pytest
+from collections import defaultdict
+
 import torch
-import torch.nn.functional as F
-from wrong_answers import assert_refused, wrong_answers
+from lesson08_solutions import Contiguous, Room
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
-from roseinfer.paths import ROOT
 from roseinfer.stage import Stage
-from roseinfer.teach import check, draw_seam
-from stages import NaiveCat, SelectAppend
-from tools.solutions import parse_solutions
-
-SOLUTIONS = ROOT / "notebooks/solutions/08_your_own_stage.py"
-names = {"torch": torch, "F": F, "Stage": Stage, "__name__": __name__}
-for source in parse_solutions(SOLUTIONS.read_text(encoding="utf-8")).values():
-    exec(source, names)
-Room, Contiguous, MyStep, Mine, Doubling = (
-    names[name] for name in ("Room", "Contiguous", "MyStep", "Mine", "Doubling")
-)
-
 
 # 08.1
 
@@ -94,22 +82,156 @@ class KeysAlone(Room):
         return super().kv()[0]
 
 
+class OneForAll(Room):
+    """Class attributes: every room has the same tensors."""
+
+    tensors = {}
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.tensors.setdefault("k", self.keys)
+        self.keys = self.tensors["k"]
+
+
+class Fp32WhenGrown(Room):
+    def grown(self, old, capacity):
+        new = torch.empty(old.size(0), capacity, old.size(2))
+        new[:, : self.length] = old[:, : self.length]
+        return new
+
+
+class OnTheCpu(Room):
+    def __init__(self, *, device, **sizes):
+        super().__init__(device="cpu", **sizes)
+
+
+class OnTheCpuWhenGrown(Room):
+    def grown(self, old, capacity):
+        new = torch.empty(old.size(0), capacity, old.size(2), dtype=old.dtype)
+        if old.device.type == "cpu":
+            new[:, : self.length] = old[:, : self.length]
+        return new
+
+
+class Sizes2And4(Room):
+    def __init__(self, *, num_kv_heads, head_dim, **rest):
+        super().__init__(num_kv_heads=2, head_dim=4, **rest)
+
+
+class AtMost500(Room):
+    def make_room(self, num_tokens):
+        super().make_room(num_tokens)
+        self.keys = self.keys[:, :512]
+
+
+class DoublesTooLate(Room):
+    """Full is not yet too full: 17 tokens in a room of 16."""
+
+    def append(self, k, v):
+        end = self.length + k.size(0)
+        if end > self.keys.size(1) + 1:
+            self.make_room(end)
+        self.keys[:, self.length : end] = k.transpose(0, 1)[:, : self.keys.size(1) - self.length]
+        self.values[:, self.length : end] = v.transpose(0, 1)[:, : self.values.size(1) - self.length]
+        self.length = end
+
+
+class OneTensor:
+    """K and V in one tensor, tokens first, made on the first append."""
+
+    def __init__(self, num_kv_heads, head_dim, dtype, device):
+        self.kv_tokens = torch.empty(1, 2, num_kv_heads, head_dim, dtype=dtype, device=device)
+        self.count = 0
+
+    def append(self, k, v):
+        needed, capacity = self.count + len(k), len(self.kv_tokens)
+        while capacity < needed:
+            capacity *= 2
+        if capacity > len(self.kv_tokens):
+            grown = self.kv_tokens.new_empty(capacity, *self.kv_tokens.shape[1:])
+            grown[: self.count] = self.kv_tokens[: self.count]
+            self.kv_tokens = grown
+        self.kv_tokens[self.count : needed, 0] = k
+        self.kv_tokens[self.count : needed, 1] = v
+        self.count = needed
+
+    def kv(self):
+        return list(self.kv_tokens[: self.count].permute(1, 2, 0, 3))
+
+
+class Lazy:
+    """Makes its tensors of what comes first, in that dtype and there."""
+
+    def __init__(self, **sizes):
+        self.keys = self.values = None
+        self.length = 0
+
+    def append(self, k, v):
+        end = self.length + k.size(0)
+        if self.keys is None or end > self.keys.size(1):
+            capacity = max(16, 1 << (end - 1).bit_length())
+            self.keys, self.values = self.larger(self.keys, k, capacity), self.larger(self.values, v, capacity)
+        for mine, new in ((self.keys, k), (self.values, v)):
+            mine.narrow(1, self.length, len(new)).copy_(new.transpose(0, 1))
+        self.length = end
+
+    def larger(self, old, new, capacity):
+        made = new.new_zeros(new.size(1), capacity, new.size(2))
+        if old is not None:
+            made[:, : self.length].copy_(old[:, : self.length])
+        return made
+
+    def kv(self):
+        return self.keys[:, : self.length], self.values[:, : self.length]
+
+
+class FromMyRoom(Room):
+    """Everything is inherited from the learner's own class."""
+
+
+RIGHT_ROOMS = {"the solution": Room, "one tensor": OneTensor, "lazy": Lazy, "inherited": FromMyRoom}
+
+
+@right_answers("08.1", RIGHT_ROOMS)
+def test_right_rooms(answer):
+    assert_accepted("08.1", answer)
+
+
 @wrong_answers(
     "08.1",
     {
-        "tokens first": (TokensFirst, "k: shape (5, 2, 4), expected (2, 5, 4): values right after permute(1, 0, 2)"),
+        "tokens first": (TokensFirst, "k: dimensions in another order: values right after permute(1, 0, 2)"),
         "cat": (Cats, "copy 250.5 bytes for each byte kept; the budget is 3"),
         "16 more": (SixteenMore, "Does the room double, or grow by the same amount each time?"),
-        "keys twice": (KeysTwice, "appended 5 tokens: v: these are the keys, not the values"),
-        "old tokens lost": (StartsAfresh, "appended 3, 1, 20, 1 tokens: k: the first 4 tokens are lost"),
+        "keys twice": (
+            KeysTwice,
+            "v: 8 of 8 values differ, first at (0, 0, 0): got 0.392297, expected 1.04446: these are the keys",
+        ),
+        "old tokens lost": (StartsAfresh, "appended 16, 1 tokens, H_kv=2, D=4, fp32: k: the first 16 tokens are lost"),
         "keeps what it is given": (KeepsTheTensors, "it changed with the tensor that was appended, after the call"),
-        "the whole room": (WholeRoom, "appended 5 tokens: k: shape (2, 16, 4), expected (2, 5, 4)"),
+        "the whole room": (WholeRoom, "k: shape (2, 16, 2), expected (2, 2, 2)"),
         "kv copies": (Copies, "the values are right, but kv() copies: return slices"),
-        "always fp32": (AlwaysFp32, "a room made with dtype=torch.bfloat16 holds torch.float32"),
+        "always fp32": (AlwaysFp32, "fp64: k: dtype float32, expected float64"),
         "huge from the start": (Huge, "the room for 500 tokens holds 262,144 bytes; twice what is kept"),
         "doubles once": (DoublesOnce, "RuntimeError"),
-        "keys alone": (KeysAlone, "kv() must return a pair of tensors (k, v), got Tensor"),
+        "keys alone": (KeysAlone, "expected (k, v), got Tensor"),
         "an object": (3, "expected the class Room, got 3"),
+        "one for all": (OneForAll, "k of a room holds the tokens of another room: have all rooms the same tensors?"),
+        "fp32 when grown": (Fp32WhenGrown, "bf16: k: dtype float32, expected bfloat16"),
+        "on the CPU": (OnTheCpu, "a room made with device='meta' cannot take 5 tokens that lie there"),
+        "on the CPU when grown": (
+            OnTheCpuWhenGrown,
+            "a room made with device='meta' cannot take 20 tokens that lie there",
+        ),
+        "2 heads of 4": (Sizes2And4, "H_kv=2, D=2, fp64: checking your answer raised RuntimeError"),
+        "512 tokens at most": (
+            AtMost500,
+            "appended 600, 1 tokens, H_kv=1, D=2, fp32: checking your answer raised RuntimeError",
+        ),
+        "doubles too late": (
+            DoublesTooLate,
+            "appended 16, 1 tokens, H_kv=2, D=4, fp32: k: shape (2, 16, 4), expected (2, 17, 4)",
+        ),
     },
 )
 def test_wrong_rooms(answer, message):
@@ -175,6 +297,88 @@ class FreesTwice(Contiguous):
             super().free(seq)
 
 
+class Fp32Rooms(Contiguous):
+    def write_prompt(self, seq, layer, k, v):
+        super().write_prompt(seq, layer, k.float(), v.float())
+
+
+class CpuRooms(Contiguous):
+    def write_prompt(self, seq, layer, k, v):
+        c = self.config
+        room = Room(num_kv_heads=c.num_kv_heads, head_dim=c.head_dim, dtype=k.dtype, device="cpu")
+        room.append(k, v)
+        self.rooms.setdefault(seq.seq_id, []).append(room)
+
+
+class TwoLayers(Contiguous):
+    def write_prompt(self, seq, layer, k, v):
+        super().write_prompt(seq, layer, k, v)
+        del self.rooms[seq.seq_id][2:]
+
+
+class QueryHeads(Contiguous):
+    """Room for every query head, each with a copy of its KV head's keys."""
+
+    def write_prompt(self, seq, layer, k, v):
+        group = self.config.num_heads // self.config.num_kv_heads
+        super().write_prompt(seq, layer, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
+
+
+class SixtyFour(Contiguous):
+    def write_prompt(self, seq, layer, k, v):
+        super().write_prompt(seq, layer, k[:64], v[:64])
+
+
+class AllAtOnce(Contiguous):
+    """All rooms are made in layer 0."""
+
+    def write_prompt(self, seq, layer, k, v):
+        c = self.config
+        sizes = {"num_kv_heads": c.num_kv_heads, "head_dim": c.head_dim}
+        if layer == 0:
+            self.rooms[seq.seq_id] = [
+                Room(**sizes, dtype=self.model.dtype, device=self.model.device) for _ in range(c.num_layers)
+            ]
+        self.rooms[seq.seq_id][layer].append(k, v)
+
+
+class WithDefaults(Stage):
+    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        self.rooms = defaultdict(list)
+
+    def write_prompt(self, seq, layer, k, v):
+        room = OneTensor(k.size(1), k.size(2), k.dtype, k.device)
+        room.append(k, v)
+        self.rooms[seq.seq_id] += (room,)
+
+    def free(self, seq):
+        try:
+            super().free(seq)
+        finally:
+            if seq.seq_id in self.rooms:
+                del self.rooms[seq.seq_id]
+
+    build = append = None
+
+
+class FromMyHalf(Contiguous):
+    """Everything is inherited from the learner's own class."""
+
+
+RIGHT_HALVES = {
+    "the solution": Contiguous,
+    "all at once": AllAtOnce,
+    "defaultdict": WithDefaults,
+    "inherited": FromMyHalf,
+}
+
+
+@right_answers("08.2", RIGHT_HALVES)
+def test_right_halves(answer, small):
+    assert_accepted("08.2", answer, model=small)
+
+
 @wrong_answers(
     "08.2",
     {
@@ -189,152 +393,21 @@ class FreesTwice(Contiguous):
         "all rooms cleared": (ClearsAll, "free threw away the rooms of another sequence"),
         "freeing twice allowed": (FreesTwice, "freeing twice is not refused"),
         "no stage": (Room, "expected a subclass of a stage"),
+        "fp32 rooms": (
+            Fp32Rooms,
+            "a model of 2 layers in bf16: prompt 0 of 2 (5 tokens), layer 0: k: dtype float32, expected bfloat16",
+        ),
+        "rooms on the CPU": (CpuRooms, "a model on device='meta': prefill ends in NotImplementedError"),
+        "two layers": (
+            TwoLayers,
+            "a model of 5 layers: prompt 0 of 2: self.rooms[seq.seq_id] holds 2 rooms, expected a list of 5",
+        ),
+        "query heads": (QueryHeads, "a model of 1 layer: checking your answer raised RuntimeError"),
+        "64 tokens": (
+            SixtyFour,
+            "prompts of [65] tokens, a model of 1 layer: prompt 0 of 1 (65 tokens), layer 0: k: shape (2, 64, 16)",
+        ),
     },
 )
 def test_wrong_halves(answer, message, small):
     assert_refused("08.2", answer, message, model=small)
-
-
-# 08.3
-
-
-class WithoutItself(MyStep):
-    def __call__(self, layer, q, k, v):
-        self.new.append((k, v))
-        rows = []
-        for i, rooms in enumerate(self.rooms):
-            keys, values = rooms[layer].kv()
-            rows.append(F.scaled_dot_product_attention(q[i][:, None], keys, values, enable_gqa=True)[:, 0])
-        return torch.stack(rows)
-
-
-class NotItself(Mine):
-    def build(self, seqs):
-        return WithoutItself([self.rooms[seq.seq_id] for seq in seqs])
-
-
-class FirstRoom(Mine):
-    def build(self, seqs):
-        return MyStep([self.rooms[seqs[0].seq_id] for _ in seqs])
-
-
-class ValuesTwice(Mine):
-    def append(self, seqs, step):
-        step.new = [(v, v) for _, v in step.new]
-        super().append(seqs, step)
-
-
-class FirstLayer(Mine):
-    def append(self, seqs, step):
-        for layer in range(self.config.num_layers):
-            for i, seq in enumerate(seqs):
-                self.rooms[seq.seq_id][layer].append(*(x[i : i + 1] for x in step.new[0]))
-
-
-class BuildsNothing(Mine):
-    def build(self, seqs):
-        self.seqs = seqs
-
-
-class AddsADimension(Mine):
-    def build(self, seqs):
-        step = super().build(seqs)
-
-        def attend(layer, q, k, v):
-            return step(layer, q, k, v).unsqueeze(2)
-
-        return attend
-
-
-@wrong_answers(
-    "08.3",
-    {
-        "the new token left out": (
-            NotItself,
-            "(K and V of every token are kept and read) is broken",
-        ),
-        "one sequence's room for all": (FirstRoom, "the promise **A batch of equal lengths**"),
-        "values twice": (ValuesTwice, "the promise **One sequence**"),
-        "layer 0 for every layer": (FirstLayer, "the promise **One sequence**"),
-        "no step": (BuildsNothing, "build returned None; the model calls what it returns"),
-        "a dimension more": (AddsADimension, "expected (2, 4, 8) = [B, H, D]"),
-    },
-)
-def test_wrong_steps(answer, message, small):
-    assert_refused("08.3", answer, message, model=small)
-
-
-# 08.4
-
-
-class NotCounted(Doubling):
-    def append(self, seqs, step):
-        for layers in step.rooms:
-            layers[0].length += 1
-
-
-class Stacks(Doubling):
-    """Reads the rooms where they are, and then asks for them all."""
-
-    def append(self, seqs, step):
-        super().append(seqs, step)
-        self.seen = [room.keys.clone() for layers in step.rooms for room in layers]
-
-    def free(self, seq):
-        super().free(seq)
-        self.seen = []
-
-
-class CountsInBuild(Doubling):
-    def build(self, seqs):
-        step = super().build(seqs)
-        if len(seqs) > 2:
-            self.rooms[seqs[-1].seq_id][0].length -= 1
-        return step
-
-
-@wrong_answers(
-    "08.4",
-    {
-        "the cat of 08.3": (Mine, "copies 209,920 bytes (1.0 times all that is cached); the budget is 4,096"),
-        "a stage that gathers": (SelectAppend, "the contract is kept, but a step of 4 sequences of 100 tokens copies"),
-        "the first layer alone counts": (NotCounted, "the promise **One sequence**"),
-        "a copy for later": (Stacks, "Does attention get a copy?"),
-        "one token short in a batch": (CountsInBuild, "the promise **A batch of equal lengths**"),
-        "an object": ("Doubling", "expected a subclass of a stage, got 'Doubling'"),
-    },
-)
-def test_wrong_contenders(answer, message, small):
-    assert_refused("08.4", answer, message, model=small)
-
-
-def test_right_answers_pass(small):
-    assert check("08.1", Room)
-    assert check("08.2", Contiguous, model=small)
-    assert check("08.3", Mine, model=small)
-    assert check("08.4", Doubling, model=small)
-
-
-def test_half_a_stub_is_not_attempted(small):
-    class HalfWritten(Contiguous):
-        def free(self, seq): ...
-
-    class NoAppend(Mine):
-        def append(self, seqs, step): ...
-
-    assert check("08.2", HalfWritten, model=small).outcome == "not attempted"
-    assert check("08.3", NoAppend, model=small).outcome == "not attempted"
-    assert check("08.4", None, model=small).outcome == "not attempted"
-
-
-# The picture.
-
-
-@pytest.mark.parametrize("stage_class", [NaiveCat, Doubling], ids=lambda cls: cls.__name__)
-def test_the_seam_is_drawn_from_a_real_run(stage_class, grouped):
-    assert repr(draw_seam(stage_class, grouped, [3, 7])).splitlines()[1:] == [
-        "write_prompt × 4: gets seq, layer, k and v [7, 2, 8] = [N, H_kv, D]; gives nothing",
-        "build × 1: gets 2 sequences; gives step, which the model calls once a layer",
-        "step × 2: gets layer, q [2, 4, 8] = [B, H, D], k and v [2, 2, 8] = [B, H_kv, D]; gives [2, 4, 8] = [B, H, D]",
-        "append × 1: gets 2 sequences, and the step, which kept k and v; gives nothing",
-    ]

@@ -32,7 +32,7 @@ def wrong(p, n):
     return p, n
 
 
-def stub(p, n): ...
+def tokens_computed(prompt_len, new_tokens): ...  # as it was handed out
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def record(tmp_path, monkeypatch) -> Path:
 
 
 def test_attempts_count_up_to_the_first_pass_and_a_pass_stays(record):
-    for answer in (stub, wrong, wrong, right, wrong, right):
+    for answer in (tokens_computed, wrong, wrong, right, wrong, right):
         teach.check("00.2", answer)
     teach.check("00.1", wrong)
     seen = teach.progress()

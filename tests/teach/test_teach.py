@@ -15,16 +15,10 @@ import pytest
 import torch
 
 from roseinfer import teach
-from roseinfer.stage import Stage
 from roseinfer.teach.exercises.exercise import Wrong, exercise
-from roseinfer.teach.exercises.explain import explain_counts, explain_number, explain_tensor, explain_tokens
+from roseinfer.teach.exercises.explain import explain_counts, explain_tensor, explain_tokens
 from roseinfer.teach.source import listing
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
-
-
-def name_of(value: object) -> str:
-    """A test id that is the same in every worker: a function's repr has its address."""
-    return getattr(value, "__name__", repr(value))
 
 
 class Balance(HTMLParser):
@@ -232,6 +226,33 @@ def test_numbers_that_are_none_are_refused():
 # exercises
 
 
+STUB = '''
+import torch
+
+def swapped(x):
+    """Your turn."""
+    ...
+
+class Swap(NaiveCat):
+    """With a method to fill in."""
+
+    def __init__(self, model, *, num_blocks):
+        super().__init__(model, num_blocks=num_blocks)
+        self.swapped = {}
+
+    def append(self, seqs, step):
+        ...
+
+class Empty(NaiveCat):
+    ...
+
+class Alone:
+    ...
+
+answer = ...
+'''
+
+
 @pytest.fixture
 def registry(monkeypatch):
     module = importlib.import_module("roseinfer.teach.exercises.exercise")
@@ -247,6 +268,7 @@ def swap(registry):
         minutes=3,
         difficulty=2,
         importance=4,
+        stub=STUB,
         task="Turn [H, T] into [T, H].\n\nUse `x`.",
         hints=("a", "b <c>", "d"),
     )
@@ -265,54 +287,73 @@ def test_check_names_the_mistake_or_passes(swap):
     assert "Stuck? teach.hint" in views(teach.check("99.1", lambda x: 1))[1]
 
 
-def docstring_only(x):
-    """Your turn."""
+def handed_out(name, cell=STUB, **names):
+    """What the cell defines by that name, run as a kernel runs it."""
+    return in_cell(cell, NaiveCat=NaiveCat, **names)[name]
 
 
-def assigns_none(x):
-    out = None  # your code
-    return out
+@pytest.mark.parametrize("name", ["swapped", "Swap", "Empty", "Alone", "answer"])
+def test_what_was_handed_out_is_not_attempted(swap, name):
+    assert repr(teach.check("99.1", handed_out(name))) == "99.1 not attempted"
 
 
-def returns_two(x):
-    return None, ...
+@pytest.mark.parametrize("stub", ["pass", '"""Mine."""', "...  # later", "return", "return None"])
+def test_a_stub_stays_one_whatever_is_noted_in_it(swap, stub):
+    assert repr(teach.check("99.1", handed_out("swapped", f"def swapped(x):\n    {stub}"))) == "99.1 not attempted"
 
 
-def raises(x):
-    raise NotImplementedError("your turn")
+def test_a_value_that_is_none_is_not_attempted(swap):
+    assert repr(teach.check("99.1", None)) == "99.1 not attempted"
 
 
-class NoMethods(NaiveCat):
-    name = "mine"
+class Mine(NaiveCat):
+    """A learner's own class, which does the work."""
+
+    def gather_sequence(self, seq, layer):
+        return super().gather_sequence(seq, layer)
 
 
-class StubMethods(NaiveCat):
-    def append(self, seqs, step):
-        raise NotImplementedError
+ATTEMPTS = {
+    "a class that inherits its work": ("Empty", "class Empty(Mine):\n    ..."),
+    "that class under the other name": ("Empty", "Empty = Mine"),
+    "its base under the course's name": ("Empty", "class NaiveCat(Mine): ...\nclass Empty(NaiveCat): ..."),
+    "one more base": ("Empty", "class Empty(Mine, NaiveCat): ..."),
+    "a plain attribute": ("Empty", "class Empty(NaiveCat):\n    block_size = 3"),
+    "a name of its own": ("Empty", "class Empty(NaiveCat):\n    name = 'mine'"),
+    "a function put in": ("Empty", "class Empty(NaiveCat): ...\nEmpty.append = print"),
+    "a private attribute": ("Empty", "class Empty(NaiveCat):\n    _kept = {}"),
+    "one method of several": ("Swap", STUB.replace("    def append(self, seqs, step):\n        ...", "")),
+    "a method filled in": ("Swap", STUB.replace("seqs, step):\n        ...", "seqs, step):\n        self.swapped = 1")),
+    "another start": ("Swap", STUB.replace("self.swapped = {}", "self.swapped = []")),
+    "a function that returns nothing": ("swapped", "def swapped(x):\n    x.add(1)"),
+    "a function that returns its argument": ("swapped", "def swapped(x):\n    return x"),
+    "a guess": ("swapped", "def swapped(x):\n    return ..."),
+    "a function of another name": ("transposed", "def transposed(x):\n    ..."),
+    "an error of its own": ("swapped", "def swapped(x):\n    raise NotImplementedError"),
+    "a number": ("answer", "answer = 0"),
+    "an empty list": ("answer", "answer = []"),
+    "the course's own class": ("NaiveCat", ""),
+}
 
 
-@pytest.mark.parametrize(
-    "stub", [None, ..., docstring_only, assigns_none, returns_two, raises, NoMethods, StubMethods], ids=name_of
-)
-def test_a_stub_is_not_attempted(swap, stub):
-    assert repr(teach.check("99.1", stub)) == "99.1 not attempted"
+@pytest.mark.parametrize(("name", "cell"), ATTEMPTS.values(), ids=ATTEMPTS)
+def test_an_attempt_is_judged(swap, name, cell):
+    assert repr(teach.check("99.1", handed_out(name, cell, Mine=Mine))).startswith("99.1 not yet: ")
 
 
-def returns_nothing(x):
-    x.add(1)
+def test_an_unfinished_kernel_is_not_attempted(swap):
+    from roseinfer.kernels.triton_mode import InterpretedKernel
+
+    kernel = InterpretedKernel.__new__(InterpretedKernel)
+    kernel.kernel = type("JITFunction", (), {"fn": staticmethod(handed_out("swapped"))})()
+    assert repr(teach.check("99.1", kernel)) == "99.1 not attempted"
 
 
-def returns_argument(x):
-    return x
-
-
-class Constant(NaiveCat):
-    block_size = 3
-
-
-@pytest.mark.parametrize("answer", [0, [], "text", returns_nothing, returns_argument, Constant, Stage], ids=name_of)
-def test_an_attempt_is_judged(swap, answer):
-    assert repr(teach.check("99.1", answer)).startswith("99.1 not yet: ")
+def test_an_operation_that_torch_has_not_is_an_error_of_the_answer(swap):
+    cell = 'def swapped(x):\n    return x.to("meta").to("cpu")\nv = check("99.1", swapped)'
+    verdict = in_cell(cell, check=teach.check)["v"]
+    assert repr(verdict).startswith("99.1 not yet: NotImplementedError: Cannot copy out of meta tensor")
+    assert "in line 2 of your cell" in repr(verdict)
 
 
 def test_an_error_of_the_learners_is_told_with_its_line(swap):
@@ -322,6 +363,14 @@ def test_an_error_of_the_learners_is_told_with_its_line(swap):
     assert repr(verdict).endswith('in line 2 of your cell: `return x / "2"`')
     verdict = in_cell('v = check("99.1", 5)', check=teach.check)["v"]
     assert repr(verdict) == "99.1 not yet: checking your answer raised TypeError: 'int' object is not callable"
+
+
+def test_an_error_on_a_drawn_case_is_told_with_its_inputs_and_its_line():
+    cell = 'def pairs(p, n):\n    return p // (n - 1), 0\n\nv = check("00.2", pairs)'
+    assert repr(in_cell(cell, check=teach.check)["v"]) == (
+        "00.2 not yet: prompt_len=1, new_tokens=1: ZeroDivisionError: integer division or modulo by zero, in line 2 of "
+        "your cell: `return p // (n - 1), 0`"
+    )
 
 
 def test_hints_come_one_by_one(swap):
@@ -349,7 +398,8 @@ def test_unknown_exercises_and_bad_registrations_are_refused(swap):
         teach.check("98.1", 1)
     with pytest.raises(ValueError, match="must look like \"01.2\", got '1.2'"):
         teach.hint("1.2")
-    good = {"title": "t", "minutes": 1, "difficulty": 1, "importance": 1, "task": "t", "hints": ("a", "b", "c")}
+    good = {"title": "t", "minutes": 1, "difficulty": 1, "importance": 1}
+    good |= {"stub": "x = ...", "task": "t", "hints": ("a", "b", "c")}
     for bad in ({"hints": ("a", "b")}, {"hints": "abc"}, {"difficulty": 6}, {"importance": 0}, {"minutes": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
             exercise("99.2", **{**good, **bad})(print)
@@ -390,17 +440,6 @@ def test_explain_tensor(change, says):
 def test_explain_tensor_finds_a_permutation_of_equal_shape():
     want = torch.arange(4).reshape(2, 2)
     assert explain_tensor(want.T, want) == "dimensions in another order: values right after permute(1, 0)"
-
-
-def test_explain_number():
-    mistakes = {96: "that is K alone, V is cached too"}
-    assert explain_number(192, 192) is None and explain_number(torch.tensor(192.0), 192) is None
-    assert explain_number(96, 192, mistakes=mistakes) == "96: that is K alone, V is cached too"
-    assert explain_number(10, 192, mistakes=mistakes) == "10 is too low"
-    assert explain_number(1000, 192) == "1,000 is too high"
-    assert explain_number("192", 192) == "expected a number, got str"
-    assert explain_number(torch.ones(2), 192) == "expected one number, got several"
-    assert explain_number(float("nan"), 192) == "got NaN"
 
 
 def test_explain_tokens():

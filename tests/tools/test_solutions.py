@@ -34,12 +34,12 @@ from roseinfer.teach.exercises.exercise import Wrong, exercise
 
 FACTS = {"minutes": 1, "difficulty": 1, "importance": 1, "hints": ("Read.", "Count.", "Add.")}
 
-@exercise("99.1", title="Twice", task="Double `x`.", **FACTS)
+@exercise("99.1", title="Twice", stub="def double(x: int) -> int: ...", task="Double `x`.", **FACTS)
 def twice(answer):
     if answer(21) != 42:
         raise Wrong("not twice")
 
-@exercise("99.2", title="How many", task="Count.", **FACTS)
+@exercise("99.2", title="How many", stub="copies = None", task="Count.", **FACTS)
 def how_many(answer):
     if answer != 24:
         raise Wrong(f"{answer} is too low")
@@ -98,7 +98,8 @@ def test_a_fitting_notebook_has_no_problems_and_is_filled_as_a_copy(notebook):
         (lambda nb, s: s.update({"99.3": "x = 1"}), "solution 99.3 belongs to no cell tagged exercise"),
         (lambda nb, s: s.update({"99.1": "def double(y): return 2 * y"}), "99.1: the solution has double(y), the stub"),
         (lambda nb, s: s.update({"99.2": "copy = 24"}), "99.2: the solution does not define copies"),
-        (lambda nb, s: nb.cells[3].update(source="24"), "99.2: the stub defines nothing"),
+        (lambda nb, s: nb.cells[3].update(source=""), "99.2: the exercise keeps another stub than the cell has"),
+        (lambda nb, s: nb.cells[1].update(source="def double(x: int): ..."), "99.1: the exercise keeps another"),
         (lambda nb, s: nb.cells.pop(2), "99.1: no cell calls check for it"),
         (lambda nb, s: nb.cells[2].update(outputs=[]), "99.1: the unsolved notebook should record"),
         (lambda nb, s: nb.cells.__setitem__(2, check_cell("99.1", "double", "99.1 PASS")), "99.1: the unsolved"),

@@ -1,62 +1,74 @@
-"""What a learner handed in: whether it is still the stub, and where in their cell an error arose."""
+"""What a learner handed in: whether it is still the stub as handed out, and where in their cell an error arose."""
 
 from __future__ import annotations
 
 import ast
+import dis
 import linecache
 import traceback
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from ..source import members
 
+Instructions = list[tuple[str, Any]]
 
-def is_stub(answer: Any) -> bool:
-    """None, `...`, a function whose source does nothing yet, or a class that adds nothing but such methods.
 
-    Nothing yet: docstring, pass, `...`, raise NotImplementedError, names set to None, returning any of these.
+def is_stub(answer: Any, stub: str) -> bool:
+    """Whether `answer` is what the code of `stub`, the cell as it was handed out, defines under that name.
+
+    Compared is compiled code, so a comment or a docstring makes no attempt, and any other change does: a base class
+    of the learner's own, too. A kernel is compared by its function. A value is untouched while it is None or `...`.
     """
+    from ..measure.kernel_loads import plain_function  # here, because it needs torch
+
+    answer = plain_function(answer)
     if isinstance(answer, type):
-        return not _own_attributes(answer) and all(map(is_stub, members.own_methods(answer).values()))
-    if not isinstance(answer, FunctionType):
-        return answer is None or answer is Ellipsis
-    try:
-        (definition,) = ast.parse(members.source_of(answer)).body
-    except (ValueError, SyntaxError):  # no source, or a lambda cut out of its line: let the checker judge
+        return _is_stub_class(answer, stub)
+    if isinstance(answer, FunctionType):
+        return _code_of(stub).get(answer.__name__) == _instructions(answer.__code__)
+    return answer is None or answer is Ellipsis
+
+
+def _is_stub_class(cls: type, stub: str) -> bool:
+    bases = {
+        node.name: [ast.unparse(base) for base in node.bases]
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ClassDef)
+    }
+    if bases.get(cls.__name__) != [base.__name__ for base in cls.__bases__ if base is not object]:
         return False
-    empty: set[str] = set()
-    return isinstance(definition, ast.FunctionDef) and all(_does_nothing(node, empty) for node in definition.body)
+    if any(base.__name__ in (older.__name__ for older in base.__mro__[1:]) for base in cls.__bases__):
+        return False  # `class NaiveCat(NaiveCat)` in another cell: the learner's own, under the course's name
+    prefix = f"{cls.__name__}."
+    handed_out = {name.removeprefix(prefix): code for name, code in _code_of(stub).items() if name.startswith(prefix)}
+    methods = members.own_methods(cls)
+    attributes = [name for name in vars(cls) if name not in methods and not _is_given(name, cls)]
+    return not attributes and handed_out == {name: _instructions(f.__code__) for name, f in methods.items()}
 
 
-def _own_attributes(cls: type) -> list[str]:
-    """What the class changes by plain attributes. A text, such as a stage's name, changes no behaviour."""
-    own_methods = members.own_methods(cls)
-    return [
-        name
-        for name, value in vars(cls).items()
-        if name not in own_methods and not name.startswith("_") and not isinstance(value, str)
-    ]
+def _is_given(name: str, cls: type) -> bool:
+    """Every class has it: from Python (__module__ and others), from ABC, or from Stage, which names its subclasses."""
+    return name.startswith("__") or name == "_abc_impl" or (name == "name" and vars(cls)[name] == cls.__name__)
 
 
-def _does_nothing(node: ast.stmt, empty: set[str]) -> bool:
-    """empty: names that hold None so far."""
-    if isinstance(node, ast.Raise):
-        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
-    if isinstance(node, ast.Assign) and _is_nothing(node.value, empty):
-        empty.update(target.id for target in node.targets if isinstance(target, ast.Name))
-        return True
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    return isinstance(node, ast.Pass) or (isinstance(node, ast.Return) and _is_nothing(node.value, empty))
+def _code_of(stub: str) -> dict[str, Instructions]:
+    """Function or Class.method -> its instructions."""
+    found: dict[str, Instructions] = {}
+
+    def collect(code: CodeType, prefix: str) -> None:
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                found[prefix + inner.co_name] = _instructions(inner)
+                collect(inner, f"{prefix}{inner.co_name}.")
+
+    collect(compile(stub, "<stub>", "exec"), "")
+    return found
 
 
-def _is_nothing(value: ast.expr | None, empty: set[str]) -> bool:
-    if isinstance(value, ast.Constant):
-        return value.value in (None, Ellipsis)
-    if isinstance(value, ast.Tuple) and value.elts:  # `return None, None`
-        return all(_is_nothing(element, empty) for element in value.elts)
-    return value is None or (isinstance(value, ast.Name) and value.id in empty)
+def _instructions(code: CodeType) -> Instructions:
+    """What the code does, without its lines and its docstring."""
+    return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
 
 
 def describe_error(error: Exception, namespace: dict[str, Any]) -> str:

@@ -1,10 +1,14 @@
 """Exercises: registered by lessons, shown as cards, checked at once, with hints that come one by one.
 
-    @exercise("01.1", title="Bytes of the cache", minutes=5, difficulty=1, importance=4, task="...", hints=(...))
+    @exercise(
+        "01.1", title="Bytes of the cache", minutes=5, difficulty=1, importance=4,
+        stub="def cache_bytes(num_tokens): ...", task="...", hints=(...),
+    )
     def bytes_of_cache(answer):
         ...  # raise Wrong("what is mistaken"), or return for PASS
 
-An answer is a value, a function or a class. A stub never reaches the checker.
+An answer is a value, a function or a class. A stub never reaches the checker: an answer is one as long as it is what
+`stub`, the code of the cell as it was handed out, defines.
 """
 
 from __future__ import annotations
@@ -30,9 +34,18 @@ class Wrong(Exception):
     """Raised by a checker: the message names the mistake, in the learner's words."""
 
 
+class Failed(Wrong):
+    """Raised by a checker when the answer itself raised `error`: the message says on which inputs."""
+
+    def __init__(self, inputs: str, error: Exception) -> None:
+        super().__init__(inputs)
+        self.error = error
+
+
 @dataclass(frozen=True)
 class Exercise:
-    """task and hints: text for view.prose. checker: see the module's docstring.
+    """stub: the code of the learner's cell as handed out. task and hints: text for view.prose. checker: see the
+    module's docstring.
 
     difficulty and importance: 1 to 5. Important is what later lessons and real engines rest on.
     """
@@ -42,6 +55,7 @@ class Exercise:
     minutes: int
     difficulty: int
     importance: int
+    stub: str
     task: str
     hints: tuple[str, ...]
     checker: Checker
@@ -63,12 +77,20 @@ _hints_shown: dict[str, int] = {}
 
 
 def exercise(
-    id: str, *, title: str, minutes: int, difficulty: int, importance: int, task: str, hints: tuple[str, ...]
+    id: str,
+    *,
+    title: str,
+    minutes: int,
+    difficulty: int,
+    importance: int,
+    stub: str,
+    task: str,
+    hints: tuple[str, ...],
 ) -> Callable[[Checker], Checker]:
     """Register the decorated checker. A second one of the same id takes the place of the first."""
 
     def register(checker: Checker) -> Checker:
-        _registered[id] = Exercise(id, title, minutes, difficulty, importance, task, hints, checker)
+        _registered[id] = Exercise(id, title, minutes, difficulty, importance, stub, task, hints, checker)
         return checker
 
     return register
@@ -130,14 +152,14 @@ def check(exercise_id: str, answer: Any, **context: Any) -> Verdict:
 
 
 def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict[str, Any]) -> Verdict:
-    if is_stub(answer):
+    if is_stub(answer, task.stub):
         return Verdict(task, "not attempted")
     try:
         task.checker(answer, **context)
+    except Failed as failed:
+        return Verdict(task, "not yet", f"{failed}: {describe_error(failed.error, namespace)}")
     except Wrong as wrong:
         return Verdict(task, "not yet", str(wrong))
-    except NotImplementedError:
-        return Verdict(task, "not attempted")
     except Exception as error:
         return Verdict(task, "not yet", describe_error(error, namespace))
     return Verdict(task, "PASS")

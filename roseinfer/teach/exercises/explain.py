@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,13 +16,18 @@ MOST_DIMENSIONS = 5  # permutations tried: at most 120
 
 
 def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
-    """Type, shape (and the permutation that would mend it), dtype, device, then values, NaN first."""
+    """Type, shape (and the permutation that would mend it), dtype, device, then values, NaN first.
+
+    Whole numbers are exact, whatever rtol and atol.
+    """
     import torch
 
     if got is None:
         return "got None: is a `return` missing?"
     if not isinstance(got, torch.Tensor):
         return f"expected a tensor, got {type(got).__name__}"
+    if not (want.is_floating_point() or want.is_complex()):
+        rtol = atol = 0.0
     if got.shape != want.shape:
         shapes = f"shape {tuple(got.shape)}, expected {tuple(want.shape)}"
         return shapes + _mend_shape(got, want, rtol, atol)
@@ -90,31 +95,55 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def explain_number(
-    got: Any, want: float, *, mistakes: Mapping[float, str] | None = None, rel_tol: float = 1e-9
-) -> str | None:
-    """Too low or too high, without giving the number away. mistakes: a likely wrong number -> how one comes by it."""
-    if hasattr(got, "item") and getattr(got, "size", None) is not None:
-        try:
-            got = got.item()
-        except (RuntimeError, ValueError):
-            return "expected one number, got several"
+def explain_value(got: Any, want: Any) -> str | None:
+    """What is returned and what is expected. Lists, tuples and arrays are the same, and so are numbers of any type."""
+    if isinstance(want, Real):
+        got = _one_element(got)
+        if (message := _not_a_number(got)) or _equal(got, want):
+            return message
+        return f"you return {_number(got)}, expected {_number(want)}"
     if got is None:
         return "got None: is a `return` missing?"
+    got, want = plain(got), plain(want)
+    return None if got == want else f"you return {_short(got)}, expected {_short(want)}"
+
+
+def plain(value: Any) -> Any:
+    """Python's own numbers and lists in place of arrays, tensors and tuples."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (list, tuple, range)):
+        return [plain(element) for element in value]
+    return value
+
+
+def _one_element(value: Any) -> Any:
+    """The element of an array or a tensor that has just one."""
+    return value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
+
+
+def _not_a_number(got: Any) -> str | None:
+    if got is None:
+        return "got None: is a `return` missing?"
+    if hasattr(got, "item"):
+        return "expected one number, got several"
     if isinstance(got, bool) or not isinstance(got, Real):
         return f"expected a number, got {type(got).__name__}"
-    if math.isclose(got, want, rel_tol=rel_tol):
-        return None
-    for wrong, reason in (mistakes or {}).items():
-        if math.isclose(got, wrong, rel_tol=rel_tol):
-            return f"{_number(got)}: {reason}"
-    if math.isnan(got):
-        return "got NaN"
-    return f"{_number(got)} is too {'low' if got < want else 'high'}"
+    return None
+
+
+def _equal(got: Real, want: Real) -> bool:
+    """A whole number is exact, any other as exact as floats are."""
+    return got == want if isinstance(want, Integral) else math.isclose(got, want, rel_tol=1e-9)
 
 
 def _number(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.10g}"
+
+
+def _short(value: Any, longest: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from random import Random
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,13 +15,54 @@ from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage
 
+from .drawn import Case, Expected, compare, draw, require_all, values_of
 from .exercise import Wrong, exercise
-from .explain import explain_counts, explain_number, explain_tokens
+from .explain import explain_counts, explain_tokens
+from .stage_checks import drawn_model
 
 SHAPE = ModelConfig(
     architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,
     head_dim=64, intermediate_size=3072, max_model_len=1024,
 )  # fmt: skip
+
+
+class Cache(NamedTuple):
+    """A case of an exercise about bytes: some model's shape, cached tokens, bytes a value."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+    width: int
+
+    @property
+    def nbytes(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.tokens * self.width
+
+    @property
+    def config(self) -> ModelConfig:
+        return replace(
+            SHAPE, num_layers=self.layers, num_heads=self.heads, num_kv_heads=self.kv_heads, head_dim=self.head_dim
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"num_layers={self.layers}, num_heads={self.heads}, num_kv_heads={self.kv_heads}, "
+            f"head_dim={self.head_dim}, num_tokens={self.tokens}, bytes_per_value={self.width}"
+        )
+
+
+def draw_cache(rng: Random) -> Cache:
+    kv_heads = rng.randint(1, 4)
+    heads = kv_heads * rng.randint(1, 3)
+    return Cache(rng.randint(1, 7), heads, kv_heads, rng.choice((1, 2, 5)), rng.randint(1, 9), rng.choice((1, 2, 4)))
+
+
+EDGES = [
+    Cache(1, 1, 1, 1, 1, 1), Cache(1, 4, 1, 3, 1, 2), Cache(1, 6, 2, 3, 0, 4), Cache(2, 12, 12, 80, 64, 4),
+    Cache(12, 12, 3, 64, 100, 2),
+]  # fmt: skip
 
 
 @exercise(
@@ -28,30 +71,47 @@ SHAPE = ModelConfig(
     minutes=5,
     difficulty=1,
     importance=5,
+    stub="def kv_bytes(config, num_tokens, bytes_per_value): ...",
     task="How many bytes does the cache of `num_tokens` tokens take? Every layer keeps one K and one V "
     "vector of `head_dim` values for each key/value head.",
     hints=(
         "Start with one token in one layer: which tensors does attention keep for it?",
         "K and V are two tensors of [num_kv_heads, head_dim].",
-        "2 × num_layers × num_kv_heads × head_dim × num_tokens × bytes_per_value.",
+        "Six factors, and every one of them is an argument, a field of config, or the number of tensors.",
     ),
 )
 def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
-    for config in (replace(SHAPE, num_kv_heads=3), replace(SHAPE, num_layers=5, head_dim=80)):
-        for num_tokens, width in ((1, 4), (100, 2)):
-            want = 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_tokens * width
-            mistakes = {
-                want // 2: "one of the two tensors is missing: K and V are both kept",
-                want // config.num_layers: "that is one layer, the model has num_layers of them",
-                want // width: "those are values, not bytes: each takes bytes_per_value",
-                want * 8: "those are bits",
-                want * config.num_heads // config.num_kv_heads: "query heads are not cached: count num_kv_heads",
-                want // config.num_kv_heads: "that is one head, each of num_kv_heads keeps its own",
-                want // num_tokens: "that is one token, num_tokens of them are cached",
-            }
-            if message := explain_number(answer(config, num_tokens, width), want, mistakes=mistakes):
-                where = f"{config.num_layers} layers, {config.num_kv_heads} KV heads, {num_tokens} tokens"
-                raise Wrong(f"{where}, {width} bytes a value: {message}")
+    mistakes: dict[str, Callable[[Cache], float]] = {
+        "one of the two tensors is missing: K and V are both kept": lambda c: c.nbytes // 2,
+        "that is one layer, the model has num_layers of them": lambda c: c._replace(layers=1).nbytes,
+        "those are values, not bytes: each takes bytes_per_value": lambda c: c._replace(width=1).nbytes,
+        "a value does not always take so many bytes, bytes_per_value says it": lambda c: c._replace(width=4).nbytes,
+        "those are bits": lambda c: c.nbytes * 8,
+        "query heads are not cached: count num_kv_heads": lambda c: c._replace(kv_heads=c.heads).nbytes,
+        "hidden_size is not what is cached: count KV heads and their head_dim": lambda c: (
+            c._replace(kv_heads=1, head_dim=c.config.hidden_size).nbytes
+        ),
+        "head_dim is a number of its own, not hidden_size // num_heads": lambda c: (
+            c._replace(head_dim=c.config.hidden_size // c.heads).nbytes
+        ),
+        "that is one head, each of num_kv_heads keeps its own": lambda c: c._replace(kv_heads=1).nbytes,
+        "a head keeps head_dim values of a token": lambda c: c._replace(head_dim=1).nbytes,
+        "that is one token, num_tokens of them are cached": lambda c: c._replace(tokens=1).nbytes,
+        "that is the model's longest text, num_tokens of them are cached": lambda c: (
+            c._replace(tokens=c.config.max_model_len).nbytes
+        ),
+    }
+    compare(
+        answer,
+        [*EDGES, *draw(draw_cache)],
+        Expected(lambda *c: Cache(*c).nbytes, {why: _of_cache(wrong) for why, wrong in mistakes.items()}),
+        lambda *c: str(Cache(*c)),
+        lambda answer, *c: answer(Cache(*c).config, c[-2], c[-1]),
+    )
+
+
+def _of_cache(wrong: Callable[[Cache], float]) -> Callable[..., float]:
+    return lambda *case: wrong(Cache(*case))
 
 
 @exercise(
@@ -60,6 +120,7 @@ def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
     minutes=5,
     difficulty=1,
     importance=4,
+    stub="def tokens_computed(prompt_len, new_tokens): ...",
     task="How many tokens go through the model to make `new_tokens` tokens from a prompt of "
     "`prompt_len`, without a cache and with one? Return both as a pair.",
     hints=(
@@ -69,29 +130,41 @@ def kv_bytes(answer: Callable[[ModelConfig, int, int], int]) -> None:
     ),
 )
 def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
-    for prompt_len, new_tokens in ((1, 1), (4, 3), (100, 50)):
-        without = sum(prompt_len + step for step in range(new_tokens))
-        cached = prompt_len + new_tokens - 1
-        got = answer(prompt_len, new_tokens)
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected a pair (without, with), got {got!r}")
-        if got == (cached, without) != (without, cached):
-            raise Wrong("the pair is the wrong way round: first without a cache, then with one")
-        parts = (
-            ("without", without, {
-                prompt_len * new_tokens: "the text grows: every step computes the tokens made so far, too",
-                without + new_tokens: "the first step computes the prompt alone, no new token is there yet",
-                without - prompt_len: "the first token costs a pass over the prompt",
-            }),
-            ("with", cached, {
-                cached + 1: "the last token is made, but never computed further",
-                new_tokens: "the prompt has to be computed too, once, by the prefill",
-                prompt_len: "each token after the first costs a step of its own",
-            }),
-        )  # fmt: skip
-        for (name, want, mistakes), count in zip(parts, got, strict=True):
-            if message := explain_number(count, want, mistakes=mistakes):
-                raise Wrong(f"prompt_len={prompt_len}, new_tokens={new_tokens}, {name} a cache: {message}")
+    def without(prompt_len: int, new_tokens: int) -> int:
+        return sum(prompt_len + step for step in range(new_tokens))
+
+    def cached(prompt_len: int, new_tokens: int) -> int:
+        return prompt_len + new_tokens - 1
+
+    first = Expected(
+        without,
+        {
+            "that is the count with a cache; the pair begins with the one without": cached,
+            "the text grows: every step computes the tokens made so far, too": lambda p, n: p * n,
+            "the first step computes the prompt alone, no new token is there yet": lambda p, n: without(p, n) + n,
+            "the first token costs a pass over the prompt": lambda p, n: without(p, n) - p,
+            "that is as long as the text gets; each step computes all of it that is there": lambda p, n: p + n,
+            "the prompt is computed in every step, too": lambda p, n: n * (n - 1) // 2,
+        },
+    )
+    second = Expected(
+        cached,
+        {
+            "that is the count without a cache; the pair ends with the one with a cache": without,
+            "the last token is made, but never computed further": lambda p, n: p + n,
+            "the prompt has to be computed too, once, by the prefill": lambda p, n: n,
+            "the prompt has to be computed too; its pass gives the first token": lambda p, n: n - 1,
+            "each token after the first costs a step of its own": lambda p, n: p,
+            "the prompt is computed once; its K and V are kept": lambda p, n: p * n,
+        },
+    )
+    compare(
+        answer,
+        [(1, 1), (1, 2), (2, 1), (64, 1), (100, 50), *draw(lambda rng: (rng.randint(2, 20), rng.randint(2, 20)))],
+        {"without a cache": first, "with a cache": second},
+        lambda prompt_len, new_tokens: f"prompt_len={prompt_len}, new_tokens={new_tokens}",
+        values_of("without a cache", "with a cache"),
+    )
 
 
 @exercise(
@@ -100,34 +173,73 @@ def tokens_computed(answer: Callable[[int, int], tuple[int, int]]) -> None:
     minutes=15,
     difficulty=2,
     importance=4,
+    stub="def my_generate(stage, prompt_ids, max_tokens): ...",
     task="Write greedy generation with the three calls of a stage: `prefill`, `decode`, "
     "`free`. Return the `max_tokens` new token ids, and leave every block free.",
     hints=(
         "prefill returns the logits [V] of the prompt's last token: they already give the first new token.",
         "decode wants exactly one new token: append before you call it. It returns [B, V], and here B is 1.",
-        "seq = Sequence(prompt, SamplingParams(max_tokens=max_tokens)); logits = stage.prefill(seq); then append "
-        "int(logits.argmax()) and decode in turn until seq.output_ids has max_tokens; stage.free(seq) at the end.",
+        "Make a Sequence, prefill it, then append and decode in turn until seq.output_ids has max_tokens: the last "
+        "token needs no decode. int(logits.argmax()) is a token id; stage.free(seq) comes last.",
     ),
 )
 def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: Model) -> None:
-    for prompt, max_tokens in (([5, 6, 7], 1), (list(range(20, 80)), 9)):
-        stage = stage_class(model, num_blocks=4)
-        calls = _count_calls(stage)
-        given = list(prompt)
-        got = answer(stage, given, max_tokens)
-        [want] = reference_generate(model, [prompt], max_tokens)
-        if isinstance(got, list) and got == prompt + want:
-            raise Wrong("the prompt is part of what you return: only the new tokens are asked for (seq.output_ids)")
-        if isinstance(got, list) and len(got) != max_tokens:
-            raise Wrong(f"max_tokens={max_tokens}, but {len(got)} tokens came back; the prefill gives the first one")
-        if message := explain_tokens(got, want):
-            raise Wrong(f"max_tokens={max_tokens}: {message}")
-        if given != prompt:
-            raise Wrong("the tokens are right, but prompt_ids has changed: it belongs to whoever called you")
-        if stage.num_free_blocks != 4:
-            raise Wrong(f"the tokens are right, but {4 - stage.num_free_blocks} blocks were not given back: free it")
-        if message := explain_counts(calls, {"prefill": 1, "decode": max_tokens - 1}):
-            raise Wrong(f"max_tokens={max_tokens}: {message}")
+    def run(answer: Callable[..., Any], prompt: list[int], max_tokens: int) -> Any:
+        return _run_loop(answer, stage_class(drawn_model(), num_blocks=4), prompt, max_tokens)[0]
+
+    def require_manners(prompt: list[int], max_tokens: int) -> None:
+        _, complaint = _run_loop(answer, stage_class(drawn_model(), num_blocks=4), prompt, max_tokens)
+        if complaint:
+            raise Wrong(complaint)
+
+    def greedy(prompt: list[int], max_tokens: int) -> list[int]:
+        return _greedy(tuple(prompt))[:max_tokens]
+
+    expected = Expected(
+        greedy,
+        {
+            "only the new tokens are asked for (seq.output_ids), the prompt is not": lambda p, n: p + greedy(p, n),
+            "the prefill gives the first one": lambda p, n: greedy(p, n + 1),
+            "the prefill's logits give the first one, it is missing": lambda p, n: greedy(p, n + 1)[1:],
+            "the prefill's token is not the only one": lambda p, n: greedy(p, 1),
+        },
+        explain_tokens,
+    )
+    compare(answer, GENERATIONS, expected, _describe_generation, run)
+    require_all(GENERATIONS, require_manners, _describe_generation)
+    prompt, max_tokens = list(range(20, 80)), 9
+    got, complaint = _run_loop(answer, stage_class(model, num_blocks=4), prompt, max_tokens)
+    if message := explain_tokens(got, reference_generate(model, [prompt], max_tokens)[0]) or complaint:
+        raise Wrong(f"on this notebook's model, {_describe_generation(prompt, max_tokens)}: {message}")
+
+
+MOST_NEW = 6
+GENERATIONS: list[Case] = [
+    ([5, 6, 7], 1), ([3], 1), ([3], 2), *[([7] * n, 3) for n in (62, 63, 64, 65, 128)],
+    *draw(lambda rng: ([rng.randrange(30) for _ in range(rng.randint(1, 12))], rng.randint(1, MOST_NEW))),
+]  # fmt: skip
+
+
+@cache
+def _greedy(prompt: tuple[int, ...]) -> list[int]:
+    """A token more than any case asks for."""
+    return reference_generate(drawn_model(), [list(prompt)], MOST_NEW + 1)[0]
+
+
+def _describe_generation(prompt: list[int], max_tokens: int) -> str:
+    return f"{f'prompt {prompt}' if len(prompt) < 13 else f'a prompt of {len(prompt)} tokens'}, max_tokens={max_tokens}"
+
+
+def _run_loop(answer: Callable[..., Any], stage: Stage, prompt: list[int], max_tokens: int) -> tuple[Any, str | None]:
+    """What the answer returns, and what is wrong with how it came by that."""
+    free, calls, given = stage.num_free_blocks, _count_calls(stage), list(prompt)
+    got = answer(stage, given, max_tokens)
+    complaint = explain_counts(calls, {"prefill": 1, "decode": max_tokens - 1})
+    if given != prompt:
+        complaint = "the tokens are right, but prompt_ids has changed: it belongs to whoever called you"
+    elif stage.num_free_blocks != free:
+        complaint = f"the tokens are right, but {free - stage.num_free_blocks} blocks were not given back: free it"
+    return got, complaint
 
 
 def _count_calls(stage: Stage) -> Counter[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from random import Random
 
 from roseinfer.generate import generate
 from roseinfer.models import Model
@@ -12,11 +14,21 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
+from .drawn import Case, Expected, compare, draw
 from .exercise import Wrong, exercise
-from .explain import explain_number
+from .explain import plain
 from .lesson00 import SHAPE
 from .lesson01 import BLOCK_SIZE
-from .stage_checks import APPEND_SPAN, NUM_SEQS, by_sequence, require_cached, require_tokens, step_ops
+from .stage_checks import (
+    APPEND_SPAN,
+    NUM_SEQS,
+    by_sequence,
+    require_cached,
+    require_nothing_kept,
+    require_repeatable,
+    require_tokens,
+    step_ops,
+)
 
 OLD, NEW = (2, 6), (2, 13)
 ALL = slice(None)
@@ -30,6 +42,7 @@ POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["ate
     minutes=10,
     difficulty=2,
     importance=2,
+    stub="def slices(index, shape, colon_is_free): ...",
     task="How many `aten::slice` does `x[index]` dispatch for `x` of "
     "`shape`? `index` holds integers and slices; `colon_is_free` is True from torch "
     "2.9 on. The cell before shows what this torch does.",
@@ -40,35 +53,95 @@ POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["ate
     ),
 )
 def slice_rule(answer: Callable[[tuple, tuple[int, ...], bool], int]) -> None:
-    cases = [
+    def right(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
+        return slice_dispatches(index, shape, NEW if colon_is_free else OLD)
+
+    mistakes = {"a dimension that the index does not name costs nothing": lambda index, shape, free: len(shape)}
+    compare(answer, INDICES, Expected(right, _miscounts() | mistakes), describe_index)
+
+
+# Why it is wrong -> which ranges somebody takes for a slice, who makes that mistake; "" is the rule itself.
+RANGES: dict[str, Callable[[slice, int], bool]] = {
+    "": lambda part, size: (part.start or 0, part.stop) != (0, size),
+    "a range that covers its whole dimension is dropped": lambda part, size: True,
+    "a range that starts at 0 is dropped when it covers its whole dimension, and not otherwise": (
+        lambda part, size: part.start not in (None, 0)
+    ),
+    "a range to the end of its dimension is dropped when it starts at 0, and not otherwise": (
+        lambda part, size: part.stop not in (None, size)
+    ),
+    "slice(None, n) starts at 0, too": lambda part, size: part != slice(0, size),
+    "slice(0, n) says the same as slice(None, n)": lambda part, size: part != slice(None, size),
+    "an empty range is a slice like any other": (
+        lambda part, size: RANGES[""](part, size) and (part.start or 0) != (size if part.stop is None else part.stop)
+    ),
+    "a range is no bare `:`, it is a slice before torch 2.9 and since": lambda part, size: False,
+}
+COLONS: dict[str, Callable[[bool], bool]] = {
+    "": lambda colon_is_free: not colon_is_free,
+    "a bare `:` is no slice from torch 2.9 on": lambda colon_is_free: True,
+    "a bare `:` is a slice before torch 2.9": lambda colon_is_free: False,
+    "a bare `:` is a slice before torch 2.9, and none since": lambda colon_is_free: colon_is_free,
+}
+INTEGERS = {"": 0, "an integer is a select, never a slice": 1}
+
+
+def _miscounts() -> dict[str, Callable[..., int]]:
+    """Every mistake alone, then several at once."""
+
+    def counting(ranges: Callable, colons: Callable, integer: int) -> Callable[..., int]:
+        def count(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
+            return sum(
+                integer if isinstance(part, int) else colons(colon_is_free) if part == ALL else ranges(part, size)
+                for part, size in zip(index, shape, strict=False)
+            )
+
+        return count
+
+    mistaken = {
+        tuple(filter(None, whys)): counting(RANGES[whys[0]], COLONS[whys[1]], INTEGERS[whys[2]])
+        for whys in itertools.product(RANGES, COLONS, INTEGERS)
+    }
+    return {"; ".join(whys): mistaken[whys] for whys in sorted(mistaken, key=len) if whys}
+
+
+def _draw_index(rng: Random) -> Case:
+    shape = tuple(rng.randint(1, 5) for _ in range(rng.randint(1, 4)))
+    index = tuple(_draw_part(rng, size) for size in shape[: rng.randint(1, len(shape))])
+    return index, shape, rng.random() < 0.5
+
+
+def _draw_part(rng: Random, size: int) -> int | slice:
+    start, stop = sorted((rng.randint(0, size), rng.randint(0, size)))
+    ranges = [slice(0, size), slice(None, size), slice(0, stop), slice(start, stop), slice(start, size)]
+    return rng.choice([rng.randrange(-size, size), ALL, ALL, *ranges, slice(None, stop), slice(start or 1, None)])
+
+
+INDICES: list[Case] = [
+    (index, shape, free)
+    for index, shape in (
         ((0, slice(1, 2)), (2, 3, 4)),
         ((0, ALL), (2, 3)),
         ((ALL, slice(1, 2)), (2, 3)),
         ((slice(0, 2), ALL), (2, 3)),
+        ((slice(0, 2),), (3, 4)),
         ((slice(None, 3),), (3, 4)),
+        ((slice(0, 1),), (1,)),
+        ((slice(0, 0),), (2,)),
+        ((), (2, 3)),
         ((slice(1, 2), ALL, slice(4, 5), ALL), (8, 12, 5, 64)),
-    ]
-    for index, shape in cases:
-        for version, free in ((OLD, False), (NEW, True)):
-            got, want = answer(index, shape, free), slice_dispatches(index, shape, version)
-            if message := explain_number(got, want, mistakes=_miscounts(index, shape, version)):
-                raise Wrong(f"index {_text(index)} of shape {shape}, colon_is_free={free}: {message}")
+    )
+    for free in (False, True)
+] + draw(_draw_index)
 
 
-def _miscounts(index: tuple, shape: tuple[int, ...], version: tuple[int, int]) -> dict[int, str]:
-    """A likely wrong count of slices -> how one comes by it."""
-    ranges = sum(isinstance(part, slice) and part != ALL for part in index)
-    colons = sum(part == ALL for part in index)
-    old = version == OLD
-    return {  # where two of them give the same number, the later one is told
-        len(shape): "a dimension that the index does not name costs nothing",
-        len(index): "an integer is a select, never a slice",
-        ranges + colons: "neither a bare `:` nor a range that covers its whole dimension is a slice here",
-        ranges + old * colons: "a range that covers its whole dimension is dropped",
-        slice_dispatches(index, shape, NEW if old else OLD): (
-            "a bare `:` is a slice before torch 2.9" if old else "a bare `:` is no slice from torch 2.9 on"
-        ),
-    }
+def describe_index(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> str:
+    def end(value: int | None) -> str:
+        return "" if value is None else str(value)
+
+    parts = [str(p) if isinstance(p, int) else f"{end(p.start)}:{end(p.stop)}" for p in index]
+    text = ", ".join(parts) + "," * (len(parts) == 1) if parts else "()"
+    return f"x[{text}] of shape {shape}, colon_is_free={colon_is_free}"
 
 
 def post_gather_slices(lengths: list[int]) -> int:
@@ -87,6 +160,7 @@ def post_gather_slices(lengths: list[int]) -> int:
     minutes=10,
     difficulty=2,
     importance=2,
+    stub="lengths_of_the_post = ...",
     task=f"The post counts {POST_SLICES} slices in its preallocated gather. Give cached lengths (one a sequence, "
     f"each below {BLOCK_SIZE}) for which the code makes exactly that many on the post's torch.",
     hints=(
@@ -96,15 +170,16 @@ def post_gather_slices(lengths: list[int]) -> int:
     ),
 )
 def posts_batch(answer: list[int]) -> None:
-    if not isinstance(answer, (list, tuple)) or not all(isinstance(n, int) and 1 <= n < BLOCK_SIZE for n in answer):
+    lengths = plain(answer)
+    if not isinstance(lengths, list) or not all(isinstance(n, int) and 1 <= n < BLOCK_SIZE for n in lengths):
         raise Wrong(f"expected a list of lengths from 1 to {BLOCK_SIZE - 1}, got {answer!r}")
-    if not answer:
+    if not lengths:
         raise Wrong("the batch is empty")
-    copies = SHAPE.num_layers * 2 * len(answer)
+    copies = SHAPE.num_layers * 2 * len(lengths)
     if copies != POST_COPIES:
-        raise Wrong(f"{len(answer)} sequences make {copies} copies a step; the post's table has {POST_COPIES}")
-    if (slices := post_gather_slices(list(answer))) != POST_SLICES:
-        longest = sum(n == max(answer) for n in answer)
+        raise Wrong(f"{len(lengths)} sequences make {copies} copies a step; the post's table has {POST_COPIES}")
+    if (slices := post_gather_slices(lengths)) != POST_SLICES:
+        longest = sum(n == max(lengths) for n in lengths)
         raise Wrong(f"these lengths make {slices} slices, the post has {POST_SLICES}; {longest} of them are longest")
 
 
@@ -114,6 +189,7 @@ def posts_batch(answer: list[int]) -> None:
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def revealing_prompts(): ...",
     task="The code that the post measured gave every sequence the batch's longest length as its position. Return "
     "prompts (lists of token ids) for which its tokens differ from the reference.",
     hints=(
@@ -123,10 +199,11 @@ def posts_batch(answer: list[int]) -> None:
     ),
 )
 def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
-    prompts = answer()
+    got = answer()
+    prompts = plain(got)
     valid = isinstance(prompts, list) and all(isinstance(p, list) and p for p in prompts)
     if not prompts or not valid or not all(isinstance(token, int) for p in prompts for token in p):
-        raise Wrong(f"expected a list of prompts, each a list of token ids, got {prompts!r}")
+        raise Wrong(f"expected a list of prompts, each a list of token ids, got {got!r}")
     if len(prompts) == 1:
         raise Wrong("one sequence alone is always the longest: its position is right")
     if len({len(p) for p in prompts}) == 1:
@@ -143,6 +220,7 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
     minutes=25,
     difficulty=3,
     importance=2,
+    stub="class FewerSelects(SelectAppend): ...",
     task="The new token's K and V were whole, [B, H_kv, D], before attention put them behind the past. Keep them, and "
     "append with at most 4 selects for each (layer, sequence) and none besides. Tokens must stay equal.",
     hints=(
@@ -152,8 +230,10 @@ def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage]
     ),
 )
 def fewer_selects(answer: type[Stage], model: Model) -> None:
-    require_cached(answer, model, by_sequence)
+    require_cached(answer, by_sequence)
     require_tokens(answer, model)
+    require_repeatable(answer, by_sequence)
+    require_nothing_kept(answer, model)
     ops = step_ops(answer, model, APPEND_SPAN)
     budget = 4 * model.config.num_layers * NUM_SEQS
     if (too_many := ops["aten::select"] - budget) > 0:
@@ -161,11 +241,3 @@ def fewer_selects(answer: type[Stage], model: Model) -> None:
             f"the tokens are right, but append makes {too_many} selects too many ({ops['aten::select']}, the budget is "
             f"{budget}, 4 for each layer and sequence)"
         )
-
-
-def _text(index: tuple) -> str:
-    def end(value: int | None) -> str:
-        return "" if value is None else str(value)
-
-    parts = (str(p) if isinstance(p, int) else f"{end(p.start)}:{end(p.stop)}" for p in index)
-    return f"[{', '.join(parts)}]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from random import Random
 
 import torch
 from torch import Tensor
@@ -14,23 +16,24 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
-from .exercise import Wrong, exercise
+from .contract_check import require_contract
+from .drawn import Expected, compare, draw
+from .exercise import Failed, Wrong, exercise
 from .explain import explain_tensor, explain_tokens
 from .stage_checks import MIXED, equal_step, require_tokens
+from .tensor_checks import named_tensors
 
-# (block ids of each sequence, longest length, block_size)
-GATHERS = [
-    ([[4, 1, 6], [2, 5], [3, 0, 7]], 11, 4),
-    ([[2]], 3, 4),
-    ([[5, 1], [3]], 8, 4),  # the longest ends where its block ends
-    ([[6, 2], [4]], 65, 64),
-]
-# (block ids of each sequence, cached tokens of each, block_size)
-APPENDS = [
-    ([[9, 1], [2, 5], [3, 7]], [3, 4, 5], 4),  # before, at and behind a block's edge
-    ([[9, 8, 6]], [6], 4),  # holds a block more than it needs yet
-    ([[0, 2], [1, 3], [5, 4]], [63, 64, 65], 64),
-]
+Tables = list[list[int]]  # the block ids of each sequence
+
+BLOCK_SIZES = (1, 3, 4, 10, 16)
+LARGEST_ID = 70_000
+
+
+def _tables(rng: Random, num_tokens: list[int], block_size: int) -> Tables:
+    """Block ids for so many tokens a sequence, and sometimes for one block more, as after a step has reserved it."""
+    widths = [-(-n // block_size) + rng.choice((0, 0, 1)) for n in num_tokens]
+    ids = iter(rng.sample(range(rng.choice((10 * sum(widths), LARGEST_ID))), sum(widths)))
+    return [[next(ids) for _ in range(width)] for width in widths]
 
 
 @exercise(
@@ -39,49 +42,95 @@ APPENDS = [
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def gather_indices(block_tables, longest, block_size): ...",
     task="Return the pair `(blocks, slots)` for which `pool[blocks, slots]` is the padded batch: `blocks` [B, T] and "
     "`slots` [T], int64. `block_tables` has a list of block ids for each sequence, in token order; T is `longest`. "
-    "Where a sequence has no block of its own any more, `blocks` is 0.",
+    "Where a sequence has no block of its own any more, `blocks` is 0. A row may name a block more than T needs. The "
+    "lists belong to the engine, so leave them as they are.",
     hints=(
         "Token t lies in slot t % block_size of the sequence's block number t // block_size.",
         "Make every row of the block tables equally wide first: longest tokens take -(-longest // block_size) blocks.",
         "torch.tensor(rows)[:, tokens // block_size] picks, for each row, the block of every token.",
     ),
 )
-def gather_indices(answer: Callable[[list[list[int]], int, int], tuple[Tensor, Tensor]]) -> None:
-    for tables, longest, size in GATHERS:
-        case = f"block tables {tables}, longest {longest}, block size {size}"
-        tokens = torch.arange(longest)
-        width = -(-longest // size)
-        table = torch.tensor([(row + [0] * width)[:width] for row in tables])
-        want = table[:, tokens // size], tokens % size
-        got = answer([list(row) for row in tables], longest, size)
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected a pair (blocks, slots), got {type(got).__name__}")
-        _explain_indices(case, got, want, tokens // size)
+def gather_indices(answer: Callable[[Tables, int, int], tuple[Tensor, Tensor]]) -> None:
+    compare(
+        answer,
+        GATHERS,
+        {
+            "blocks": Expected(_blocks, BLOCK_MISTAKES, explain_tensor),
+            "slots": Expected(_slots, SLOT_MISTAKES, _explain_slots),
+        },
+        lambda tables, longest, size: f"block tables {tables}, longest {longest}, block size {size}",
+        _gather_with,
+    )
 
 
-def _explain_indices(case: str, got: tuple, want: tuple[Tensor, Tensor], block_of_token: Tensor) -> None:
-    (blocks, slots), (want_blocks, want_slots) = got, want
-    if not (isinstance(blocks, Tensor) and isinstance(slots, Tensor)):
-        raise Wrong(f"expected two tensors, got {type(blocks).__name__} and {type(slots).__name__}")
-    for name, index in (("blocks", blocks), ("slots", slots)):
+def _draw_gather(rng: Random) -> tuple[Tables, int, int]:
+    size = rng.choice(BLOCK_SIZES)
+    lengths = [rng.randint(1, 3 * size + 2) for _ in range(rng.randint(1, 5))]
+    return _tables(rng, lengths, size), max(lengths), size
+
+
+# (block ids of each sequence, longest length, block size)
+GATHERS = [
+    ([[2]], 3, 4),
+    ([[5, 1], [3]], 8, 4),  # the longest ends where its block ends
+    ([[5, 1], [3]], 4, 4),  # the block of the next token is there already, in one of them
+    ([[5], []], 3, 4),  # one that has no block at all
+    ([[4, 1, 6], [2, 5], [3, 0, 7]], 11, 4),
+    ([[6, 2], [4]], 65, 64),
+    *draw(_draw_gather),
+]
+
+
+def _gather_with(answer: Callable[..., object], tables: Tables, longest: int, size: int) -> dict[str, Tensor]:
+    given = copy.deepcopy(tables)
+    got = named_tensors(answer(tables, longest, size), "blocks", "slots")
+    if tables != given:
+        raise Wrong(f"block_tables is {tables} now: these lists belong to the engine, leave them as they are")
+    for name, index in got.items():
         if index.is_floating_point():
             raise Wrong(f"{name} is floating point, and cannot be an index: / divides into fractions, // does not")
-    if blocks.dim() == 1 and slots.dim() == 2:
+    if got["blocks"].dim() == 1 and got["slots"].dim() == 2:
         raise Wrong("the wrong way round: blocks first, then slots")
-    if slots.dim() == 2:
-        raise Wrong(
-            f"{case}: slots has shape {tuple(slots.shape)}, expected {tuple(want_slots.shape)}: the slot of token t is "
-            "the same in every sequence, so one row does for all"
-        )
-    if slots.shape == want_slots.shape and torch.equal(slots, block_of_token) and len(block_of_token.unique()) > 1:
-        raise Wrong(f"{case}: slots holds t // block_size, which picks the block; the slot is what is left over")
-    if (blocks < 0).any():
-        raise Wrong(f"{case}: a block below 0 is read from the end of the pool; where there is no block, it is 0")
-    for name, mine, theirs in (("blocks", want_blocks, blocks), ("slots", want_slots, slots)):
-        if message := explain_tensor(theirs, mine):
-            raise Wrong(f"{case}: {name}: {message}")
+    if (got["blocks"] < 0).any():
+        raise Wrong("a block below 0 is read from the end of the pool; where there is no block, it is 0")
+    return got
+
+
+def _blocks(tables: Tables, longest: int, size: int, behind: Callable[[list[int]], int] = lambda row: 0) -> Tensor:
+    """behind: the block of tokens that lie behind the row's own."""
+    return torch.tensor(
+        [[row[t // size] if t // size < len(row) else behind(row) for t in range(longest)] for row in tables]
+    )
+
+
+def _slots(tables: Tables, longest: int, size: int) -> Tensor:
+    return torch.arange(longest) % size
+
+
+def _explain_slots(got: Tensor, want: Tensor) -> str | None:
+    message = explain_tensor(got, want)
+    if message and got.dim() == 2:
+        return f"{message}: the slot of token t is the same in every sequence, so one row does for all"
+    return message
+
+
+BLOCK_MISTAKES = {
+    "every token reads its sequence's first block; token t lies in number t // block_size of the row": (
+        lambda tables, longest, size: torch.tensor([[(row + [0])[0]] * longest for row in tables])
+    ),
+    "where a sequence has no block of its own any more, blocks is 0, not its last block": (
+        lambda *case: _blocks(*case, behind=lambda row: (row or [0])[-1])
+    ),
+}
+SLOT_MISTAKES = {
+    "that is t // block_size, which picks the block; the slot is what is left over": (
+        lambda tables, longest, size: torch.arange(longest) // size
+    ),
+    "that is the token's number; its slot is t % block_size": lambda tables, longest, size: torch.arange(longest),
+}
 
 
 @exercise(
@@ -90,41 +139,82 @@ def _explain_indices(case: str, got: tuple, want: tuple[Tensor, Tensor], block_o
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def slot_mapping(block_tables, num_cached, block_size): ...",
     task="An engine often keeps one number for a place in the pool: block × block_size + slot, its row in "
     "`pool.flatten(0, 1)`. Return that number for the new token of each sequence, an int64 tensor [B]. "
-    "`num_cached[i]` tokens of sequence i are cached; the block of the new token is in its table already.",
+    "`num_cached[i]` tokens of sequence i are cached; the block of the new token is in its table already. Leave the "
+    "lists as they are.",
     hints=(
         "Cached are the tokens 0 to n - 1. Which number does the new one have?",
         "divmod(n, block_size) is (place in the table, slot).",
         "A table may be longer than what is filled: its last block is not always the one to write to.",
     ),
 )
-def slot_mapping(answer: Callable[[list[list[int]], list[int], int], Tensor]) -> None:
-    for tables, num_cached, size in APPENDS:
-        want = torch.tensor([row[n // size] * size + n % size for row, n in zip(tables, num_cached, strict=True)])
-        got = answer([list(row) for row in tables], list(num_cached), size)
-        if isinstance(got, Tensor) and got.shape == want.shape and not got.is_floating_point():
-            for i, (row, n) in enumerate(zip(tables, num_cached, strict=True)):
-                if got[i] != want[i]:
-                    where = f"sequence {i} with blocks {row}, {n} cached, block size {size}"
-                    raise Wrong(f"{where}: {int(got[i])}, expected {int(want[i])}{_why(int(got[i]), row, n, size)}")
-        if message := explain_tensor(got, want):
-            raise Wrong(message)
+def slot_mapping(answer: Callable[[Tables, list[int], int], Tensor]) -> None:
+    compare(
+        answer,
+        APPENDS,
+        Expected(_rows_of_the_pool, ROW_MISTAKES, explain_tensor),
+        lambda tables, num_cached, size: f"block tables {tables}, {num_cached} cached, block size {size}",
+        _map_with,
+    )
 
 
-def _why(got: int, row: list[int], n: int, size: int) -> str:
-    """How one comes by a wrong row of the pool; empty when nobody knows."""
-    index, slot = divmod(n, size)
-    if (n + 1) // size < len(row) and got == row[(n + 1) // size] * size + (n + 1) % size:
-        return f": that leaves the slot of token {n} empty; cached are the tokens 0 to {n - 1}"
-    reasons = {
-        row[(n - 1) // size] * size + (n - 1) % size: f": there lies token {n - 1}, cached already; the new one is {n}",
-        row[-1] * size + slot: ": that is in the last block of its table, which may lie ahead of what is filled",
-        n: ": that is the token's number; its block has to be looked up in the table",
-        row[index] + slot: ": block + slot, but a block is block_size slots long",
-        row[index]: ": that is the block alone",
-    }
-    return reasons.get(got, "")
+def _draw_append(rng: Random) -> tuple[Tables, list[int], int]:
+    size = rng.choice(BLOCK_SIZES)
+    num_cached = [rng.randint(0, 3 * size + 1) for _ in range(rng.randint(1, 6))]
+    return _tables(rng, [n + 1 for n in num_cached], size), num_cached, size
+
+
+# (block ids of each sequence, cached tokens of each, block size)
+APPENDS = [
+    ([[5]], [0], 4),
+    ([[9, 1], [2, 5], [3, 7]], [3, 4, 5], 4),  # before, at and behind a block's edge
+    ([[9, 8, 6]], [6], 4),  # holds a block more than it needs yet
+    ([[0, 2], [1, 3], [5, 4]], [63, 64, 65], 64),
+    ([[300_000], [7]], [5, 9], 64),  # the row is past what fp32 can count to
+    *draw(_draw_append),
+]
+
+
+def _map_with(answer: Callable[..., object], tables: Tables, num_cached: list[int], size: int) -> object:
+    given = copy.deepcopy((tables, num_cached))
+    got = answer(tables, num_cached, size)
+    if (tables, num_cached) != given:
+        raise Wrong(f"the lists are {tables} and {num_cached} now: they belong to the engine, leave them as they are")
+    return got
+
+
+def _rows_of_the_pool(tables: Tables, num_cached: list[int], size: int) -> Tensor:
+    return _row_of_each(lambda row, n, size: row[n // size] * size + n % size)(tables, num_cached, size)
+
+
+def _row_of_each(place: Callable[[list[int], int, int], int]) -> Callable[[Tables, list[int], int], Tensor]:
+    """A batch's answer, made of that of one sequence."""
+    return lambda tables, num_cached, size: torch.tensor(
+        [place(row, n, size) for row, n in zip(tables, num_cached, strict=True)]
+    )
+
+
+ROW_MISTAKES = {
+    "there the newest cached token lies: cached are the tokens 0 to n - 1, and the new one is n": _row_of_each(
+        lambda row, n, size: row[(n - 1) // size] * size + (n - 1) % size
+    ),
+    "that leaves the slot of token n empty; cached are the tokens 0 to n - 1": _row_of_each(
+        lambda row, n, size: (row + [0])[(n + 1) // size] * size + (n + 1) % size
+    ),
+    "that is in the last block of the table, which may lie ahead of what is filled": _row_of_each(
+        lambda row, n, size: row[-1] * size + n % size
+    ),
+    "the slot is right, the block is that of the token before": _row_of_each(
+        lambda row, n, size: row[(n - 1) // size] * size + n % size
+    ),
+    "that is the token's number; its block has to be looked up in the table": _row_of_each(lambda row, n, size: n),
+    "that is block + slot, but a block is block_size slots long": _row_of_each(
+        lambda row, n, size: row[n // size] + n % size
+    ),
+    "that is the block alone": _row_of_each(lambda row, n, size: row[n // size]),
+}
 
 
 @exercise(
@@ -133,6 +223,7 @@ def _why(got: int, row: list[int], n: int, size: int) -> str:
     minutes=30,
     difficulty=4,
     importance=3,
+    stub="class WithoutCat(VectorizedGather): ...",
     task="Stage 04 gathers T columns, and then `DenseStep` copies all of them once more to put the new token behind. "
     "Gather T + 1 columns instead, and let attention write the new token into the last one. Budget: no `aten::cat` in "
     "the whole step; each cached byte copied once, the new token's twice, and the index tensors. Tokens stay equal.",
@@ -146,8 +237,12 @@ def _why(got: int, row: list[int], n: int, size: int) -> str:
 )
 def without_cat(answer: type[Stage], model: Model) -> None:
     if isinstance(answer, type) and issubclass(answer, Stage):
-        if message := _tokens(answer, model, [[3 + i] * 9 for i in range(3)]):
-            raise Wrong(f"three prompts of 9 tokens: {message}; is the new token in its column before attention reads?")
+        for num_prompts in (1, 3):
+            if message := _tokens(answer, model, [[3 + i] * 9 for i in range(num_prompts)]):
+                raise Wrong(
+                    f"{num_prompts} × a prompt of 9 tokens: {message}; is the new token in its column before attention "
+                    "reads?"
+                )
         if message := _tokens(answer, model, MIXED):
             raise Wrong(
                 f"equal lengths are right, mixed ones not: {message}. The mask expects the new token in the last "
@@ -156,23 +251,35 @@ def without_cat(answer: type[Stage], model: Model) -> None:
         if message := _tokens(answer, model, [[5] * 3, list(range(1, 7)), [9]], block_size=4):
             raise Wrong(f"right within a block, wrong where the last column starts a new one (block size 4): {message}")
     require_tokens(answer, model)
-    num_seqs, num_tokens = 4, 40
+    for num_seqs, num_tokens in STEPS:
+        _require_budget(answer, model, num_seqs, num_tokens)
+    require_contract(answer)
+
+
+def _require_budget(answer: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> None:
+    step = f"with {num_seqs} × {num_tokens} tokens cached, the step"
     cats = count_ops(equal_step(answer, model, num_seqs, num_tokens), outside=MODEL_OPS)["aten::cat"]
     if cats:
-        raise Wrong(f"the tokens are right, but the step makes {cats} cats; the budget is 0")
+        raise Wrong(f"the tokens are right, but {step} makes {cats} cats; the budget is 0")
     copied = bytes_copied(equal_step(answer, model, num_seqs, num_tokens)).copied
     budget = _budget(model, num_seqs, num_tokens)
     if copied > budget:
         raise Wrong(
-            f"the tokens are right without a cat, but the step copies {copied:,} bytes; the budget is {budget:,}. Is "
-            "what was gathered copied once more?"
+            f"the tokens are right without a cat, but {step} copies {copied:,} bytes; the budget is {budget:,}. "
+            "Is what was gathered copied once more?"
         )
+
+
+STEPS = ((1, 3), (4, 40), (3, 64), (9, 70))  # sequences, and tokens of each
 
 
 def _tokens(stage_class: type[Stage], model: Model, prompts: list[list[int]], block_size: int = 64) -> str | None:
     """What is wrong with the stage's tokens, if anything."""
     stage = stage_class(model, num_blocks=32, block_size=block_size)
-    seqs = generate(stage, prompts, SamplingParams(max_tokens=8, ignore_eos=True))
+    try:
+        seqs = generate(stage, prompts, SamplingParams(max_tokens=8, ignore_eos=True))
+    except Exception as error:
+        raise Failed(f"prompts of {list(map(len, prompts))} tokens, block size {block_size}", error) from None
     return explain_tokens([seq.output_ids for seq in seqs], reference_generate(model, prompts, 8))
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations, permutations
+from math import prod
+from random import Random
 from typing import Any
 
-import torch
-
 from roseinfer.bench.table_steps import TableBatch
+from roseinfer.contract.broken_promises import count
 from roseinfer.models import Model
 from roseinfer.profiling import count_ops
-from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from .contract_check import require_contract
+from .drawn import Expected, compare, draw, require_all
 from .exercise import Wrong, exercise
-from .explain import explain_counts, explain_number
+from .explain import explain_counts
 from .stage_checks import require_tokens
+from .table_schedules import SCHEDULES, describe_schedule, play, require_tables
 
 Blocks = list[int]
 
@@ -26,6 +30,7 @@ Blocks = list[int]
     minutes=5,
     difficulty=1,
     importance=3,
+    stub="def rows_built(num_layers, lengths, block_size): ...",
     task="How many rows does one decode step of stage 06 build? `lengths` are the cached tokens of its sequences "
     "before the step; all of them were decoded on the step before too, so their rows are kept.",
     hints=(
@@ -35,23 +40,51 @@ Blocks = list[int]
     ),
 )
 def rows_of_a_step(answer: Callable[[int, list[int], int], int]) -> None:
-    for num_layers, lengths, block_size in (
-        (4, [10, 100], 64),
-        (4, [63, 64, 65], 64),
-        (3, [15, 16, 31, 32, 47], 16),
-        (12, [64] * 64, 64),
-    ):
-        crossing = sum(n % block_size == 0 for n in lengths)
-        last_slot = sum((n + 1) % block_size == 0 for n in lengths)
-        mistakes = {
-            num_layers * len(lengths): "that is every row; those whose blocks have not changed are kept",
-            num_layers * last_slot: "a block with one slot left still takes the new token",
-            crossing: "those are sequences; each of them has a row in every layer",
-        }
-        got = answer(num_layers, list(lengths), block_size)
-        if message := explain_number(got, num_layers * crossing, mistakes=mistakes):
-            shown = f"{len(lengths)} times {lengths[0]}" if len(set(lengths)) == 1 else lengths
-            raise Wrong(f"{num_layers} layers, lengths {shown}, blocks of {block_size}: {message}")
+    compare(
+        answer,
+        STEPS,
+        Expected(lambda num_layers, lengths, size: num_layers * sum(n % size == 0 for n in lengths), ROW_MISTAKES),
+        lambda num_layers, lengths, size: f"{count(num_layers, 'layer')}, lengths {_shown(lengths)}, blocks of {size}",
+    )
+
+
+def _draw_step(rng: Random) -> tuple[int, list[int], int]:
+    size = rng.choice((1, 3, 4, 6, 10, 16, 64))
+    edges = (size, size + 1, 2 * size - 1, 2 * size, 3 * size)
+    return rng.randint(1, 12), [rng.choice((*edges, rng.randint(2, 9))) for _ in range(rng.randint(1, 8))], size
+
+
+# (layers, cached tokens of each sequence, block size)
+STEPS = [
+    (4, [10, 100], 64),
+    (4, [63, 64, 65], 64),
+    (3, [15, 16, 31, 32, 47], 16),
+    (12, [64] * 64, 64),
+    (2, [8, 6], 4),
+    (2, [4, 9], 6),
+    *draw(_draw_step),
+]
+ROW_MISTAKES = {
+    "that is every row; those whose blocks have not changed are kept": lambda num_layers, lengths, size: (
+        num_layers * len(lengths)
+    ),
+    "a block with one slot left still takes the new token": lambda num_layers, lengths, size: (
+        num_layers * sum((n + 1) % size == 0 for n in lengths)
+    ),
+    "those are sequences; each of them has a row in every layer": lambda num_layers, lengths, size: sum(
+        n % size == 0 for n in lengths
+    ),
+    "every sequence that needs a block has rows built, not one for all": lambda num_layers, lengths, size: (
+        num_layers * any(n % size == 0 for n in lengths)
+    ),
+    "a block may have a size that is no power of two": lambda num_layers, lengths, size: (
+        num_layers * sum(n & (size - 1) == 0 for n in lengths)
+    ),
+}
+
+
+def _shown(lengths: list[int]) -> str:
+    return f"{len(lengths)} times {lengths[0]}" if len(lengths) > 8 else str(lengths)
 
 
 class RowCache:
@@ -69,19 +102,51 @@ class RowCache:
 
 
 MOST_BLOCKS, IDS = 3, range(5)
-UNSOUND: dict[str, Callable[[Blocks], Any]] = {
+BLOCK_LISTS = [list(blocks) for n in range(1, MOST_BLOCKS + 1) for blocks in permutations(IDS, n)]
+NOT_RARE = 0.01  # of all pairs give a wrong row: what a search that draws its pairs will meet
+
+Key = Callable[[Blocks], Any]
+PARTS: dict[str, Key] = {
     "the length": len,
+    "the first id": lambda blocks: blocks[0],
     "the last id": lambda blocks: blocks[-1],
-    "(length, last id), the post's": lambda blocks: (len(blocks), blocks[-1]),
-    "(length, first id, last id)": lambda blocks: (len(blocks), blocks[0], blocks[-1]),
-    "the set of ids": frozenset,
+    "the first two ids": lambda blocks: blocks[:2],
+    "the last two ids": lambda blocks: blocks[-2:],
+    "every second id": lambda blocks: blocks[::2],
+    "the smallest id": min,
+    "the largest id": max,
     "the sum of the ids": sum,
+    "the product of the ids": prod,
+    "the set of ids": set,
+    "the ids modulo 4": lambda blocks: [block % 4 for block in blocks],
     "the ids as the digits of a number": lambda blocks: int("".join(map(str, blocks))),
-}
-SOUND: dict[str, Callable[[Blocks], Any]] = {
     "all ids": tuple,
-    "the length and the ids as the digits of a number": lambda blocks: (len(blocks), int("".join(map(str, blocks)))),
 }
+
+
+def wrong_pairs(key: Key) -> list[tuple[Blocks, Blocks]]:
+    """All pairs that a cache with this key gives a wrong row for; none, when the key is sound."""
+    made = [(blocks, key(blocks)) for blocks in BLOCK_LISTS]
+    return [(one, other) for one, a in made for other, b in made if a == b and one != other]
+
+
+def _keys() -> dict[str, Key]:
+    """Every part alone, the post's key, also with the first id, and parts taken together: 40 unsound, 4 sound."""
+    keys = dict(PARTS)
+    keys["(length, last id), the post's"] = lambda blocks: (len(blocks), blocks[-1])
+    keys["(length, first id, last id)"] = lambda blocks: (len(blocks), blocks[0], blocks[-1])
+    together: dict[str, Key] = {
+        f"{one} and {other}": lambda blocks, first=first, second=second: (first(blocks), second(blocks))
+        for (one, first), (other, second) in combinations(PARTS.items(), 2)
+    }
+    wrong = {name: len(wrong_pairs(key)) / len(BLOCK_LISTS) ** 2 for name, key in together.items()}
+    rng = Random(0)
+    for number, among in ((40, [n for n in wrong if wrong[n] > NOT_RARE]), (4, [n for n in wrong if not wrong[n]])):
+        keys |= {name: together[name] for name in sorted(rng.sample(among, number))}
+    return keys
+
+
+KEYS = _keys()
 
 
 @exercise(
@@ -90,6 +155,7 @@ SOUND: dict[str, Callable[[Blocks], Any]] = {
     minutes=15,
     difficulty=3,
     importance=4,
+    stub="def find_wrong_row(new_cache): ...",
     task="`new_cache()` makes a cache of one sequence's row: `cache.row(blocks)` returns the row of that list of "
     "block ids, or the one it kept when its key says that nothing has changed. Return two block lists "
     "`(first, second)` for which `row(first)` and then `row(second)` gives a wrong row, or None when there are none. "
@@ -102,33 +168,32 @@ SOUND: dict[str, Callable[[Blocks], Any]] = {
     ),
 )
 def unsound_key(answer: Callable[[Callable[[], RowCache]], tuple[Blocks, Blocks] | None]) -> None:
-    for name, key in UNSOUND.items():
-        found = answer(lambda key=key: RowCache(key))
-        if found is None:
-            raise Wrong(f"key = {name}: you found no pair, but there is one")
-        _require_wrong_row(name, key, found)
-    for name, key in SOUND.items():
-        found = answer(lambda key=key: RowCache(key))
+    def judge(name: str) -> None:
+        found, pairs = answer(lambda: RowCache(KEYS[name])), wrong_pairs(KEYS[name])
         if found is not None:
-            _require_wrong_row(name, key, found)
+            _require_wrong_row(KEYS[name], found)
+        elif pairs:
+            first, second = pairs[0]
+            raise Wrong(f"you found no pair, but row({first}) and then row({second}) is one")
+
+    require_all([(name,) for name in KEYS], judge, lambda name: f"key = {name}")
 
 
-def _require_wrong_row(name: str, key: Callable[[Blocks], Any], found: object) -> None:
+def _require_wrong_row(key: Key, found: object) -> None:
     """Raises Wrong unless `found` is a pair of block lists for which a cache with this key gives a wrong row."""
     if not isinstance(found, (tuple, list)) or len(found) != 2:
-        raise Wrong(f"key = {name}: expected a pair of block lists or None, got {found!r}")
+        raise Wrong(f"expected a pair of block lists or None, got {found!r}")
     first, second = (list(blocks) if isinstance(blocks, (list, tuple)) else blocks for blocks in found)
     for blocks in (first, second):
         if not isinstance(blocks, list) or not 1 <= len(blocks) <= MOST_BLOCKS or not set(blocks) <= set(IDS):
-            raise Wrong(
-                f"key = {name}: {blocks!r} is no list of 1 to {MOST_BLOCKS} ids from {IDS.start} to {IDS.stop - 1}"
-            )
+            raise Wrong(f"{blocks!r} is no list of 1 to {MOST_BLOCKS} ids from {IDS.start} to {IDS.stop - 1}")
         if len(set(blocks)) != len(blocks):
-            raise Wrong(f"key = {name}: {blocks} names a block twice; a sequence holds a block once")
+            raise Wrong(f"{blocks} names a block twice; a sequence holds a block once")
     cache = RowCache(key)
     cache.row(first)
     if cache.row(second) == second:
-        raise Wrong(f"key = {name}: after row({first}), row({second}) is {second}, and that is right")
+        tuples = "; row gives a list, which no tuple is equal to" if isinstance(found[1], tuple) else ""
+        raise Wrong(f"after row({first}), row({second}) is {second}, and that is right{tuples}")
 
 
 @exercise(
@@ -137,9 +202,11 @@ def _require_wrong_row(name: str, key: Callable[[Blocks], Any], found: object) -
     minutes=25,
     difficulty=3,
     importance=3,
+    stub="class OnlyWhenChanged(BlockTableCache): ...",
     task="On most steps the buffer already holds the right tables: the batch is the one of the step before, and no row "
     "has changed. Subclass `BlockTableCache` so that such a step builds no row and makes **no stack**. Tables must be "
-    "right whatever comes and goes: other orders, other batches, sequences freed and prefilled again. `out` always "
+    "right whatever comes and goes: other orders, other batches, sequences freed and prefilled again, a step repeated "
+    "after an error. `out` always "
     "is the front of the stage's own buffer, which only `build_block_tables` writes.",
     hints=(
         "Override build_block_tables. What did the buffer hold after the last call? Remember that, and compare.",
@@ -150,61 +217,12 @@ def _require_wrong_row(name: str, key: Callable[[Blocks], Any], found: object) -
 def nothing_changed(answer: type[Stage], model: Model) -> None:
     if not (isinstance(answer, type) and issubclass(answer, Stage) and hasattr(answer, "build_block_tables")):
         raise Wrong(f"expected a subclass of BlockTableCache, got {answer!r}")
-    _require_tables(answer, model)
+    require_tables(answer, model)
+    require_all(SCHEDULES, lambda *calls: play(answer, model, calls), describe_schedule)
     require_tokens(answer, model)
     _require_idle(answer, model)
     _require_kept_rows(answer, model)
-
-
-def _require_tables(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when a table is wrong after some change of the batch."""
-    stage: Any = answer(model, num_blocks=16, block_size=8, max_num_seqs=4)
-    a, b, c, d = (Sequence([0]) for _ in range(4))
-    for seq, num_tokens in ((a, 14), (b, 3), (c, 4)):
-        _hold(stage, seq, num_tokens)
-    _step(stage, [a, b, c], "on the first step")
-    _step(stage, [a, b, c], "on a step without a change")
-    a.num_cached_tokens = 16
-    _step(stage, [a, b, c], "when a sequence takes a new block (its list grows in place)")
-    _step(stage, [c, a, b], "when the batch comes in another order")
-    _step(stage, [c, a], "when a sequence is left out")
-    _step(stage, [b], "when only one sequence is decoded")
-    _step(stage, [c, a], "when the batch before last comes back")
-    stage.free(a)
-    _hold(stage, d, 17)
-    _step(stage, [c, d], "when a new sequence takes a freed one's place and its blocks")
-
-    # The lesson's ABACBA: `a` comes back with as many blocks, the same last one, and another first one.
-    stage = answer(model, num_blocks=16, block_size=8, max_num_seqs=4)
-    a, b, c = (Sequence([0]) for _ in range(3))
-    _hold(stage, a, 14)
-    _hold(stage, b, 3)
-    _step(stage, [a], "on the first step")
-    stage.free(a)
-    _hold(stage, c, 3)
-    stage.free(b)
-    _hold(stage, a, 14)
-    _step(stage, [a], "when a sequence was freed and prefilled again into other blocks")
-
-
-def _hold(stage: Any, seq: Sequence, num_tokens: int) -> None:
-    stage.tables.reserve({seq.seq_id: num_tokens})
-    seq.num_cached_tokens = num_tokens
-
-
-@torch.inference_mode()
-def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
-    stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
-    out = stage.tables_of(stage.host_buffer, seqs)
-    stage.build_block_tables(seqs, out)
-    for layer, table in enumerate(out.tolist()):
-        for i, seq in enumerate(seqs):
-            blocks = stage.tables.of(seq.seq_id, layer)
-            if table[i] != stage.padded_row(blocks):
-                got = table[i][: len(blocks)]
-                raise Wrong(f"{when}, row {i} of layer {layer} begins {got}; the blocks are {blocks}")
-    for seq in seqs:
-        seq.num_cached_tokens += 1
+    require_contract(answer)
 
 
 def _require_idle(answer: type[Stage], model: Model) -> None:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from roseinfer.contract.broken_promises import count
 from roseinfer.kernels import triton_mode
-from roseinfer.kernels.cases import PagedCase, paged_case
 
-from ..measure.kernel_loads import GuardedKernel, OutOfBounds, count_loads, plain_function
-from .attempt import is_stub
+from ..measure.kernel_loads import plain_function
+from .drawn import Expected, compare, draw, values_of
 from .exercise import Wrong, exercise
 from .explain import explain_tensor
-from .kernel_checks import MISTAKES, TOLERANCE, Trial, plain_attention, trials
+from .kernel_runs import require_batches, require_loads, require_trials
+from .tensor_checks import named_tensors, require_unchanged
 
 State = tuple[Tensor, Tensor, Tensor]
 NAMES = ("top", "total", "acc")
-HEADS, DIM = 3, 4
-MERGES = {  # name -> scores' scale, and how many tokens each of the two states has seen
-    "two states": (1.0, (5, 7)),
-    "scores of several hundred": (300.0, (5, 7)),
-    "a state that has seen nothing, and one that has": (1.0, (0, 7)),
-    "a state that has seen something, and one that has not": (1.0, (5, 0)),
-    "two states that have seen nothing": (1.0, (0, 0)),
-}
 
 
 @exercise(
@@ -35,6 +30,7 @@ MERGES = {  # name -> scores' scale, and how many tokens each of the two states 
     minutes=10,
     difficulty=2,
     importance=5,
+    stub="def merge(a, b): ...",
     task="Two programs have each walked over a part of one sequence. A state is `(top, total, acc)`: the largest score "
     "[H], the sum of exp(score - top) [H], and the sum of exp(score - top) * value [H, D]. Return the state of both "
     "parts together. A part may be empty: then top is -inf, total and acc are 0. Leave the two states as they are.",
@@ -46,43 +42,100 @@ MERGES = {  # name -> scores' scale, and how many tokens each of the two states 
     ),
 )
 def merge_states(answer: Callable[[State, State], State]) -> None:
-    for where, (scale, sizes) in MERGES.items():
-        generator = torch.Generator().manual_seed(sum(sizes))
-        scores = scale * torch.randn(HEADS, sum(sizes), generator=generator)
-        values = torch.randn(sum(sizes), DIM, generator=generator)
-        parts = [_state(s, v) for s, v in zip(scores.split(sizes, 1), values.split(sizes), strict=True)]
-        given = [tuple(t.clone() for t in part) for part in parts]
-        got = answer(*given)
-        if not all(map(torch.equal, sum(given, ()), sum(parts, ()))):
-            raise Wrong(f"{where}: a state that was handed in has changed: make new tensors, no += and no mul_")
-        if not isinstance(got, (tuple, list)) or len(got) != 3:
-            raise Wrong(f"expected (top, total, acc), got {type(got).__name__}")
-        _check_state(got, _state(scores, values), parts, where)
+    compare(
+        answer,
+        MERGES,
+        {
+            "top": Expected(partial(_merged, part=0), explain=_explain_part),
+            "total": Expected(partial(_merged, part=1), {PLAIN_SUM: partial(_plain_sum, part=1)}, _explain_part),
+            "acc": Expected(
+                partial(_merged, part=2), {PLAIN_SUM: partial(_plain_sum, part=2), DIVIDED: _divided}, _explain_part
+            ),
+        },
+        _describe_merge,
+        _merge_with,
+    )
+
+
+# heads, D, tokens that the one state has seen and the other, the scores' scale, what is added to all, fp32 or fp64
+Merge = tuple[int, int, int, int, float, float, str]
+
+
+def _draw_merge(rng: Random) -> Merge:
+    tokens = [rng.choice((0, 1, rng.randint(2, 9))) for _ in range(2)]
+    scale, shift = rng.choice(((1.0, 0.0), (1.0, 0.0), (300.0, 0.0), (1.0, -60.0), (1.0, 90.0)))
+    return rng.randint(1, 5), rng.randint(1, 6), *tokens, scale, shift, rng.choice(("fp32", "fp32", "fp32", "fp64"))
+
+
+MERGES: list[Merge] = [
+    (1, 1, 1, 1, 1.0, 0.0, "fp32"),
+    (3, 4, 5, 7, 1.0, 0.0, "fp32"),
+    (3, 4, 5, 7, 300.0, 0.0, "fp32"),
+    (3, 4, 0, 7, 1.0, 0.0, "fp32"),
+    (3, 4, 5, 0, 1.0, 0.0, "fp32"),
+    (3, 4, 0, 0, 1.0, 0.0, "fp32"),
+    (2, 3, 3, 3, 1.0, -60.0, "fp32"),
+    (3, 2, 3, 3, 1.0, 0.0, "fp64"),
+    *draw(_draw_merge),
+]
+PLAIN_SUM = "that is the plain sum of both: they were summed up against different tops"
+DIVIDED = "it is divided by total already; such a state cannot be merged once more"
+
+
+def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> tuple[State, ...]:
+    """The two states, and the right one of both parts together."""
+    generator = torch.Generator().manual_seed(10 * one + other)
+    like = {"generator": generator, "dtype": {"fp32": torch.float32, "fp64": torch.float64}[dtype]}
+    scores = scale * torch.randn(heads, one + other, **like) + shift
+    values = torch.randn(one + other, dim, **like)
+    parts = zip(scores.split((one, other), 1), values.split((one, other)), strict=True)
+    return *(_state(*part) for part in parts), _state(scores, values)
 
 
 def _state(scores: Tensor, values: Tensor) -> State:
     """top [H], total [H], acc [H, D] of scores [H, T] and values [T, D]; T may be 0."""
     if not scores.size(1):
-        return torch.full((HEADS,), -torch.inf), torch.zeros(HEADS), torch.zeros(HEADS, DIM)
+        empty = scores.new_zeros(scores.size(0))
+        return empty - torch.inf, empty, scores.new_zeros(scores.size(0), values.size(1))
     top = scores.amax(1)
     weights = torch.exp(scores - top[:, None])
     return top, weights.sum(1), weights @ values
 
 
-def _check_state(got: State, want: State, parts: list[State], where: str) -> None:
-    for name, mine, theirs, a, b in zip(NAMES, want, got, *parts, strict=True):
-        message = explain_tensor(theirs, mine)
-        if message is None:
-            continue
-        if explain_tensor(theirs, a + b) is None and name != "top":
-            raise Wrong(f"{where}: {name} is the plain sum of both: they were summed up against different tops")
-        if name == "acc" and explain_tensor(theirs, want[2] / want[1][:, None]) is None:
-            raise Wrong(f"{where}: acc is divided by total already; such a state cannot be merged once more")
-        if isinstance(theirs, Tensor) and theirs.isnan().any() and where.startswith("two states that"):
-            raise Wrong(f"{where}: {name} is NaN: exp(-inf - -inf) came up")
-        if isinstance(theirs, Tensor) and not theirs.isfinite().all() and where.startswith("scores"):
-            raise Wrong(f"{where}: {name} is not finite: exp of a score that is not shifted by the top overflows")
-        raise Wrong(f"{where}: {name}: {message}")
+def _describe_merge(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> str:
+    scores = f"scores of about {scale:g}" + (f" around {shift:g}" if shift else "")
+    return f"states of {one} and of {other} tokens, H={heads}, D={dim}, {scores}, {dtype}"
+
+
+def _merge_with(answer: Callable[[State, State], State], *merge: Any) -> dict[str, Tensor]:
+    given, handed = _states(*merge)[:2], _states(*merge)[:2]
+    got = named_tensors(answer(*handed), *NAMES)
+    names = [f"{name} of the {which} state" for which in ("first", "second") for name in NAMES]
+    require_unchanged(sum(given, ()), sum(handed, ()), names, ": make new tensors, no += and no mul_")
+    return got
+
+
+def _merged(*merge: Any, part: int) -> Tensor:
+    return _states(*merge)[2][part]
+
+
+def _plain_sum(*merge: Any, part: int) -> Tensor:
+    one, other, _ = _states(*merge)
+    return one[part] + other[part]
+
+
+def _divided(*merge: Any) -> Tensor:
+    _, total, acc = _states(*merge)[2]
+    return acc / total[:, None]
+
+
+def _explain_part(got: object, want: Tensor) -> str | None:
+    message = explain_tensor(got, want)
+    if message and isinstance(got, Tensor) and got.shape == want.shape and got.isnan().any():
+        return f"{message}: did exp(-inf - -inf) come up, or exp of a score that is not shifted by the top?"
+    if message and isinstance(got, Tensor) and got.shape == want.shape and not got.isfinite().all():
+        return f"{message}: exp of a score that is not shifted by the top overflows"
+    return message
 
 
 @exercise(
@@ -91,6 +144,7 @@ def _check_state(got: State, want: State, parts: list[State], where: str) -> Non
     minutes=10,
     difficulty=2,
     importance=4,
+    stub="def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value): ...",
     task="One launch of stage 07's compiled kernel serves a layer: a program for each (sequence, KV head). Return "
     "three numbers: how many programs, how many tiles the program with the most work walks over, and how many bytes "
     "of K and V all programs load from the pool together. `lengths` are the cached tokens of each sequence.",
@@ -101,34 +155,82 @@ def _check_state(got: State, want: State, parts: list[State], where: str) -> Non
     ),
 )
 def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int, int]]) -> None:
-    for lengths, num_kv_heads, head_dim, tile, width in (
-        ([64], 1, 32, 16, 4), ([300, 64, 1, 130], 6, 32, 64, 4), ([0, 17, 16], 8, 128, 16, 2),
-    ):  # fmt: skip
-        token = 2 * head_dim * width * num_kv_heads
-        tiles = [-(-n // tile) for n in lengths]
-        want = len(lengths) * num_kv_heads, max(tiles), token * sum(lengths)
-        where = f"lengths {lengths}, {num_kv_heads} KV heads of {head_dim}, tile {tile}, {width} bytes a value"
-        got = answer(list(lengths), num_kv_heads, head_dim, tile, width)
-        if not isinstance(got, tuple) or len(got) != 3:
-            raise Wrong(f"expected (programs, tiles, bytes), got {got!r}")
-        reasons = (
-            {len(lengths): "a sequence has a program for each of its KV heads"},
-            {
-                max(lengths) // tile: "the last tile counts, full or not",
-                sum(tiles): "that is all sequences together; programs run side by side, so the longest counts",
-            },
-            {
-                want[2] // 2: "K and V are both loaded",
-                want[2] // width: "those are values, not bytes",
-                token * tile * sum(tiles): "a masked load reads nothing, count the cached tokens alone",
-                token * max(lengths) * len(lengths): "nobody is padded to the longest sequence here",
-                want[2] // num_kv_heads: "that is one KV head",
-            },
-        )
-        for name, mine, theirs, known in zip(("programs", "tiles", "bytes"), want, got, reasons, strict=True):
-            if theirs != mine:
-                reason = known.get(theirs, "walk through one program of the kernel by hand")
-                raise Wrong(f"{where}: {name} is not {theirs!r}: {reason}")
+    compare(
+        answer,
+        LAUNCHES,
+        {
+            "programs": Expected(_programs, PROGRAM_MISTAKES),
+            "tiles": Expected(_most_tiles, TILE_MISTAKES),
+            "bytes": Expected(_bytes, BYTE_MISTAKES),
+        },
+        lambda lengths, heads, dim, tile, width: (
+            f"lengths {lengths}, {count(heads, 'KV head')} of {dim}, tile {tile}, {width} bytes a value"
+        ),
+        values_of("programs", "tiles", "bytes"),
+    )
+
+
+def _draw_launch(rng: Random) -> tuple[list[int], int, int, int, int]:
+    tile = rng.choice((16, 32, 64, 128))
+    edges = (0, 1, tile - 1, tile, tile + 1, 3 * tile)
+    lengths = [rng.choice((*edges, rng.randint(1, 300))) for _ in range(rng.randint(1, 5))]
+    return lengths, rng.randint(1, 8), rng.choice((32, 64, 80, 96, 128)), tile, rng.choice((2, 4))
+
+
+# cached tokens of each sequence, KV heads, head_dim, tokens of a tile, bytes a value
+LAUNCHES = [
+    ([64], 1, 32, 16, 4),
+    ([0], 1, 32, 16, 2),
+    ([300, 64, 1, 130], 6, 32, 64, 4),
+    ([0, 17, 16], 8, 128, 16, 2),
+    *draw(_draw_launch),
+]
+
+
+def _programs(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+    return len(lengths) * heads
+
+
+def _most_tiles(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+    return -(-max(lengths) // tile)
+
+
+def _bytes(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+    return sum(lengths) * 2 * heads * dim * width
+
+
+def _tiles_of_all(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+    return sum(-(-n // tile) for n in lengths)
+
+
+PROGRAM_MISTAKES = {
+    "a sequence has a program for each of its KV heads": lambda lengths, *rest: len(lengths),
+    "a sequence with nothing cached has its programs too": lambda lengths, heads, *rest: (
+        heads * sum(n > 0 for n in lengths)
+    ),
+}
+TILE_MISTAKES = {
+    "the last tile counts, full or not": lambda lengths, heads, dim, tile, width: max(lengths) // tile,
+    "that is a tile more than a multiple of the tile needs": lambda lengths, heads, dim, tile, width: (
+        max(lengths) // tile + 1
+    ),
+    "that is all sequences together; programs run side by side, so the longest counts": _tiles_of_all,
+}
+BYTE_MISTAKES = {
+    "K and V are both loaded": lambda *case: _bytes(*case) // 2,
+    "those are values, not bytes": lambda *case: _bytes(*case) // case[-1],
+    "a masked load reads nothing, count the cached tokens alone": lambda lengths, heads, dim, tile, width: (
+        _tiles_of_all(lengths, heads, dim, tile, width) * tile * 2 * heads * dim * width
+    ),
+    "nobody is padded to the longest sequence here": lambda lengths, *rest: _bytes(
+        [max(lengths)] * len(lengths), *rest
+    ),
+    "that is one KV head": lambda *case: _bytes(*case) // case[1],
+    "the new token's k and v do not come from the pool": lambda lengths, *rest: _bytes([n + 1 for n in lengths], *rest),
+    "masked dims are not read either: head_dim counts, not the power of two above it": (
+        lambda lengths, heads, dim, *rest: _bytes(lengths, heads, 1 << (dim - 1).bit_length(), *rest)
+    ),
+}
 
 
 @exercise(
@@ -137,6 +239,15 @@ def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int
     minutes=30,
     difficulty=4,
     importance=5,
+    stub="""
+@triton_mode.jit
+def my_kernel(
+    out, q, k, v, k_cache, v_cache, block_table, context_lens, scale, table_row,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):
+    ...
+""",
     task="Write the kernel: **one program for each (sequence, query head)**, launched by `launch` above, so every "
     "tensor but the table is contiguous. Walk over the blocks in tiles of BLOCK_SIZE tokens with the running softmax, "
     "and store [HEAD_DIM] values of `out`. It is tried on ragged batches over a pool full of NaN, on shared KV heads, "
@@ -152,54 +263,9 @@ def launch_cost(answer: Callable[[list[int], int, int, int, int], tuple[int, int
 )
 def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
     function = plain_function(answer)
-    if is_stub(function):
-        raise NotImplementedError
     if function is answer:
         raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
-    for trial in trials():
-        case = trial.make()
-        _check_trial(trial, case, _run(answer, launch, case, trial))
+    require_trials(answer, launch)
+    require_batches(answer, launch)
     if triton_mode.MODE == "interpret":
-        _check_loads(answer, launch)
-
-
-def _run(kernel: Any, launch: Callable[..., Tensor], case: PagedCase, trial: Trial) -> Tensor:
-    try:
-        return launch(GuardedKernel(kernel), *case)
-    except Exception as error:
-        while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
-            error = error.__cause__  # what the interpreter wraps; its traceback has the kernel's line
-        if isinstance(error, OutOfBounds):
-            raise Wrong(f"{trial.name}: {error}. Is a mask missing, or an address wrong?") from error
-        if case.q.dtype == torch.bfloat16:  # the interpreter has no bf16 constants
-            raise Wrong(f"{trial.name}: {trial.if_wrong} ({type(error).__name__}: {error})") from error
-        raise error
-
-
-def _check_trial(trial: Trial, case: PagedCase, got: Tensor) -> None:
-    tolerance = TOLERANCE[case.q.dtype]
-
-    def differs(other: Tensor) -> str | None:
-        return explain_tensor(got, other.to(got.dtype).to(got.device), tolerance, tolerance)
-
-    message = differs(plain_attention(case))
-    if message is None:
-        return
-    if got.isnan().any():
-        raise Wrong(f"{trial.name}: {trial.if_nan}")
-    for mistake, text in MISTAKES.items():
-        made = plain_attention(case, mistake)
-        if not made.isnan().any() and differs(made) is None:
-            raise Wrong(f"{trial.name}: {text}")
-    raise Wrong(f"{trial.name}: {trial.if_wrong or message}")
-
-
-def _check_loads(kernel: Any, launch: Callable[..., Tensor]) -> None:
-    group = 2
-    counts = count_loads(lambda *arguments: launch(kernel, *arguments), paged_case([20, 3], group=group))
-    most = max(int(count.max()) for count in counts)
-    if most > group:
-        raise Wrong(
-            f"right everywhere, but a cached value is loaded {most} times for {group} query heads; the budget is "
-            f"{group}, once a program: keep what a load gave you"
-        )
+        require_loads(answer, launch)

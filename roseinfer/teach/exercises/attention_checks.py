@@ -1,0 +1,85 @@
+"""Attention through block tables against plain attention, on drawn batches: the learner's own in 05.3 and 07.3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from random import Random
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.cases import PagedCase, paged_case
+
+from .drawn import Expected, compare
+from .explain import explain_tensor
+from .kernel_checks import TOLERANCE, plain_attention
+from .tensor_checks import require_unchanged
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+Batch = tuple[list[int], int, int, int, int, str]  # context_lens, H_kv, query heads on each, D, block size, dtype
+Attention = Callable[..., Tensor]  # with the arguments of paged_attention_reference
+
+
+def require_attention(
+    attention: Attention, batches: Iterable[Batch], mistakes: Mapping[str, str], device: str = "cpu"
+) -> None:
+    """Raises Wrong about the smallest batch on which `attention` is not what plain attention gives, in q's dtype, or
+    changes what it is given. mistakes: as in kernel_checks.plain_attention -> what is said of it."""
+
+    def right(*batch: object, mistake: str = "") -> Tensor:
+        case = _case_of(*batch, device=device)
+        return plain_attention(case, mistake).to(case.q.device, case.q.dtype)
+
+    def attend(attention: Attention, *batch: object) -> Tensor:
+        return _attend(attention, _case_of(*batch, device=device))
+
+    known = {why: partial(right, mistake=mistake) for mistake, why in mistakes.items()}
+    compare(attention, batches, Expected(right, known, _explain), _describe, attend)
+
+
+def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) -> list[int]:
+    """Cached tokens of up to most_seqs sequences, often at a block's edge."""
+    edges = (0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size)
+    return [rng.choice((*edges, rng.randint(0, most))) for _ in range(rng.randint(1, most_seqs))]
+
+
+def _case_of(
+    context_lens: list[int], num_kv_heads: int, group: int, head_dim: int, block_size: int, dtype: str, device: str
+) -> PagedCase:
+    return paged_case(
+        context_lens, num_kv_heads=num_kv_heads, group=group, head_dim=head_dim, block_size=block_size,
+        dtype=DTYPES[dtype], device=device,
+    )  # fmt: skip
+
+
+def _describe(context_lens: list[int], heads: int, group: int, head_dim: int, block_size: int, dtype: str) -> str:
+    return (
+        f"context_lens={context_lens}, H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}, {dtype}"
+    )
+
+
+def _attend(attention: Attention, case: PagedCase) -> Tensor:
+    handed = PagedCase(*(tensor.clone() for tensor in case))
+    width = case.block_table.size(1)
+    wide = torch.cat([handed.block_table, handed.block_table], dim=1)
+    handed = handed._replace(
+        block_table=wide[:, :width]
+    )  # as a step cuts it: rows lie further apart than they are wide
+    got = attention(*handed)
+    require_unchanged(case, handed, PagedCase._fields, ": attention only reads, append writes the pool")
+    return got
+
+
+def _explain(got: object, want: Tensor) -> str | None:
+    message = explain_tensor(got, want, TOLERANCE[want.dtype], TOLERANCE[want.dtype])
+    if message and isinstance(got, Tensor) and got.shape == want.shape:
+        if got.dtype != want.dtype:
+            return f"{message}: the output has q's dtype"
+        if got.isnan().any():
+            return (
+                f"{message}; NaN lies where nothing was written: in slots behind context_lens, and in blocks that the "
+                "sequence's row does not name"
+            )
+    return message

@@ -1,0 +1,170 @@
+"""Compare an answer with a reference on many small cases, and tell the smallest one on which they differ.
+
+    CASES = [*EDGES, *draw(lambda rng: (rng.randint(1, 6), lengths(rng)))]
+    compare(answer, CASES, Expected(right, {"pads are made by zeros": with_pads}), describe)
+
+A case is the tuple of an answer's arguments; the answer gets copies of them. Edges are listed on purpose, the other
+cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs. What an
+answer prints is shown for the case that is told, and not for the others.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import random
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from .exercise import Failed, Wrong
+from .explain import explain_value, plain
+
+FEWEST = 50  # cases of an exercise
+
+Case = tuple[Any, ...]
+Call = Callable[..., Any]  # (answer, *case) -> what is compared
+Describe = Callable[..., str]  # (*case) -> the inputs, as the learner reads them
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is right for a case, and what likely mistakes give: why it is wrong -> that wrong function of the case.
+
+    explain(got, want): a sentence, or None when they are the same.
+    """
+
+    right: Callable[..., Any]
+    mistakes: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    explain: Callable[[Any, Any], str | None] = explain_value
+
+
+def draw(make: Callable[[random.Random], Case], number: int = FEWEST, seed: int = 0) -> list[Case]:
+    """`number` cases, the same ones for the same seed."""
+    rng = random.Random(seed)
+    return [make(rng) for _ in range(number)]
+
+
+def compare(
+    answer: Callable[..., Any],
+    cases: Iterable[Case],
+    expected: Expected | Mapping[str, Expected],
+    describe: Describe,
+    call: Call = lambda answer, *case: answer(*case),
+) -> None:
+    """Raises Wrong about the smallest case on which `answer` is not as expected: the inputs, what it gives, why.
+
+    expected: of the one value that `call` gives; or by name, where it gives a dict (see dict_of and values_of).
+    call: what to do with an answer besides calling it. May raise Wrong for what a comparison would not show.
+    """
+    tried, refused = _try_all(answer, _from_small_to_large(cases), describe, call)
+    parts = expected if isinstance(expected, Mapping) else {"": expected}
+    for t in tried:
+        for name, part in parts.items():
+            if message := part.explain(t.value(name), part.right(*t.case)):
+                why = _why(part, [(other.case, other.value(name)) for other in tried])
+                t.tell(Wrong(": ".join(filter(None, (describe(*t.case), name, message, why)))))
+    if refused is not None:
+        refused.tell(refused.got)
+
+
+def require_all(cases: Iterable[Case], judge: Callable[..., None], describe: Describe) -> None:
+    """Raises Wrong about the smallest case for which judge(*case) raises it, or any other error.
+
+    Nothing is tried behind it, so a judge may take longer than an answer to compare.
+    """
+    _, refused = _try_all(judge, _from_small_to_large(cases), describe, lambda judge, *case: judge(*case))
+    if refused is not None:
+        refused.tell(refused.got)
+
+
+def _from_small_to_large(cases: Iterable[Case]) -> list[Case]:
+    cases = sorted(cases, key=size)
+    assert len(cases) >= FEWEST, f"{len(cases)} cases, an exercise wants {FEWEST}"
+    return cases
+
+
+@dataclass(frozen=True)
+class _Tried:
+    case: Case
+    got: Any
+    printed: str
+
+    def value(self, name: str) -> Any:
+        return self.got[name] if name else self.got
+
+    def tell(self, wrong: Wrong) -> NoReturn:
+        print(self.printed, end="")
+        raise wrong
+
+
+def _try_all(
+    answer: Callable[..., Any], cases: list[Case], describe: Describe, call: Call
+) -> tuple[list[_Tried], _Tried | None]:
+    """What `call` gives for each case as far as the first that it refuses, or that fails; and that one, with the Wrong
+    to raise."""
+    tried: list[_Tried] = []
+    for case in cases:
+        printed = io.StringIO()
+        try:
+            with redirect_stdout(printed):
+                got = call(answer, *copy.deepcopy(case))
+        except Exception as error:
+            return tried, _Tried(case, _refusal(describe(*case), error), printed.getvalue())
+        tried.append(_Tried(case, got, printed.getvalue()))
+    return tried, None
+
+
+def _refusal(inputs: str, error: Exception) -> Wrong:
+    return Wrong(f"{inputs}: {error}") if isinstance(error, Wrong) else Failed(inputs, error)
+
+
+def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
+    """The mistake that gives what the answer gives: in every case, or else in every case that is not right."""
+    wrong = [(case, got) for case, got in results if part.explain(got, part.right(*case))]
+    for to_explain in (results, wrong):
+        for why, mistaken in part.mistakes.items():
+            if all(part.explain(got, mistaken(*case)) is None for case, got in to_explain):
+                return why
+    return ""
+
+
+def size(value: Any) -> float:
+    """How much there is to work through by hand: a number counts by its value, anything else by its elements."""
+    if hasattr(value, "numel"):
+        return value.numel()
+    if isinstance(value, (int, float)):
+        return abs(value)
+    if isinstance(value, slice):
+        return size((value.start, value.stop))
+    if isinstance(value, Mapping):
+        return size(list(value.items()))
+    if isinstance(value, (list, tuple)):
+        return len(value) + sum(map(size, value))
+    return 0
+
+
+def dict_of(*keys: str) -> Call:
+    """For answers that return a dict with these keys."""
+
+    def call(answer: Callable[..., Any], *case: Any) -> dict[str, Any]:
+        got = answer(*case)
+        if not isinstance(got, Mapping) or set(got) != set(keys):
+            raise Wrong(f"expected a dict with the keys {', '.join(map(repr, keys))}, got {got!r}")
+        return dict(got)
+
+    return call
+
+
+def values_of(*names: str) -> Call:
+    """For answers that return so many values: a tuple, a list or an array of them."""
+
+    def call(answer: Callable[..., Any], *case: Any) -> dict[str, Any]:
+        got = answer(*case)
+        values = plain(got)
+        if not isinstance(values, list) or len(values) != len(names):
+            raise Wrong(f"expected ({', '.join(names)}), got {got!r}")
+        return dict(zip(names, values, strict=True))
+
+    return call

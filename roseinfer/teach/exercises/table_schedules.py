@@ -1,0 +1,152 @@
+"""Sequences that come, grow, go and come back, and after each step the tables of a learner's stage: for 06.3."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+
+from roseinfer.contract.broken_promises import count
+from roseinfer.models import Model
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+from .drawn import draw
+from .exercise import Wrong
+
+NAMES = "ABCDE"
+BLOCK_SIZE, NUM_BLOCKS = 4, 16
+MOST_TOKENS = 12  # of a sequence that comes
+
+Call = tuple[str, str, int]  # "hold", a name, tokens; "free", a name, 0; "step", the names of a batch, 0
+
+
+def require_tables(stage_class: type[Stage], model: Model) -> None:
+    """Raises Wrong when a table is wrong after some change of the batch, and says which."""
+    stage: Any = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
+    a, b, c, d = (Sequence([0]) for _ in range(4))
+    for seq, num_tokens in ((a, 14), (b, 3), (c, 4)):
+        _hold(stage, seq, num_tokens)
+    _step(stage, [a, b, c], "on the first step")
+    _step(stage, [a, b, c], "on a step without a change")
+    a.num_cached_tokens = 16
+    _step(stage, [a, b, c], "when a sequence takes a new block (its list grows in place)")
+    _step(stage, [c, a, b], "when the batch comes in another order")
+    _step(stage, [c, a], "when a sequence is left out")
+    _step(stage, [b], "when only one sequence is decoded")
+    _step(stage, [c, a], "when the batch before last comes back")
+    stage.free(a)
+    _hold(stage, d, 17)
+    _step(stage, [c, d], "when a new sequence takes a freed one's place and its blocks")
+    _fail_a_build(stage, [d, c])
+    _step(stage, [d, c], "when an error ended the build before, and the step is repeated")
+
+    # The lesson's ABACBA: `a` comes back with as many blocks, the same last one, and another first one.
+    stage = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
+    a, b, c = (Sequence([0]) for _ in range(3))
+    _hold(stage, a, 14)
+    _hold(stage, b, 3)
+    _step(stage, [a], "on the first step")
+    stage.free(a)
+    _hold(stage, c, 3)
+    stage.free(b)
+    _hold(stage, a, 14)
+    _step(stage, [a], "when a sequence was freed and prefilled again into other blocks")
+
+
+def _hold(stage: Any, seq: Sequence, num_tokens: int) -> None:
+    stage.tables.reserve({seq.seq_id: num_tokens})
+    seq.num_cached_tokens = num_tokens
+
+
+@torch.inference_mode()
+def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
+    stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
+    out = stage.tables_of(stage.host_buffer, seqs)
+    stage.build_block_tables(seqs, out)
+    for layer, table in enumerate(out.tolist()):
+        for i, seq in enumerate(seqs):
+            blocks = stage.tables.of(seq.seq_id, layer)
+            if table[i] != stage.padded_row(blocks):
+                got = table[i][: len(blocks)]
+                raise Wrong(f"{when}, row {i} of layer {layer} begins {got}; the blocks are {blocks}")
+    for seq in seqs:
+        seq.num_cached_tokens += 1
+
+
+@torch.inference_mode()
+def _fail_a_build(stage: Any, seqs: list[Sequence]) -> None:
+    """Build the tables of a batch whose rows cannot be made."""
+
+    def fail(blocks: list[int]) -> None:
+        raise MemoryError
+
+    stage.tables.reserve({seq.seq_id: stage.block_size * len(stage.tables.of(seq.seq_id, 0)) + 1 for seq in seqs})
+    stage.padded_row = fail
+    try:
+        stage.build_block_tables(seqs, stage.tables_of(stage.host_buffer, seqs))
+    except MemoryError:
+        pass  # what the next step finds is what counts
+    finally:
+        del stage.padded_row
+
+
+def play(stage_class: type[Stage], model: Model, calls: tuple[Call, ...]) -> None:
+    """Raises Wrong when a schedule ends with a wrong table."""
+    stage: Any = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
+    seqs = {name: Sequence([0]) for name in NAMES}
+    for kind, names, num_tokens in calls:
+        if kind == "hold":
+            _hold(stage, seqs[names], num_tokens)
+        elif kind == "free":
+            stage.free(seqs[names])
+        else:
+            _step(stage, [seqs[name] for name in names], "behind the last of these calls")
+
+
+def describe_schedule(*calls: Call) -> str:
+    said = {"hold": "hold {} with {}", "free": "free {}", "step": "step {}"}
+    shown = (said[kind].format(", ".join(names), count(tokens, "token")) for kind, names, tokens in calls)
+    return f"blocks of {BLOCK_SIZE} tokens: {'; '.join(shown)}"
+
+
+def _schedule(text: str) -> tuple[Call, ...]:
+    """From "A12 AB -A": A comes with 12 tokens, A and B are decoded in one step, A is freed."""
+    calls: list[Call] = []
+    for word in text.split():
+        if word.startswith("-"):
+            calls.append(("free", word[1], 0))
+        elif word.isalpha():
+            calls.append(("step", word, 0))
+        else:
+            calls.append(("hold", word[0], int(word[1:])))
+    return tuple(calls)
+
+
+def _draw_schedule(rng: Random) -> tuple[Call, ...]:
+    """Ends with a step, and makes many: sequences that are there are decoded in any order."""
+    held: list[str] = []
+    words = []
+    for _ in range(rng.randint(3, 14)):
+        absent = sorted(set(NAMES) - set(held))
+        kind = rng.choice(("hold", "free", "step", "step"))
+        if kind == "hold" and absent or not held:
+            held.append(rng.choice(absent))
+            words.append(f"{held[-1]}{rng.randint(1, MOST_TOKENS)}")
+        elif kind == "free" and len(held) > 1:
+            words.append(f"-{held.pop(rng.randrange(len(held)))}")
+        else:
+            words.append("".join(rng.sample(held, rng.randint(1, len(held)))))
+    return _schedule(" ".join([*words, "".join(held)]))
+
+
+SCHEDULES = [
+    # A holds blocks 0, 1, 2; then it comes back with 0, 3, 2: as many, the same first and the same last.
+    _schedule("A9 A -A B1 C1 D1 E1 -D -E -B A9 A"),
+    # And with 0, 2, 1: the same blocks in another order.
+    _schedule("A9 A -A B1 C1 D1 -C -D -B A9 A"),
+    # And with 1, 0, 2 while B is decoded with it.
+    _schedule("A9 E1 AE -A B1 C1 D1 -D -B -C A9 AE"),
+    *draw(_draw_schedule, 100),
+]
