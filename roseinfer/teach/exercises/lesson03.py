@@ -45,7 +45,7 @@ POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["ate
     stub="def slices(index, shape, colon_is_free): ...",
     task="How many `aten::slice` does `x[index]` dispatch for `x` of "
     "`shape`? `index` holds integers and slices; `colon_is_free` is True from torch "
-    "2.9 on. The cell before shows what this torch does.",
+    "2.9 on. Riddle 2 shows what this torch does.",
     hints=(
         "An integer is a select, never a slice.",
         "A bare `:` is slice(None): it costs one before torch 2.9 and none since.",
@@ -190,8 +190,8 @@ def posts_batch(answer: list[int]) -> None:
     difficulty=2,
     importance=5,
     stub="def revealing_prompts(): ...",
-    task="The code that the post measured gave every sequence the batch's longest length as its position. Return "
-    "prompts (lists of token ids) for which its tokens differ from the reference.",
+    task="The post's engine, in its public repository, gave every sequence the batch's longest length as its position. "
+    "Return prompts (lists of token ids) for which its tokens differ from the reference.",
     hints=(
         "With which lengths is the longest length the right position for everybody?",
         "Two prompts are enough.",

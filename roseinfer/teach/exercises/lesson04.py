@@ -50,7 +50,7 @@ def _tables(rng: Random, num_tokens: list[int], block_size: int) -> Tables:
     hints=(
         "Token t lies in slot t % block_size of the sequence's block number t // block_size.",
         "Make every row of the block tables equally wide first: longest tokens take -(-longest // block_size) blocks.",
-        "torch.tensor(rows)[:, tokens // block_size] picks, for each row, the block of every token.",
+        "Then the rows are one tensor, and every token's column is the same for all of them: index the columns once.",
     ),
 )
 def gather_indices(answer: Callable[[Tables, int, int], tuple[Tensor, Tensor]]) -> None:

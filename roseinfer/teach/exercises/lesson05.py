@@ -137,8 +137,9 @@ def _explain_table(got: object, want: Tensor | Refused) -> str | None:
     "as they are.",
     hints=(
         "position // block_size is the logical block: which column of the table to read. It is no block id yet.",
-        "Each row is read in another column: block_table.gather(1, columns), with columns [B, 1] in int64.",
-        "blocks = block_table.gather(1, (positions // block_size)[:, None]).squeeze(1).long()",
+        "Each row is read in another column. Which function of torch takes one element of each row, by an index [B, 1]?",
+        "Tensor.gather does, along dimension 1, with columns in int64. What it returns is [B, 1] still, in the table's "
+        "dtype.",
     ),
 )
 def look_up(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
