@@ -137,7 +137,7 @@ def _explain_table(got: object, want: Tensor | Refused) -> str | None:
     "as they are.",
     hints=(
         "position // block_size is the logical block: which column of the table to read. It is no block id yet.",
-        "Each row is read in another column. Which function of torch takes one element of each row, by an index [B, 1]?",
+        "Each row is read in another column. Which function of torch takes one element a row, by an index of [B, 1]?",
         "Tensor.gather does, along dimension 1, with columns in int64. What it returns is [B, 1] still, in the table's "
         "dtype.",
     ),
