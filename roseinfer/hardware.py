@@ -24,6 +24,22 @@ def device_name(device: torch.device | str) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu()[0]
 
 
+def devices_here() -> list[str]:
+    """The devices of this machine that a model can be on, as torch names them."""
+    import torch
+
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def is_here(device: torch.device) -> bool:
+    """Whether a model can be on it. "cuda" is any GPU, "cpu:0" the CPU."""
+    import torch
+
+    here = map(torch.device, devices_here())
+    return any(device.type == one.type and device.index in (None, one.index or 0) for one in here)
+
+
 @lru_cache(maxsize=1)
 def cpu() -> tuple[str, frozenset[str]]:
     """The CPU's name, and its feature flags as the system spells them; of one that tells neither, the architecture."""

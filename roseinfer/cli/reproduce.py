@@ -20,6 +20,7 @@ from roseinfer.arguments import unknown_name
 from roseinfer.cli import dry_run
 from roseinfer.cli.clone import chosen_stages
 from roseinfer.cli.command import DEVICE, FAILED, MODEL, device_or_best, timed_lines
+from roseinfer.hardware import devices_here, is_here
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -98,11 +99,8 @@ def setting_of(args: argparse.Namespace) -> Setting:
 
 
 def require_device(device: torch.device) -> None:
-    import torch
-
-    known = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if (f"{device}:0" if str(device) == "cuda" else str(device)) not in known:
-        raise ValueError(f"--device {device}: not on this machine, which has: {', '.join(known)}")
+    if not is_here(device):
+        raise ValueError(f"--device {device}: not on this machine, which has: {', '.join(devices_here())}")
 
 
 def require_folder(folder: Path) -> None:
