@@ -91,6 +91,12 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if has_none else super()._get_help_string(action)
 
 
+def require_named(flag: str, value: str | None) -> None:
+    """Raises ValueError for a flag that was given with nothing behind it; None: it was not given."""
+    if value is not None and not value.strip():
+        raise ValueError(f"{flag} {value!r}: must name something, leave it out for the default")
+
+
 def require_writable(flag: str, path: Path | None) -> None:
     """Before a long run. Raises ValueError unless the path, if there is one, is a file in a folder that exists."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):

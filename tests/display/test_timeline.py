@@ -164,3 +164,17 @@ def test_a_chart_is_written(tmp_path, name, start):
     assert (tmp_path / name).read_bytes().startswith(start)
     with pytest.raises(ValueError, match=r"path must end in .png, .svg or .pdf, got '.*t.txt'"):
         teach.timeline(Trace(two_gpu_steps())).save(tmp_path / "t.txt")
+
+
+def test_spans_that_end_alike_keep_what_tells_them_apart():
+    from roseinfer.display.lanes import short_names
+
+    names = ["enc.step", "dec.step", "step", "a.dec.step", "roseinfer.kv.append_token", "enc.step"]
+    assert short_names(names) == {
+        "enc.step": "enc.step", "dec.step": "dec.step", "step": "step", "a.dec.step": "a.dec.step",
+        "roseinfer.kv.append_token": "append_token",
+    }  # fmt: skip
+    trace = Trace({"traceEvents": [event("loop", 0, 90), event("enc.step", 10, 20), event("dec.step", 40, 20)]})
+    view = teach.timeline(trace, prefix="")
+    assert "spans   enc.step, dec.step" in repr(view)
+    assert '"enc.step": "enc.step"' in json.dumps(view.spec).replace('\\"', '"')
