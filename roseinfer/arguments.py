@@ -27,6 +27,11 @@ def require_positive(argument: str, value: object) -> None:
         raise ValueError(f"{argument} must be a number above 0, got {value!r}")
 
 
+def counted(number: int, noun: str) -> str:
+    """"1 thread", "2 threads"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def unknown_name(name: str, allowed: Iterable[str]) -> str:
     """The unknown name as an error message shows it: with the nearest allowed one, if any is near, and the others."""
     allowed = list(allowed)

@@ -72,21 +72,14 @@ def cpu_memory() -> int | None:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def device_memory(device: torch.device | str) -> int | None:
-    """Bytes of memory that the device has, in use or not; None where this machine lacks it or does not tell."""
-    import torch
-
-    device = torch.device(device)
-    if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count():
-        return torch.cuda.get_device_properties(device).total_memory
-    return cpu_memory() if device.type == "cpu" else None
-
-
 def available_bytes(device: torch.device | str) -> int | None:
-    """Bytes that may still be taken on the device. On a CPU that does not say: all it has; None where unknown."""
+    """Bytes that may still be taken on the device. On a CPU that does not say: all it has; None where unknown, and
+    where this machine has no such device."""
     import torch
 
     device = torch.device(device)
+    if not is_here(device):
+        return None
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if MEMINFO.is_file():

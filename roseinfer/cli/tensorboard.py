@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from roseinfer.cli.clone import chosen_stages
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_folder
 
 if TYPE_CHECKING:
     from roseinfer.models import Model
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Does not return when it serves. Raises ValueError for a bad argument, ContenderFailed for a stage that fails."""
+    require_folder("--logdir", args.logdir)
     port = None if args.no_serve else free_port(args.port)
     capture_stages(args)
     if port is not None:

@@ -7,7 +7,6 @@ ts and dur are in ns.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections import Counter
@@ -17,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import listed
-from roseinfer.cli.command import INTERRUPTED, Failed, require_named, require_writable
+from roseinfer.cli.command import Failed, require_named, require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,8 +137,8 @@ def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Itera
 
 
 def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
-    """What `ask` returns or raises. Ctrl-C ends the process at once: DuckDB may not look up for minutes, and Python
-    cannot end in order while it runs."""
+    """What `ask` returns or raises. It runs beside this thread, which Ctrl-C can end at once: DuckDB may not look up
+    for minutes."""
     answer: Future[list[str]] = Future()
 
     def run() -> None:
@@ -149,11 +148,7 @@ def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
             answer.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    try:
-        return answer.result()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
+    return answer.result()
 
 
 def captioned(trace: Trace, table: Facts) -> str:
