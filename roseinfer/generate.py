@@ -26,12 +26,13 @@ def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | Li
 
 
 def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
-    """A new sequence for each prompt, for `stream`. Raises ValueError when there are not as many params."""
+    """A new sequence for each prompt, for `stream`. Raises ValueError when there are not as many params, and for a
+    prompt that is no list of token ids: a tokenizer makes one of a text."""
     if isinstance(params, SamplingParams):
         params = [params] * len(prompts)
     if len(params) != len(prompts):
         raise ValueError(f"params must be one SamplingParams or {len(prompts)} of them, got {len(params)}")
-    return [Sequence(list(prompt), p) for prompt, p in zip(prompts, params, strict=True)]
+    return [Sequence(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
 
 
 def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]:

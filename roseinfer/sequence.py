@@ -65,7 +65,8 @@ class Sequence:
         _require(isinstance(self.params, SamplingParams), "params", self.params, "a SamplingParams")
         is_list = isinstance(self.token_ids, List) and not isinstance(self.token_ids, str)
         valid = is_list and len(self.token_ids) > 0 and all(map(is_count, self.token_ids))
-        _require(valid, "token_ids", self.token_ids, "a non-empty list of token ids (integers >= 0)")
+        how = ": encode a text with a tokenizer" if isinstance(self.token_ids, str) else ""
+        _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")
         self.token_ids = list(self.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
 

@@ -158,6 +158,13 @@ def test_a_request_that_ran_half_goes_on_where_it_was(small):
     assert [seq.output_ids] == reference_generate(small, [[1, 2]], 6)
 
 
+@pytest.mark.parametrize("prompts", [["Hello"], "Hello", [1, 2, 3], [[]], [None]])
+def test_prompts_are_lists_of_token_ids(small, prompts):
+    with pytest.raises(ValueError, match="token_ids must be a non-empty list of token ids") as refused:
+        generate(Newest(small, num_blocks=2), prompts, SamplingParams())
+    assert ("encode a text with a tokenizer" in str(refused.value)) == isinstance(prompts[0], str)
+
+
 def test_one_params_a_prompt(small):
     with pytest.raises(ValueError, match="2 of them, got 1"):
         generate(Newest(small, num_blocks=2), [[1], [2]], [SamplingParams()])

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Does not return when it serves. Raises ValueError for a bad argument, ContenderFailed for a stage that fails."""
-    require_folder("--logdir", args.logdir)
     port = None if args.no_serve else free_port(args.port)
     capture_stages(args)
     if port is not None:
@@ -49,6 +48,7 @@ def capture_stages(args: argparse.Namespace) -> None:
 
     stages = chosen_stages(args.stages)
     model = load_model(args.model, device=device_or_best(args.device))
+    require_folder("--logdir", args.logdir)
     for stage in stages:
         trace = captured_steps(stage, model)
         print(f"written: {write_run(trace, args.logdir, stage.name)}", flush=True)
