@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,8 @@ def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
     """
     if logits.dim() != 2 or logits.size(0) != len(seqs):
         raise ValueError(f"logits must be [B, V] with B={len(seqs)} sequences, got shape {tuple(logits.shape)}")
-    greedy = logits.argmax(dim=-1)
-    _require_numbers(logits.gather(1, greedy[:, None]))
+    largest, greedy = logits.max(dim=-1)  # of equals, the first
+    _require_numbers(largest)
     tokens = greedy.tolist()
     drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
     if drawn:
@@ -50,7 +52,7 @@ def probabilities(logits: Tensor, params: list[SamplingParams]) -> Tensor:
 
 def _require_numbers(largest: Tensor) -> None:
     """largest: the largest logit of each row; where there is a NaN, that counts as the largest."""
-    if not largest.isfinite().all():
+    if not all(isfinite(logit) for logit in largest.flatten().tolist()):
         raise ValueError("logits must be finite to sample from them, got NaN or infinity")
 
 
