@@ -14,11 +14,19 @@ import torch
 from roseinfer.arguments import require_count
 from roseinfer.bench.provenance import describe_host
 from roseinfer.bench.scheduler import MODES, ServerRun, Workload, serve, summarize
-from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, workload
+from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, num_requests, workload
 from roseinfer.bench.scheduler.definitions import METRICS
 from roseinfer.bench.scheduler.output import run_lines, summary_lines
 from roseinfer.cli.clone import chosen_stages, course
-from roseinfer.cli.command import STATUSES, Parser, device_or_best, exit_status, require_writable
+from roseinfer.cli.command import (
+    STATUSES,
+    Parser,
+    device_or_best,
+    exit_status,
+    require_folder,
+    require_writable,
+)
+from roseinfer.cli.room import require_room
 from roseinfer.models import Model, load_model
 from roseinfer.profiling import Trace
 from roseinfer.stage import Stage
@@ -28,7 +36,7 @@ SEED = 0
 
 def main(argv: list[str] | None = None) -> int:
     """The exit status. Raises SystemExit for --help."""
-    return exit_status(lambda: run(parser().parse_args(argv)))
+    return exit_status(lambda: run(parser().parse_args(argv)), is_process=argv is None)
 
 
 def parser() -> Parser:
@@ -47,7 +55,12 @@ def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, OSError when a file cannot be written."""
     check(args)
     spec = model_spec(args)
-    model = load(args, spec, device_or_best(args.device))
+    device = device_or_best(args.device)
+    dtype = dtype_of(args, device)
+    count, longest = num_requests(args), 1 + args.max_new_tokens  # of a prompt of one token
+    name = str(dtype).removeprefix("torch.")
+    require_room("--num-requests", count, longest, model=spec, dtype=name, device=device)
+    model = load_model(spec, device=device, dtype=dtype)
     stage = chosen_stage(args, model.device)
     requests = workload(args, spec, model)
     modes = MODES if args.mode == "all" else (args.mode,)
@@ -64,18 +77,19 @@ def check(args: argparse.Namespace) -> None:
     if args.num_requests is not None:
         require_count("--num-requests", args.num_requests, at_least=1)
     require_writable("--json", args.json)
+    if args.profile:
+        require_folder("--profile-dir", args.profile_dir)
 
 
-def load(args: argparse.Namespace, spec: str, device: str) -> Model:
+def dtype_of(args: argparse.Namespace, device: str) -> torch.dtype:
     half = device.startswith("cuda") and not args.no_amp
-    dtype = torch.bfloat16 if args.bf16 else torch.float16 if half else torch.float32
-    return load_model(spec, device=device, dtype=dtype)
+    return torch.bfloat16 if args.bf16 else torch.float16 if half else torch.float32
 
 
 def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
     """--stage, or the newest of the family that --paged-attn chooses; one left out is named on stderr."""
     first_paged = course().BlockTable
-    if args.stage:
+    if args.stage is not None:
         chosen = chosen_stages(args.stage, flag="--stage")
         if len(chosen) != 1:
             raise ValueError(f"--stage {args.stage}: must be one stage")
@@ -94,7 +108,6 @@ def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
 def profiled(
     args: argparse.Namespace, modes: tuple[str, ...], stage: type[Stage], model: Model, requests: Workload
 ) -> dict[str, list[ServerRun]]:
-    args.profile_dir.mkdir(parents=True, exist_ok=True)
     runs = {}
     for mode in modes:
         result, trace = serve_once(args, mode, stage, model, requests, profile=True)

@@ -21,6 +21,7 @@ class BlockTables:
         # Popped from the end, so that block 0 is handed out first and a freed block is reused soon.
         self._free = [list(reversed(range(num_blocks))) for _ in range(num_tables)]
         self._held: dict[int, list[list[int]]] = {}
+        self._promised: dict[int, int] = {}  # blocks in each table
         self._versions: dict[int, int] = {}
         self._last_version = 0
 
@@ -43,6 +44,17 @@ class BlockTables:
     def num_free(self) -> int:
         """Free blocks of the fullest table."""
         return min(len(free) for free in self._free)
+
+    @property
+    def num_unpromised(self) -> int:
+        """Free blocks of the fullest table, without those that sequences were promised and do not hold yet."""
+        owed = sum(max(0, n - len(self._held[seq_id][0])) for seq_id, n in self._promised.items())
+        return self.num_free - owed
+
+    def promise(self, seq_id: int, num_tokens: int) -> None:
+        """A sequence that holds blocks may grow to num_tokens tokens: num_unpromised leaves room for it."""
+        assert seq_id in self._held, f"sequence {seq_id} holds no blocks"
+        self._promised[seq_id] = self.blocks_for(num_tokens)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -72,6 +84,7 @@ class BlockTables:
         for free, blocks in zip(self._free, self._held.pop(seq_id), strict=True):
             free.extend(reversed(blocks))
         del self._versions[seq_id]
+        self._promised.pop(seq_id, None)
 
     def check(self) -> None:
         """Every block of every table is free once, or held by one sequence once."""

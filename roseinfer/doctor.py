@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from roseinfer.arguments import counted
 from roseinfer.hardware import cpu, cpu_memory
 from roseinfer.paths import TINY
 
@@ -157,6 +158,10 @@ def probe_triton() -> Check:
     if version is None:
         mend = SET_UP if sys.platform == "linux" else "none: there are wheels for Linux only"
         return Check("Triton", "missing", "missing", "Triton stages are left out, the rest runs", mend)
+    asked = os.environ.get("ROSEINFER_TRITON")
+    if asked and asked not in ("interpret", "compile"):
+        mend = "unset it, or choose interpret or compile"
+        return Check("Triton", f"ROSEINFER_TRITON={asked}", "missing", "nothing runs that loads a model", mend, True)
     if not cuda_available():
         means, mend = "kernels are interpreted: right in fp32, slow", "none needed; a GPU would compile them"
         return Check("Triton", f"{version}, interpreter", "note", means, mend)
@@ -187,7 +192,7 @@ def probe_device() -> Check:
         found = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {count} in all"
         return Check("device", found, "ok", "lessons measure the GPU")
     memory = cpu_memory()
-    found = f"{cpu()[0]}, {num_threads()} threads" + (f", {memory / GIB:.0f} GiB" if memory else "")
+    found = f"{cpu()[0]}, {counted(num_threads(), 'thread')}" + (f", {memory / GIB:.0f} GiB" if memory else "")
     if not shutil.which("nvidia-smi"):
         return Check("device", found, "ok", "every lesson runs; its times are this CPU's")
     if torch_is_cpu_only():

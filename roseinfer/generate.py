@@ -26,30 +26,33 @@ def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | Li
 
 
 def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
-    """A new sequence for each prompt, for `stream`. Raises ValueError when there are not as many params."""
+    """A new sequence for each prompt, for `stream`. Raises ValueError when there are not as many params, and for a
+    prompt that is no list of token ids: a tokenizer makes one of a text."""
     if isinstance(params, SamplingParams):
         params = [params] * len(prompts)
     if len(params) != len(prompts):
         raise ValueError(f"params must be one SamplingParams or {len(prompts)} of them, got {len(params)}")
-    return [Sequence(list(prompt), p) for prompt, p in zip(prompts, params, strict=True)]
+    return [Sequence(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
 
 
 def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]:
     """Yield (sequence, token id) as tokens are made, many sequences interleaved, until all have finished.
 
     A waiting sequence joins as soon as a place and its worst case of blocks are free, so a running one never finds
-    the pool empty. Whatever ends the loop (an error, Ctrl-C, the consumer closing it), every block is freed.
-    Raises ValueError for a request that can never fit, before any runs.
+    the pool empty; other streams on the same stage included. Whatever ends the loop (an error, Ctrl-C, the consumer
+    closing it), every block is freed. Raises ValueError, before any runs, for a request that can never fit, that has
+    finished already, that is named twice or that the stage holds for somebody else.
     """
-    for seq in seqs:
-        stage.check_fits(seq)
+    check_startable(stage, seqs)
     waiting, running = deque(seqs), []
     try:
         while waiting or running:
-            while waiting and _has_room(stage, waiting[0], running):
+            while waiting and _has_room(stage, waiting[0]):
                 seq = waiting.popleft()
+                logits = stage.prefill(seq).unsqueeze(0)
                 running.append(seq)
-                yield from _advance(stage, [seq], running, stage.prefill(seq).unsqueeze(0))
+                stage.tables.promise(seq.seq_id, seq.max_len - 1)  # the last token is returned, never cached
+                yield from _advance(stage, [seq], running, logits)
             if running:
                 yield from _advance(stage, list(running), running, stage.decode(running))
             elif waiting:
@@ -78,13 +81,25 @@ def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
     return tokens
 
 
-def _has_room(stage: Stage, seq: Sequence, running: list[Sequence]) -> bool:
+def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
+    """Raises ValueError for a request that `stream` cannot run to its end."""
+    if len({seq.seq_id for seq in seqs}) != len(seqs):
+        raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
+    for seq in seqs:
+        if seq.finish_reason or len(seq) >= seq.max_len:
+            raise ValueError(
+                f"sequence {seq.seq_id} has finished (finish_reason={seq.finish_reason!r}, {len(seq.output_ids)} of "
+                f"max_tokens={seq.params.max_tokens}): make a new one"
+            )
+        if stage.holds(seq):
+            raise ValueError(f"sequence {seq.seq_id} is already held by {stage.name}: free it first")
+        stage.check_fits(seq)
+
+
+def _has_room(stage: Stage, seq: Sequence) -> bool:
     """True when a place is free and, with every running sequence grown to its end, enough blocks are too."""
     tables = stage.tables
-    if len(tables) >= stage.max_num_seqs:
-        return False
-    promised = sum(tables.blocks_for(s.max_len - 1) - len(tables.of(s.seq_id, 0)) for s in running)
-    return tables.blocks_for(seq.max_len - 1) <= tables.num_free - promised
+    return len(tables) < stage.max_num_seqs and tables.blocks_for(seq.max_len - 1) <= tables.num_unpromised
 
 
 def commit(stage: Stage, seqs: List[Sequence], logits: Tensor) -> list[int]:

@@ -24,6 +24,22 @@ def device_name(device: torch.device | str) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu()[0]
 
 
+def devices_here() -> list[str]:
+    """The devices of this machine that a model can be on, as torch names them."""
+    import torch
+
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def is_here(device: torch.device) -> bool:
+    """Whether a model can be on it. "cuda" is any GPU, "cpu:0" the CPU."""
+    import torch
+
+    here = map(torch.device, devices_here())
+    return any(device.type == one.type and device.index in (None, one.index or 0) for one in here)
+
+
 @lru_cache(maxsize=1)
 def cpu() -> tuple[str, frozenset[str]]:
     """The CPU's name, and its feature flags as the system spells them; of one that tells neither, the architecture."""
@@ -56,21 +72,14 @@ def cpu_memory() -> int | None:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def device_memory(device: torch.device | str) -> int | None:
-    """Bytes of memory that the device has, in use or not; None where this machine lacks it or does not tell."""
-    import torch
-
-    device = torch.device(device)
-    if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count():
-        return torch.cuda.get_device_properties(device).total_memory
-    return cpu_memory() if device.type == "cpu" else None
-
-
 def available_bytes(device: torch.device | str) -> int | None:
-    """Bytes that may still be taken on the device. On a CPU that does not say: all it has; None where unknown."""
+    """Bytes that may still be taken on the device. On a CPU that does not say: all it has; None where unknown, and
+    where this machine has no such device."""
     import torch
 
     device = torch.device(device)
+    if not is_here(device):
+        return None
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if MEMINFO.is_file():

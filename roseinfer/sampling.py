@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
@@ -13,11 +15,13 @@ def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
 
     A row with a seed depends on that row's logits, its seed and its length alone, so a request gets the same tokens
     whatever else is in the batch, and again when it is recomputed. Raises ValueError for a row count that does not
-    match, or for logits that are not numbers.
+    match, or for a row with NaN or infinity in it; -inf, a token that is not to be, is none while another is finite.
     """
     if logits.dim() != 2 or logits.size(0) != len(seqs):
         raise ValueError(f"logits must be [B, V] with B={len(seqs)} sequences, got shape {tuple(logits.shape)}")
-    tokens = logits.argmax(dim=-1).tolist()
+    largest, greedy = logits.max(dim=-1)  # of equals, the first
+    _require_numbers(largest)
+    tokens = greedy.tolist()
     drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
     if drawn:
         probs = probabilities(logits[drawn], [seqs[row].params for row in drawn])
@@ -31,23 +35,41 @@ def probabilities(logits: Tensor, params: list[SamplingParams]) -> Tensor:
 
     Order of the filters: temperature, then top-k, then top-p over what top-k left. A banned token has probability
     exactly 0. Ties at the top-k border are broken by the sort, so exactly top_k tokens stay. All temperatures > 0.
+    A row is the same to the last bit whatever rows are beside it.
     """
-    temperature = logits.new_tensor([p.temperature for p in params], dtype=torch.float32)[:, None]
-    probs = torch.softmax(logits.float() / temperature, dim=-1)
-    if not torch.isfinite(probs).all():
+    limits = torch.finfo(torch.float32)
+    temperatures = [min(max(p.temperature, limits.tiny), limits.max) for p in params]
+    logits = logits.float()
+    largest = logits.amax(dim=-1, keepdim=True)
+    _require_numbers(largest)
+    # The largest becomes 0, so that no temperature, however low, makes an infinity of it.
+    probs = torch.softmax((logits - largest) / logits.new_tensor(temperatures)[:, None], dim=-1)
+    filtered = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1]
+    if filtered:
+        probs[filtered] = _filter(probs[filtered], [params[row] for row in filtered])
+    return probs
+
+
+def _require_numbers(largest: Tensor) -> None:
+    """largest: the largest logit of each row; where there is a NaN, that counts as the largest."""
+    if not all(isfinite(logit) for logit in largest.flatten().tolist()):
         raise ValueError("logits must be finite to sample from them, got NaN or infinity")
-    if all(p.top_k == 0 and p.top_p == 1 for p in params):
-        return probs
-    top_k = torch.tensor([p.top_k or logits.size(-1) for p in params], device=logits.device)[:, None]
-    top_p = torch.tensor([p.top_p for p in params], device=logits.device)[:, None]
+
+
+def _filter(probs: Tensor, params: list[SamplingParams]) -> Tensor:
+    """probs [B, V], with top-k and top-p applied to each row."""
+    vocab_size = probs.size(-1)
+    top_k = torch.tensor([min(p.top_k or vocab_size, vocab_size) for p in params], device=probs.device)[:, None]
+    top_p = torch.tensor([p.top_p for p in params], device=probs.device)[:, None]
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(logits.size(-1), device=logits.device)
-    ordered = ordered.masked_fill(rank >= top_k, 0.0)
-    ordered /= ordered.sum(dim=-1, keepdim=True)
+    rank = torch.arange(vocab_size, device=probs.device)
+    # Masses by cumsum, which adds up each row on its own: how sum splits its work depends on the number of rows.
+    mass = ordered.masked_fill(rank >= top_k, 0.0).cumsum(dim=-1)
     # A token stays while the mass before it is below top_p: the first one always does.
-    mass_before = ordered.cumsum(dim=-1) - ordered
-    ordered = ordered.masked_fill((mass_before >= top_p) & (top_p < 1), 0.0)
-    ordered /= ordered.sum(dim=-1, keepdim=True)
+    mass_before = (mass - ordered) / mass[:, -1:]
+    banned = (rank >= top_k) | ((mass_before >= top_p) & (top_p < 1) & (rank > 0))
+    ordered = ordered.masked_fill(banned, 0.0)
+    ordered /= ordered.cumsum(dim=-1)[:, -1:]
     return torch.zeros_like(probs).scatter(1, order, ordered)
 
 

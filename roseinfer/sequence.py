@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
+from numbers import Real
+
+from roseinfer.arguments import is_integer
 
 _ids = itertools.count()
 
@@ -28,29 +32,18 @@ class SamplingParams:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _require(
-            _is_int(self.max_tokens) and self.max_tokens >= 1,
-            "max_tokens",
-            self.max_tokens,
-            "an integer >= 1",
-        )
-        _require(
-            0 <= self.temperature < float("inf"),
-            "temperature",
-            self.temperature,
-            "a number >= 0 (0 is greedy)",
-        )
-        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "an integer >= 0 (0 keeps all)")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "a number above 0 and at most 1 (1 keeps all)")
-        _require(
-            not isinstance(self.stop_token_ids, int) and all(_is_int(t) and t >= 0 for t in self.stop_token_ids),
-            "stop_token_ids", self.stop_token_ids, "a tuple of token ids",
-        )  # fmt: skip
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        _require(
-            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
-            "seed", self.seed, "None or an integer from 0 to 2**63 - 1",
-        )  # fmt: skip
+        _require(is_count(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens, "an integer >= 1")
+        is_temperature = is_number(self.temperature) and 0 <= self.temperature < float("inf")
+        _require(is_temperature, "temperature", self.temperature, "a number >= 0 (0 is greedy)")
+        _require(is_count(self.top_k), "top_k", self.top_k, "an integer >= 0 (0 keeps all)")
+        is_share = is_number(self.top_p) and 0 < self.top_p <= 1
+        _require(is_share, "top_p", self.top_p, "a number above 0 and at most 1 (1 keeps all)")
+        stops = tuple(self.stop_token_ids) if isinstance(self.stop_token_ids, Iterable) else (None,)
+        _require(all(map(is_count, stops)), "stop_token_ids", self.stop_token_ids, "a tuple of token ids")
+        object.__setattr__(self, "stop_token_ids", stops)
+        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
+        is_seed = self.seed is None or (is_count(self.seed) and self.seed < 2**63)
+        _require(is_seed, "seed", self.seed, "None or an integer from 0 to 2**63 - 1")
 
 
 @dataclass(slots=True, eq=False)
@@ -71,8 +64,9 @@ class Sequence:
     def __post_init__(self) -> None:
         _require(isinstance(self.params, SamplingParams), "params", self.params, "a SamplingParams")
         is_list = isinstance(self.token_ids, List) and not isinstance(self.token_ids, str)
-        valid = is_list and len(self.token_ids) > 0 and all(_is_int(t) and t >= 0 for t in self.token_ids)
-        _require(valid, "token_ids", self.token_ids, "a non-empty list of token ids (integers >= 0)")
+        valid = is_list and len(self.token_ids) > 0 and all(map(is_count, self.token_ids))
+        how = ": encode a text with a tokenizer" if isinstance(self.token_ids, str) else ""
+        _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")
         self.token_ids = list(self.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
 
@@ -97,8 +91,12 @@ class Sequence:
         self.token_ids.append(token_id)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def is_count(value: object) -> bool:
+    return is_integer(value) and value >= 0
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:

@@ -20,12 +20,17 @@ from stages import BlockTableCache as Newest  # of those that need no interprete
         ("max_tokens", 0), ("max_tokens", 2.5), ("max_tokens", True), ("temperature", -0.1),
         ("temperature", float("nan")), ("temperature", float("inf")), ("top_k", -1), ("top_k", 1.5), ("top_p", 0.0),
         ("top_p", 1.1), ("top_p", float("nan")), ("stop_token_ids", 5), ("stop_token_ids", (-1,)), ("seed", -1),
-        ("seed", 1.0),
+        ("seed", 1.0), ("temperature", "1"), ("temperature", None), ("temperature", True), ("top_p", "1"),
+        ("top_p", None), ("stop_token_ids", None), ("stop_token_ids", "ab"), ("ignore_eos", "no"),
     ],
 )  # fmt: skip
 def test_sampling_params_name_the_field_and_the_value(field, value):
     with pytest.raises(ValueError, match=f"^{field} must be .*, got {value!r}".replace("(", r"\(").replace(")", r"\)")):
         SamplingParams(**{field: value})
+
+
+def test_stop_tokens_may_come_one_by_one():
+    assert SamplingParams(stop_token_ids=(token for token in [3, 4])).stop_token_ids == (3, 4)
 
 
 def test_unknown_fields_are_refused():
@@ -107,6 +112,57 @@ def test_a_loop_that_cannot_start_says_so(small):
     stage.prefill(Sequence([1] * 65, SamplingParams(max_tokens=1)))
     with pytest.raises(OutOfBlocks, match="others hold the blocks"):
         generate(stage, [[1]], SamplingParams())
+
+
+def test_streams_that_share_a_stage_never_find_the_pool_empty(small):
+    """Six blocks of 4 tokens; each request may grow to three. Token by token in turn, two run and the third waits."""
+    stage = Newest(small, num_blocks=6, block_size=4)
+    prompts = prompts_of([3, 4, 2], 97)
+    seqs = [Sequence(prompt, SamplingParams(max_tokens=8)) for prompt in prompts]
+    streams = [stream(stage, [seqs[0]]), stream(stage, seqs[1:])]
+    while streams:
+        streams = [one for one in streams if next(one, None)]
+        assert stage.tables.num_unpromised >= 0
+    assert [seq.output_ids for seq in seqs] == reference_generate(small, prompts, 8)
+    assert stage.num_free_blocks == 6
+
+
+def test_a_finished_request_is_not_continued(small):
+    stage, params = Newest(small, num_blocks=8), SamplingParams(max_tokens=3)
+    [done] = generate(stage, [[1, 2]], params)
+    full = Sequence([1, 2], params)
+    full.token_ids += [3, 4, 5]
+    for seq, reason in ((done, "finish_reason='length', 3 of max_tokens=3"), (full, "finish_reason=None, 3 of")):
+        with pytest.raises(ValueError, match=rf"sequence {seq.seq_id} has finished \({reason}"):
+            next(stream(stage, [Sequence([7], params), seq]))
+        assert len(seq.output_ids) == 3 and stage.num_free_blocks == 8
+
+
+def test_a_stream_refuses_and_leaves_alone_what_another_one_holds(small):
+    stage, seq = Newest(small, num_blocks=8), Sequence([1, 2], SamplingParams(max_tokens=3))
+    tokens = stream(stage, [seq])
+    next(tokens)
+    with pytest.raises(ValueError, match="is already held by s06_block_table_cache: free it first"):
+        next(stream(stage, [seq]))
+    with pytest.raises(ValueError, match="names a sequence twice"):
+        next(stream(stage, [seq, seq]))
+    assert stage.holds(seq) and len(list(tokens)) == 2 and stage.num_free_blocks == 8
+
+
+def test_a_request_that_ran_half_goes_on_where_it_was(small):
+    stage, seq = Newest(small, num_blocks=8), Sequence([1, 2], SamplingParams(max_tokens=6))
+    tokens = stream(stage, [seq])
+    next(tokens), next(tokens)
+    tokens.close()
+    assert len(list(stream(stage, [seq]))) == 4
+    assert [seq.output_ids] == reference_generate(small, [[1, 2]], 6)
+
+
+@pytest.mark.parametrize("prompts", [["Hello"], "Hello", [1, 2, 3], [[]], [None]])
+def test_prompts_are_lists_of_token_ids(small, prompts):
+    with pytest.raises(ValueError, match="token_ids must be a non-empty list of token ids") as refused:
+        generate(Newest(small, num_blocks=2), prompts, SamplingParams())
+    assert ("encode a text with a tokenizer" in str(refused.value)) == isinstance(prompts[0], str)
 
 
 def test_one_params_a_prompt(small):

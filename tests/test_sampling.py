@@ -86,5 +86,38 @@ def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(small):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"B=2 sequences, got shape \(3, 5\)"):
         sample(torch.zeros(3, 5), [seq_of(), seq_of()])
-    with pytest.raises(ValueError, match="must be finite"):
-        sample(torch.full((1, 5), float("nan")), [seq_of(temperature=1.0)])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("row", [[1.0, float("nan"), 2.0], [1.0, float("inf"), 2.0], [float("-inf")] * 3])
+def test_logits_that_are_no_numbers_are_refused(row, temperature):
+    fine = [1.0, 2.0, float("-inf")]  # a token that is not to be
+    seqs = [seq_of(temperature=temperature), seq_of(temperature=temperature)]
+    assert all(token < 2 for token in sample(torch.tensor([fine, fine]), seqs))
+    with pytest.raises(ValueError, match="logits must be finite to sample from them, got NaN or infinity"):
+        sample(torch.tensor([fine, row]), seqs)
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"temperature": 1e-38}, [0.0, 0.0, 1.0]),
+        ({"temperature": 1e-300}, [0.0, 0.0, 1.0]),
+        ({"temperature": 1e300}, [1 / 3, 1 / 3, 1 / 3]),
+        ({"temperature": 10**400}, [1 / 3, 1 / 3, 1 / 3]),
+        ({"temperature": 1.0, "top_p": 1e-46}, [0.0, 0.0, 1.0]),
+        ({"temperature": 1.0, "top_k": 2**63}, torch.tensor([-3.0, 1.0, 4.0]).softmax(0).tolist()),
+    ],
+)
+def test_parameters_at_their_limits(params, expected):
+    [probs] = probabilities(torch.tensor([[-3.0, 1.0, 4.0]]), [SamplingParams(**params)])
+    assert torch.allclose(probs, torch.tensor(expected))
+
+
+def test_a_row_is_the_same_to_the_last_bit_whatever_is_beside_it():
+    logits = torch.randn(200, 500, generator=torch.Generator().manual_seed(0))
+    settings = [{}, {"top_k": 5}, {"top_p": 0.7}, {"top_k": 40, "top_p": 0.9}, {"temperature": 0.3}]
+    params = [SamplingParams(**{"temperature": 1.0} | settings[row % 5]) for row in range(200)]
+    among = probabilities(logits, params)
+    alone = torch.cat([probabilities(logits[row : row + 1], params[row : row + 1]) for row in range(200)])
+    assert torch.equal(among, alone)

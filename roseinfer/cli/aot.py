@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int | None:
         raise Failed(triton_mode.unavailable())
     if triton_mode.MODE != "compile":  # decided when Triton is imported, so a process of its own
         command = [sys.executable, "-m", "roseinfer", "aot", *(["--json", str(args.json)] if args.json else [])]
-        return subprocess.run(command, env=os.environ | {triton_mode.VARIABLE: "compile"}).returncode
+        environ = os.environ | {triton_mode.VARIABLE: "compile"}
+        return subprocess.run(command, env=environ, start_new_session=True).returncode  # one of the two hears Ctrl-C
     import triton
 
     found = []

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import unknown_name
+from roseinfer.cli.command import require_named
 from roseinfer.paths import ROOT
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]
     Raises ValueError, with the flag that asked for it, for an unknown one.
     """
     stages = course().LADDER
+    require_named(flag, spec)
     if spec is None:
         return list(stages)
     by_name = {name: stage for stage in stages for name in (stage.name, stage.name.split("_")[0])}

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import current_thread, main_thread
 from time import perf_counter
+from types import FrameType
 from typing import Any, NoReturn
 
 from roseinfer.arguments import unknown_name
@@ -27,24 +33,64 @@ class Failed(Exception):
     """Nothing was wrong with the arguments, and yet it could not be done."""
 
 
-def exit_status(run: Callable[[], int | None]) -> int:
-    """Run it: 0, or what it returns. An error that a user can act on becomes one line on stderr; a bug is raised."""
+def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
+    """Run it: 0, or what it returns. An error that a user can act on becomes one line on stderr; a bug is raised.
+
+    is_process: the command is all that this process does, and Ctrl-C ends it here and now. Python would first wait for
+    what a library left running, and end by the signal itself where it broke off an import.
+    """
+    status = _guarded(run)
+    if is_process and status == INTERRUPTED:
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _guarded(run: Callable[[], int | None]) -> int:
+    with _noted_interrupts() as interrupts:
+        try:
+            if isinstance(sys.stdout, TextIOWrapper):
+                sys.stdout.reconfigure(errors="replace")  # what an ASCII terminal cannot show is no reason to fail
+            status = run() or 0
+            if interrupts:  # and somebody swallowed it
+                raise KeyboardInterrupt
+            if sys.stdout is not None:  # as it is where it was closed
+                sys.stdout.flush()
+            return status
+        except BrokenPipeError:  # the reader, `head` say, has gone; without this the flush at exit fails once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        except KeyboardInterrupt as interrupt:
+            print("interrupted", *interrupt.args, sep=": ", file=sys.stderr)
+            return INTERRUPTED
+        except Exception as error:
+            if interrupts:
+                print("interrupted", file=sys.stderr)
+                return INTERRUPTED
+            status, line = _explained(error)
+            if status is None:
+                raise
+            print(f"error: {line}", file=sys.stderr)
+            return status
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Not empty once Ctrl-C was pressed: an import that it broke off may raise anything."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
+        yield seen  # somebody else's business
+        return
+    signal.signal(signal.SIGINT, note)
     try:
-        status = run() or 0
-        sys.stdout.flush()
-        return status
-    except KeyboardInterrupt as interrupt:
-        print("interrupted", *interrupt.args, sep=": ", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has gone; without this the flush at exit fails once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except Exception as error:
-        status, line = _explained(error)
-        if status is None:
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        return status
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _explained(error: Exception) -> tuple[int | None, str]:
@@ -69,7 +115,19 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Help, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+        """In the style of every other error: the argument's name first, without the word."""
+        raise ValueError(message.removeprefix("argument ").replace("the following arguments are required", "missing"))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"unknown value {unknown_name(value, action.choices)}")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            kind = {int: "an integer", float: "a number"}[action.type]
+            raise argparse.ArgumentError(action, f"must be {kind}, got {arg_string!r}") from None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
@@ -91,10 +149,35 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if has_none else super()._get_help_string(action)
 
 
+def require_named(flag: str, value: str | None) -> None:
+    """Raises ValueError for a flag that was given with nothing behind it; None: it was not given."""
+    if value is not None and not value.strip():
+        raise ValueError(f"{flag} {value!r}: must name something, leave it out for the default")
+
+
 def require_writable(flag: str, path: Path | None) -> None:
-    """Before a long run. Raises ValueError unless the path, if there is one, is a file in a folder that exists."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ValueError(f"{flag} {path}: must be a file in a folder that exists")
+    """Before a long run: opens the file, if there is one to write. Raises ValueError when that fails."""
+    if path is None:
+        return
+    is_new = not path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        reason = "a file in a folder that exists, and can be written"
+        raise ValueError(f"{flag} {path}: must be {reason} ({error.strerror})") from error
+
+
+def require_folder(flag: str, folder: Path) -> None:
+    """Before a long run: makes the folder, and a file in it. Raises ValueError when that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{flag} {folder}: must be a folder that can be written to ({error.strerror})") from error
 
 
 def device_or_best(device: str | None) -> str:

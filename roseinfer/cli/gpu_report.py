@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.cli import clone
-from roseinfer.cli.command import FAILED, Failed, timed_lines
+from roseinfer.cli.command import FAILED, Failed, require_folder, timed_lines
 from roseinfer.paths import DATA
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if reason := what_is_missing():
         raise Failed(f"{NEEDS}: {reason}")
+    require_folder("--out", args.out)
     import torch
 
     from roseinfer.bench.gpu_report import FULL, QUICK, run_report, summary

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from roseinfer.cli.clone import chosen_stages, untimed
 from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_writable
+from roseinfer.cli.room import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,9 @@ def raced(args: argparse.Namespace) -> LadderResult:
     from roseinfer.models import load_model
 
     stages = chosen_stages(args.stages)
-    model = load_model(args.model, device=device_or_best(args.device), dtype=getattr(torch, args.dtype))
+    device, num_tokens = device_or_best(args.device), args.prompt_len + args.max_new_tokens
+    require_room("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device=device)
+    model = load_model(args.model, device=device, dtype=getattr(torch, args.dtype))
     left_out = {} if args.stages else untimed(stages, model.device)
     stages = [stage for stage in stages if stage.name not in left_out]
     with progress_bar() as on_progress:

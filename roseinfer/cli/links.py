@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from roseinfer.arguments import counted
 from roseinfer.cli.clone import find_tools
 from roseinfer.cli.command import FAILED
 from roseinfer.paths import ROOT
@@ -28,5 +29,5 @@ def run(args: argparse.Namespace) -> int:
         print(f"{link.where.relative_to(ROOT)}: {link.target}: {why}", file=sys.stderr)
     asked = "asked" if args.online else "not asked, --online does"
     num_web = len({link.target for link in links if link.is_web})
-    print(f"{len(links)} links, {len(broken)} broken; {num_web} addresses on the web ({asked})")
+    print(f"{counted(len(links), 'link')}, {len(broken)} broken; on the web: {num_web} ({asked})")
     return FAILED if broken else 0

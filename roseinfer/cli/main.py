@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parser().parse_args(argv)
         return arguments.run(arguments)
 
-    return exit_status(run)
+    return exit_status(run, is_process=argv is None)
 
 
 def parser() -> Parser:

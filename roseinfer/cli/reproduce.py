@@ -16,10 +16,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roseinfer.arguments import unknown_name
+from roseinfer.arguments import counted, unknown_name
 from roseinfer.cli import dry_run
 from roseinfer.cli.clone import chosen_stages
-from roseinfer.cli.command import DEVICE, FAILED, MODEL, device_or_best, timed_lines
+from roseinfer.cli.command import DEVICE, FAILED, MODEL, device_or_best, require_folder, timed_lines
+from roseinfer.hardware import devices_here, is_here
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         show_engines(post, setting)
         return 0
     require_device(setting.device)
-    require_folder(args.out)
+    require_folder("--out", args.out)
     try:
         report = post.reproduce(setting)
     except KeyboardInterrupt:
@@ -68,9 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from roseinfer.display.cells import terminal_width
     from roseinfer.posts.report.terminal import summary
 
-    paths = write(report, command(args, setting), args.out)
-    print(summary(report, terminal_width()))
-    for path in paths:
+    print(summary(report, terminal_width()), flush=True)  # a long run is not lost for a full disk
+    for path in write(report, command(args, setting), args.out):
         print(f"written: {path}")
     return FAILED if report.verdicts["different"] else 0
 
@@ -98,19 +98,8 @@ def setting_of(args: argparse.Namespace) -> Setting:
 
 
 def require_device(device: torch.device) -> None:
-    import torch
-
-    known = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if (f"{device}:0" if str(device) == "cuda" else str(device)) not in known:
-        raise ValueError(f"--device {device}: not on this machine, which has: {', '.join(known)}")
-
-
-def require_folder(folder: Path) -> None:
-    """Makes it: a long run is not to end without a place for its report."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out {folder}: must be a folder that can be written to: {error.strerror}") from error
+    if not is_here(device):
+        raise ValueError(f"--device {device}: not on this machine, which has: {', '.join(devices_here())}")
 
 
 def show_engines(post: ModuleType, setting: Setting) -> None:
@@ -118,7 +107,7 @@ def show_engines(post: ModuleType, setting: Setting) -> None:
     for config in engines:
         dry_run.show(config.sizes())
         print()
-    print(f"dry run: {len(engines)} engine(s) sized; nothing was loaded, allocated or measured")
+    print(f"dry run: {counted(len(engines), 'engine')} sized; nothing was loaded, allocated or measured")
 
 
 def command(args: argparse.Namespace, setting: Setting) -> str:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from roseinfer.cli.clone import find_tools
+from roseinfer.cli.command import require_folder
 
 EXAMPLES = ("roseinfer slides notebooks/*.ipynb",)
 
@@ -16,6 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    for path in args.notebooks:
+        if not path.is_file():
+            raise FileNotFoundError(f"NOTEBOOK {path}: there is no such file")
+    require_folder("--out", args.out)
     find_tools()
     from tools.slides import write_slides
 

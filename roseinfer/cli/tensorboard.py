@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from roseinfer.cli.clone import chosen_stages
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_folder
 
 if TYPE_CHECKING:
     from roseinfer.models import Model
@@ -48,6 +48,7 @@ def capture_stages(args: argparse.Namespace) -> None:
 
     stages = chosen_stages(args.stages)
     model = load_model(args.model, device=device_or_best(args.device))
+    require_folder("--logdir", args.logdir)
     for stage in stages:
         trace = captured_steps(stage, model)
         print(f"written: {write_run(trace, args.logdir, stage.name)}", flush=True)

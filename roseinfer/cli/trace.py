@@ -10,13 +10,16 @@ import argparse
 import re
 import sys
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import Failed, require_writable
+from roseinfer.arguments import listed
+from roseinfer.cli.command import Failed, require_named, require_writable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from roseinfer.profiling import Trace
     from roseinfer.profiling.facts import Facts
@@ -56,13 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, a query included; Failed for a file that is no trace."""
+    require_named("--ops", args.ops)
+    require_named("--sql-file", args.sql_file)
     query = asked_query(args)
     check_picture(args.timeline)
     try:
         trace = load(args.file)
     except ValueError as error:
         raise Failed(error) from error
-    if parts := list(sections(trace, args, query)):
+    if parts := unless_interrupted(lambda: list(sections(trace, args, query))):
         print("\n\n".join(parts), flush=True)
     if args.timeline:
         from roseinfer.display.timeline import timeline
@@ -131,6 +136,21 @@ def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Itera
         yield as_text(columns, rows)
 
 
+def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
+    """What `ask` returns or raises. It runs beside this thread, which Ctrl-C can end at once: DuckDB may not look up
+    for minutes."""
+    answer: Future[list[str]] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return answer.result()
+
+
 def captioned(trace: Trace, table: Facts) -> str:
     return f"{table.title}: {table.note}\n{as_text(*trace.rows(table.query), decimals=DECIMALS)}"
 
@@ -179,6 +199,6 @@ def why_empty(trace: Trace, query: str) -> str:
     if not missing:
         return "no rows"
     return (
-        f"no rows; neither a name nor a cat in this trace: {', '.join(map(repr, missing))}\n"
-        f"cats: {', '.join(cats)}\nspans: {', '.join(dict.fromkeys(spans)) or 'none'}"
+        f"no rows; neither a name nor a cat in this trace: {listed(map(repr, missing))}\n"
+        f"cats: {listed(cats)}\nspans: {listed(dict.fromkeys(spans)) or 'none'}"
     )

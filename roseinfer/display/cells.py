@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 from numbers import Number
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 GAP = "  "
-NARROWEST = 20  # characters, of a column that is folded
+NARROWEST = 20  # columns of the terminal, of a column that is folded
 NO_ROWS = "(no rows)"
 LEFT, RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
 
@@ -58,7 +60,7 @@ class Cells:
         lines as it needs.
         """
         widths = [
-            max(len(line) for text in texts for line in text.split("\n"))
+            max(text_width(line) for text in texts for line in text.split("\n"))
             for texts in zip(self.names, *self.rows, strict=True)
         ]
         if width is not None:
@@ -118,13 +120,29 @@ def fitted(widths: list[int], right: Sequence[bool], width: int) -> list[int]:
     return [size if i == folding else other for i, other in enumerate(widths)]
 
 
+def text_width(text: str) -> int:
+    """Columns of a terminal: a Chinese, Japanese or Korean character takes two, an accent of its own none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
+
+
 def fold(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` characters, none of them lost."""
-    return [line[i : i + width] for line in text.split("\n") for i in range(0, max(len(line), 1), max(width, 1))]
+    """The text in lines of at most `width` columns, none of its characters lost."""
+    lines = []
+    for line in text.split("\n"):
+        while text_width(line) > max(width, 1):
+            widths = accumulate(map(text_width, line))
+            end = max(sum(size <= width for size in widths), 1)
+            lines.append(line[:end])
+            line = line[end:]
+        lines.append(line)
+    return lines
 
 
 def aligned(text: str, width: int, right: bool) -> str:
-    return text.rjust(width) if right else text.ljust(width)
+    space = " " * (width - text_width(text))
+    return space + text if right else text + space
 
 
 def terminal_width() -> int | None:

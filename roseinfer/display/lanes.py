@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from roseinfer.profiling.chrome import Slice
@@ -16,15 +17,26 @@ class Lane(NamedTuple):
     slices: list[Slice] | list[Gap]
     named: bool  # spans, which have their names written in them
 
-    def __str__(self) -> str:
-        """Exact facts only: the label, and which spans, in order."""
-        spans = ", ".join(dict.fromkeys(short_name(e.name) for e in self.slices))
-        return f"{self.label:12}  {spans if self.named else 'bars'}"
+    def text(self, short: Mapping[str, str]) -> str:
+        """Exact facts only: the label, and which spans, in order. short: what short_names gives."""
+        spans = ", ".join(short[name] for name in dict.fromkeys(e.name for e in self.slices)) if self.named else "bars"
+        return f"{self.label:12}  {spans}"
 
 
-def short_name(name: str) -> str:
-    """The span's last part: roseinfer.kv.append_token -> append_token."""
-    return name.rsplit(".", 1)[-1]
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """The last parts of each name, as few as tell it from the others: roseinfer.kv.append_token -> append_token."""
+    names = list(dict.fromkeys(names))
+    short: dict[str, str] = {}
+    left, parts = names, 1
+    while left:
+        ends = Counter(last_parts(name, parts) for name in names)
+        short |= {n: end for n in left if ends[end := last_parts(n, parts)] == 1 or end == n}
+        left, parts = [name for name in left if name not in short], parts + 1
+    return short
+
+
+def last_parts(name: str, parts: int) -> str:
+    return ".".join(name.split(".")[-parts:])
 
 
 def nesting(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:

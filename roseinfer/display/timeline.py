@@ -15,7 +15,7 @@ from roseinfer.profiling.trace import DEVICE_WORK, HOST_SPAN, SPAN_PREFIX
 from .chart import PAGE_WIDTH, Chart, csv_data, zoom
 from .coverage import coverage
 from .gaps import BETWEEN, Gap, find_gaps
-from .lanes import Lane, device_lanes, host_lanes, nesting, short_name
+from .lanes import Lane, device_lanes, host_lanes, nesting, short_names
 
 if TYPE_CHECKING:
     import altair
@@ -84,8 +84,11 @@ class Timeline(Chart):
         work = [e for e in window if e.cat in DEVICE_WORK]
         self.device_gaps = find_gaps(work, around, self.start, self.end) if work else []
 
-        text = "\n".join([f"Timeline of {self.steps}", *map(str, self.host)])
-        device = "\n".join(map(str, self.device)) or "no device in this trace"
+        lanes = [*self.host, *self.device]
+        gaps = [*self.host_gaps, *self.device_gaps]
+        self.short = short_names(e.name for events in (*(lane.slices for lane in lanes), gaps) for e in events)
+        text = "\n".join([f"Timeline of {self.steps}", *(lane.text(self.short) for lane in self.host)])
+        device = "\n".join(lane.text(self.short) for lane in self.device) or "no device in this trace"
         super().__init__(self._draw(trace.caption), text, "\n".join([text, device, *self.says()]))
 
     def says(self) -> list[str]:
@@ -101,7 +104,7 @@ class Timeline(Chart):
         if not gaps:
             return sentence
         longest = max(gaps, key=lambda gap: gap.dur)
-        place = f"{where} {short_name(longest.name)}" if longest.during else BETWEEN
+        place = f"{where} {self.short[longest.name]}" if longest.during else BETWEEN
         return f"{sentence}, longest gap {longest.dur / 1e6:.3f} ms {place}"
 
     def _draw(self, caption: str) -> altair.VConcatChart:
@@ -139,12 +142,13 @@ class Timeline(Chart):
         as_bars = f"({IN_VIEW} <= {near}[datum.lane])"
         data = csv_data(frame.assign(name=numbers))
         bars = alt.Chart(data, width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
-            full=_item(names, "name"), short=_item(map(short_name, names), "name"),
+            full=_item(names, "name"), short=_item((self.short[name] for name in names), "name"),
             colour=_item(as_colour, "name"), took=f"(datum.to - datum.from) * {SHARE}",
         ).encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))  # fmt: skip
         x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, whole], nice=False))
         palette = alt.Scale(domain=list(colours), range=list(colours.values()))
-        legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr="peek(split(datum.label, '.'))")
+        shown = json.dumps({name: self.short.get(name, name) for name in colours})
+        legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr=f"{shown}[datum.label]")
         times = [alt.Tooltip(f"{field}:Q", title=f"{field} ms", format=".4f") for field in ("from", "took")]
         # What is not in turn has no height: if it were transparent, it would still answer the mouse.
         height = alt.expr(f"isValid(datum.share) == {as_bars} ? 0 : {LANE - 6}")
@@ -168,7 +172,7 @@ class Timeline(Chart):
         whole, colours = self.end - self.start, self._colours()
         rows = [
             {
-                "name": short_name(name), "colour": colours.get(name, WORK_COLOUR), "share": total / whole,
+                "name": self.short[name], "colour": colours.get(name, WORK_COLOUR), "share": total / whole,
                 "sum": f"{total / whole:.1%}: {total / 1e6:.3f} ms; gaps: {count:,}, longest {longest / 1e6:.3f} ms",
             }
             for name, count, total, longest in sums.head(MOST_GAP_ROWS).itertuples()

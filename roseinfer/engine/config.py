@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from roseinfer.arguments import require_count, unknown_name
-from roseinfer.hardware import device_memory
+from roseinfer.arguments import counted, require_count, unknown_name
+from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.profiling.facts import Facts, HasFacts
 
@@ -184,25 +184,29 @@ class EngineSizes(HasFacts):
         )
 
     def fit(self) -> tuple[int, str] | None:
-        """(memory of the device less total_bytes, the same in words); None where this machine has no such device."""
-        memory = device_memory(self.config.device)
-        if memory is None:
+        """(bytes of the device that are free now less total_bytes, the same in words); None where this machine has no
+        such device."""
+        free = available_bytes(self.config.device)
+        if free is None:
             return None
-        left = memory - self.total_bytes
+        left = free - self.total_bytes
         verdict, than = ("yes", "more") if left >= 0 else ("no", "fewer")
-        return left, f"{verdict}: {self.config.device} here has {memory:,} bytes, {abs(left):,} {than} than the total"
+        here = f"{self.config.device} here has {free:,} bytes free"
+        return left, f"{verdict}: {here}, {abs(left):,} {than} than the total"
 
     def _rows(self) -> list[tuple[str, int, str, str]]:
         c, s, item = self.config, self.shape, DTYPE_BYTES[self.config.dtype]
-        token = f"2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} x {item}"
-        tables = f"[{s.num_layers} layers, {c.max_num_seqs} sequences, {self.table_width} blocks] x {BLOCK_ID_BYTES}"
-        longest = f"of {self.max_model_len:,} tokens: {c.num_blocks:,} // {self.max_blocks:,} blocks"
+        layers, blocks, tokens = counted(s.num_layers, "layer"), counted(c.num_blocks, "block"), c.block_size
+        token = f"2 (K, V) x {layers} x {counted(s.num_kv_heads, 'KV head')} x {s.head_dim} x {item}"
+        width = counted(self.table_width, "block")
+        tables = f"[{layers}, {counted(c.max_num_seqs, 'sequence')}, {width}] x {BLOCK_ID_BYTES}"
+        longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
         return [
             ("weights", self.weight_bytes, "bytes", f"{self.num_weights:,} x {item}"),
             ("K and V of a token", self.kv_bytes_per_token, "bytes", token),
-            ("block", self.block_bytes, "bytes", f"{c.block_size:,} tokens"),
-            ("pool", self.pool_bytes, "bytes", f"{c.num_blocks:,} blocks"),
-            ("tokens in the pool", self.pool_tokens, "tokens", f"{c.num_blocks:,} blocks x {c.block_size:,}"),
+            ("block", self.block_bytes, "bytes", counted(tokens, "token")),
+            ("pool", self.pool_bytes, "bytes", blocks),
+            ("tokens in the pool", self.pool_tokens, "tokens", f"{blocks} x {tokens:,}"),
             ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
             ("block tables", self.block_table_bytes, "bytes", tables),
             ("total", self.total_bytes, "bytes", "weights + pool + block tables"),

@@ -1,7 +1,8 @@
 """Where Triton kernels run: compiled on a GPU, or in Triton's interpreter on the CPU. Chosen once, here.
 
-Triton decides when it is imported and when a kernel is decorated, by the variable TRITON_INTERPRET, and transformers
-imports it too. So this module sets the variable when it is itself imported, which roseinfer.models does first of all.
+Triton decides when a kernel is decorated, by the variable TRITON_INTERPRET, which this module sets when it is imported.
+What Triton wrote in its own language (tl.sum, say) is decorated when Triton is imported, which transformers does too:
+where that came first, and was decided otherwise, those modules are run once more.
 
     ROSEINFER_TRITON=interpret|compile   overrides the choice. "compile" without a GPU is for compiling ahead of time.
 """
@@ -12,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import reload
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
@@ -25,6 +27,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 Mode = Literal["interpret", "compile"]
 VARIABLE, MODES = "ROSEINFER_TRITON", ("interpret", "compile")
 INTERPRETER = "triton.interpreter"
+# Modules with kernels of Triton's own, then the one that hands their names on.
+WRITTEN_IN_TRITON = ("triton.language.standard", "triton.language.random", "triton.language")
 
 
 class TritonUnavailable(RuntimeError):
@@ -41,11 +45,18 @@ def choose_mode(environ: Mapping[str, str], has_gpu: bool) -> Mode:
     return "compile" if has_gpu and environ.get("TRITON_INTERPRET") != "1" else "interpret"
 
 
+def decide(mode: Mode) -> None:
+    """Kernels that are decorated from now on, and those of triton.language itself, run in that mode."""
+    interpret = mode == "interpret"
+    decided_otherwise = (os.environ.get("TRITON_INTERPRET") == "1") != interpret
+    os.environ["TRITON_INTERPRET"] = "1" if interpret else "0"
+    if decided_otherwise and "triton.language" in sys.modules:
+        for name in WRITTEN_IN_TRITON:
+            reload(sys.modules[name])
+
+
 MODE: Mode = choose_mode(os.environ, torch.cuda.is_available())
-IMPORTED_TOO_EARLY = "triton.language" in sys.modules and (os.environ.get("TRITON_INTERPRET") == "1") != (
-    MODE == "interpret"
-)
-os.environ["TRITON_INTERPRET"] = "1" if MODE == "interpret" else "0"
+decide(MODE)
 
 
 @cache
@@ -53,8 +64,6 @@ def unavailable(device_type: str | None = None) -> str | None:
     """Why no Triton kernel can run here, or none on tensors of that device ("cpu", "cuda"), in one line; else None."""
     if find_spec("triton") is None:
         return "Triton is not installed (it comes for Linux only): every stage without a kernel runs all the same"
-    if IMPORTED_TOO_EARLY:
-        return f"Triton was imported before roseinfer could choose {MODE!r}: import roseinfer before transformers"
     triton, numpy = version("triton"), version("numpy")
     if MODE == "interpret" and Version(triton) < Version("3.7") and Version(numpy) >= Version("2.4"):
         # It makes a loop's bound a Python integer in a way that NumPy no longer allows.

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from roseinfer.arguments import is_integer, require_positive
+
 from .rope import Rope
+
+LARGEST_SIZE = 2**31 - 1  # of one dimension; a product of two fits what torch counts with
+
+
+def require_size(name: str, value: object) -> None:
+    """Raises ValueError unless it is the size of a dimension, or the number of layers."""
+    if not is_integer(value) or not 1 <= value <= LARGEST_SIZE:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -40,8 +50,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{field.name} must be a positive integer, got {value!r}")
+            if field.type == "int":
+                require_size(field.name, value)
             if field.type == "bool" and not isinstance(value, bool):
                 raise ValueError(f"{field.name} must be True or False, got {value!r}")
         if self.num_heads % self.num_kv_heads:
@@ -49,8 +59,9 @@ class ModelConfig:
                 f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}: "
                 "each key/value head serves an equal group of query heads"
             )
-        if not self.norm_eps > 0:
-            raise ValueError(f"norm_eps must be above 0, got {self.norm_eps!r}")
+        require_positive("norm_eps", self.norm_eps)
+        if not all(is_integer(token) and token >= 0 for token in self.eos_token_ids):
+            raise ValueError(f"eos_token_id must be a token id, a tuple of them or None, got {self.eos_token_id!r}")
         if self.rope is not None and self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} must be even: RoPE turns pairs of numbers")
 

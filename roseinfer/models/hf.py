@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from . import hf_gpt2, hf_llama
-from .config import ModelConfig
+from .config import ModelConfig, require_size
+from .hf_eos import read_eos
 from .model import Model
 
 if TYPE_CHECKING:
@@ -20,18 +21,20 @@ if TYPE_CHECKING:
 FAMILIES = {"gpt2": hf_gpt2, "llama": hf_llama, "qwen2": hf_llama, "qwen3": hf_llama}
 
 
-def config_from_hf(hf: dict[str, Any]) -> ModelConfig:
-    """ModelConfig from a parsed config.json.
+def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
+    """ModelConfig from a parsed config.json, and generation_config.json where there is one: its end tokens count.
 
-    Raises ValueError for an unsupported model_type or setting, and for a missing or impossible size.
+    Raises ValueError for an unsupported model_type or setting, and for a missing or impossible value.
     """
     family = _family(hf.get("model_type"))
     if missing := [key for key in family.REQUIRED if hf.get(key) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
+    for key in family.REQUIRED:
+        require_size(f"config.json: {key}", hf[key])
     for key, allowed in family.FIXED_SETTINGS.items():
         if hf.get(key) not in (None, allowed):
             raise ValueError(f"config.json: {key}={hf[key]!r} is not supported, only {allowed!r}")
-    return family.read_config(hf)
+    return family.read_config(hf | {"eos_token_id": read_eos(hf, generation)})
 
 
 def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
@@ -67,8 +70,8 @@ def to_hf(model: Model) -> PreTrainedModel:
     return hf.requires_grad_(False).eval()
 
 
-def _family(model_type: str | None) -> ModuleType:
-    if model_type not in FAMILIES:
+def _family(model_type: object) -> ModuleType:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type={model_type!r} is not supported, only {', '.join(map(repr, FAMILIES))}")
     return FAMILIES[model_type]
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .config import ModelConfig
+from .hf_eos import write_eos
 from .model import Model
 
 if TYPE_CHECKING:
     from transformers import GPT2Config
 
+# Sizes that every config.json has.
 REQUIRED = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
 # Settings that change the mathematics and that GPT2 here does not implement: key -> the one allowed value.
 FIXED_SETTINGS = {
@@ -22,12 +24,13 @@ FIXED_SETTINGS = {
     "reorder_and_upcast_attn": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
+    "quantization_config": None,
 }
 
 # HF keeps these four as Conv1D, [in, out]; nn.Linear wants [out, in].
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-# Causal masks that old checkpoints carry as buffers, and the output matrix, which is tied to wte.
-NOT_WEIGHTS = (".attn.bias", ".attn.masked_bias", "lm_head.weight")
+# Causal masks that old checkpoints carry as buffers.
+NOT_WEIGHTS = (".attn.bias", ".attn.masked_bias")
 
 
 def read_config(hf: dict[str, Any]) -> ModelConfig:
@@ -41,10 +44,10 @@ def read_config(hf: dict[str, Any]) -> ModelConfig:
         num_heads=hf["n_head"],
         num_kv_heads=hf["n_head"],
         head_dim=hf["n_embd"] // hf["n_head"],
-        intermediate_size=hf.get("n_inner") or 4 * hf["n_embd"],
+        intermediate_size=4 * hf["n_embd"] if hf.get("n_inner") is None else hf["n_inner"],
         max_model_len=hf["n_positions"],
         norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-        eos_token_id=hf.get("eos_token_id"),
+        eos_token_id=hf["eos_token_id"],
     )
 
 
@@ -54,7 +57,7 @@ def write_config(c: ModelConfig) -> GPT2Config:
     return GPT2Config(
         vocab_size=c.vocab_size, n_embd=c.hidden_size, n_layer=c.num_layers, n_head=c.num_heads,
         n_positions=c.max_model_len, n_inner=c.intermediate_size, layer_norm_epsilon=c.norm_eps,
-        bos_token_id=c.eos_token_id, eos_token_id=c.eos_token_id,
+        bos_token_id=next(iter(c.eos_token_ids), None), eos_token_id=write_eos(c),
     )  # fmt: skip
 
 

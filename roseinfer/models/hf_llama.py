@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from .config import ModelConfig
+from .hf_eos import write_eos
 from .model import Model
 from .rope import rope_from_hf
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+# Sizes that every config.json has.
 REQUIRED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
@@ -38,15 +40,18 @@ FUSED = {
 
 
 def read_config(hf: dict[str, Any]) -> ModelConfig:
-    if sliding := sorted(set(hf.get("layer_types") or []) - {"full_attention"}):
-        raise ValueError(f"config.json: layer_types has {sliding[0]!r}, which is not supported, only 'full_attention'")
+    layer_types = hf.get("layer_types")
+    if layer_types is not None and not isinstance(layer_types, list):
+        raise ValueError(f"config.json: layer_types={layer_types!r} must be a list")
+    if others := [kind for kind in layer_types or [] if kind != "full_attention"]:
+        raise ValueError(f"config.json: layer_types has {others[0]!r}, which is not supported, only 'full_attention'")
     family, num_heads = hf["model_type"], hf["num_attention_heads"]
     # Qwen's defaults for these two are numbers of one particular model: transformers never leaves them out.
     if missing := [key for key in _qwen_required(family) if hf.get(key) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     if hf.get("head_dim") is None and hf["hidden_size"] % num_heads:
         raise ValueError(f"config.json: num_attention_heads={num_heads} must divide hidden_size={hf['hidden_size']}")
-    eos = hf.get("eos_token_id")
+    num_kv_heads, head_dim = hf.get("num_key_value_heads"), hf.get("head_dim")
     bias = hf.get("attention_bias", False)
     return ModelConfig(
         architecture=family,
@@ -54,12 +59,12 @@ def read_config(hf: dict[str, Any]) -> ModelConfig:
         hidden_size=hf["hidden_size"],
         num_layers=hf["num_hidden_layers"],
         num_heads=num_heads,
-        num_kv_heads=hf.get("num_key_value_heads") or num_heads,
-        head_dim=hf.get("head_dim") or hf["hidden_size"] // num_heads,
+        num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
+        head_dim=hf["hidden_size"] // num_heads if head_dim is None else head_dim,
         intermediate_size=hf["intermediate_size"],
         max_model_len=hf["max_position_embeddings"],
         norm_eps=hf.get("rms_norm_eps", 1e-6),
-        eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+        eos_token_id=hf["eos_token_id"],
         tie_embeddings=hf.get("tie_word_embeddings", False),
         qkv_bias=family == "qwen2" or bias,
         o_bias=family != "qwen2" and bias,
@@ -80,7 +85,7 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
         c.architecture, vocab_size=c.vocab_size, hidden_size=c.hidden_size, num_hidden_layers=c.num_layers,
         num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads, head_dim=c.head_dim,
         intermediate_size=c.intermediate_size, max_position_embeddings=c.max_model_len, rms_norm_eps=c.norm_eps,
-        eos_token_id=list(c.eos_token_id) if isinstance(c.eos_token_id, tuple) else c.eos_token_id,
+        eos_token_id=write_eos(c),
         tie_word_embeddings=c.tie_embeddings, rope_parameters=asdict(c.rope), **bias,
     )  # fmt: skip
 
@@ -88,11 +93,14 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """One after another, so that the joined copies do not all exist at once. Parts that lack a partner are left out.
 
-    Raises ValueError for parts that cannot be joined.
+    Raises ValueError for parts that cannot be joined, and for a matrix that is joined already: in an order of rows that
+    nobody tells.
     """
     for name, tensor in tensors.items():
-        if name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and config.tie_embeddings):
-            continue  # computed from the config; the same as the token embedding
+        if name.endswith("rotary_emb.inv_freq"):
+            continue  # computed from the config
+        if joined := [whole for whole in FUSED if f".{whole}." in name]:
+            raise ValueError(f"weight {name} is not supported, only {', '.join(FUSED[joined[0]])} on their own")
         whole, parts = _fused_from(name)
         if parts is None:
             yield name.removeprefix("model."), tensor

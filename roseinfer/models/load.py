@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from roseinfer.hardware import devices_here, is_here
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
@@ -17,7 +19,8 @@ from .model import Model
 from .shapes import RANDOM_SHAPES, empty_model, random_model
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-MODEL_FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
+CONFIG_FILES = ["config.json", "generation_config.json"]
+MODEL_FILES = [*CONFIG_FILES, "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"
 
 
@@ -45,7 +48,7 @@ def model_config(spec: str) -> ModelConfig:
 
     Raises ModelLoadError.
     """
-    return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, ["config.json"]))
+    return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, CONFIG_FILES))
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
@@ -55,7 +58,10 @@ def load_tokenizer(spec: str) -> Tokenizer:
     path = _folder(spec, ["tokenizer.json"]) / "tokenizer.json"
     if not path.is_file():
         raise ModelLoadError(f"{path} does not exist")
-    return Tokenizer.from_file(str(path))
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as e:  # the library has no type of its own for it
+        raise ModelLoadError(f"{path} is not a tokenizer: {' '.join(str(e).split())}") from e
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
@@ -63,8 +69,8 @@ def _checked_device(device: str | torch.device) -> torch.device:
         device = torch.device(device)
     except RuntimeError as e:
         raise ModelLoadError(f"device={device!r} is not a device: {str(e).splitlines()[0]}") from e
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelLoadError(f"device={str(device)!r}: no CUDA device here, use device='cpu'")
+    if not is_here(device):
+        raise ModelLoadError(f"device={str(device)!r}: not on this machine, which has: {', '.join(devices_here())}")
     return device
 
 
@@ -121,9 +127,15 @@ def _download(spec: str, files: list[str]) -> Path:
 def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
     config = _read_config(folder)
     model = empty_model(config)
-    weights = weights_from_hf(_read_tensors(folder), config)
+    copies: dict[str, Tensor] = {}
     try:
-        copies = {name: w.to(device=device, dtype=dtype).contiguous() for name, w in weights}
+        for name, weight in weights_from_hf(_read_tensors(folder), config):
+            _check_weight(name, weight, copies)
+            copies[name] = weight.to(device=device, dtype=dtype).contiguous()
+        if config.tie_embeddings:
+            _drop_tied(copies, model)
+    except ModelLoadError:
+        raise
     except ValueError as e:
         raise ModelLoadError(f"{folder}: {e}") from e
     _check_shapes(model, copies, folder)
@@ -131,39 +143,71 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     return model.requires_grad_(False).eval()
 
 
-def _read_json(path: Path) -> dict:
+def _check_weight(name: str, weight: Tensor, others: dict[str, Tensor]) -> None:
+    if name in others:
+        raise ValueError(f"weight {name} is there twice, under names that mean the same")
+    if not weight.is_floating_point():
+        raise ValueError(f"weight {name} is {weight.dtype}: quantised weights are not supported")
+
+
+def _drop_tied(weights: dict[str, Tensor], model: Model) -> None:
+    """The output matrix is the token embedding: a copy of it is left out. Raises ValueError for anything else."""
+    [tied] = [name for name, p in model.named_parameters() if p is model.token_embedding.weight]
+    output = weights.pop("lm_head.weight", None)
+    if output is not None and tied in weights and not torch.equal(output, weights[tied]):
+        raise ValueError(
+            f"config.json ties the output matrix to {tied}, and the file's lm_head.weight is another: "
+            "tie_word_embeddings=false uses it (not in GPT-2, which always ties)"
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelLoadError(f"{path} does not exist: not a model folder in HF format") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:
         raise ModelLoadError(f"{path} is not valid JSON: {e}") from e
+    if not isinstance(data, dict):
+        raise ModelLoadError(f"{path} must hold an object, got {type(data).__name__}")
+    return data
 
 
 def _read_config(folder: Path) -> ModelConfig:
-    hf = _read_json(folder / "config.json")
+    hf, generation = _read_json(folder / "config.json"), folder / "generation_config.json"
     try:
-        return config_from_hf(hf)
+        return config_from_hf(hf, _read_json(generation) if generation.is_file() else None)
+    except ModelLoadError:
+        raise
     except ValueError as e:
         raise ModelLoadError(f"{folder}: {e}") from e
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of model.safetensors, or of the shards that its index names."""
+    """All tensors of model.safetensors, or else of the shards that an index names: transformers' order, too."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    index = folder / "model.safetensors.index.json"
-    names = sorted(set(_read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     tensors: dict[str, Tensor] = {}
-    for name in names:
+    for path in _shards(index) if index.is_file() and not whole.is_file() else [whole]:
         try:
-            tensors |= load_file(folder / name)
+            found = load_file(path)
         except FileNotFoundError:
-            raise ModelLoadError(f"{folder / name} does not exist (only safetensors weights are read)") from None
+            raise ModelLoadError(f"{path} does not exist (only safetensors weights are read)") from None
         except SafetensorError as e:
-            raise ModelLoadError(f"{folder / name} is truncated or not a safetensors file: {e}") from e
+            raise ModelLoadError(f"{path} is truncated or not a safetensors file: {e}") from e
+        if twice := sorted(found.keys() & tensors.keys()):
+            raise ModelLoadError(f"{path}: weight {twice[0]} is in another shard, too")
+        tensors |= found
     return tensors
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelLoadError(f"{index}: weight_map must be an object of file names, got {weight_map!r:.60}")
+    return [index.parent / name for name in sorted(set(weight_map.values()))]
 
 
 def _check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from roseinfer.arguments import require_positive
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
@@ -27,9 +29,10 @@ class Rope:
             raise ValueError(f"rope_type={self.rope_type!r} is not the type of a {type(self).__name__}")
         for field in fields(self):
             value = getattr(self, field.name)
-            numeric = field.type in ("float", "int") or (field.type == "float | None" and value is not None)
-            if numeric and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-                raise ValueError(f"{field.name} must be a number above 0, got {value!r}")
+            if field.type in ("float", "int") or (field.type == "float | None" and value is not None):
+                require_positive(field.name, value)
+            if field.type == "bool" and not isinstance(value, bool):
+                raise ValueError(f"{field.name} must be True or False, got {value!r}")
 
     def inverse_frequencies(self, head_dim: int, device: torch.device) -> Tensor:
         """[head_dim / 2] in fp32, radians a position."""
@@ -95,6 +98,11 @@ class YarnRope(Rope):
     mscale_all_dim: float | None = None
     truncate: bool = True
 
+    def __post_init__(self) -> None:
+        Rope.__post_init__(self)
+        if self.rope_theta == 1:
+            raise ValueError(f"rope_theta={self.rope_theta!r}: YaRN blends by frequency, and then all are the same")
+
     def inverse_frequencies(self, head_dim: int, device: torch.device) -> Tensor:
         short = Rope.inverse_frequencies(self, head_dim, device)
         first, last = self._pair_with(self.beta_fast, head_dim), self._pair_with(self.beta_slow, head_dim)
@@ -130,13 +138,15 @@ def rope_from_hf(hf: dict[str, Any]) -> Rope:
     Raises ValueError for a type that is not in ROPE_TYPES, an unknown or a missing parameter, or one out of range.
     """
     given = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    if not isinstance(given, dict):
+        raise ValueError(f"config.json: rope_scaling or rope_parameters must be an object, got {given!r}")
     settings = {"rope_theta": hf.get("rope_theta")} | given
     settings["rope_type"] = settings.get("rope_type") or settings.get("type") or "default"
     settings.pop("type", None)
     settings = {key: value for key, value in settings.items() if value is not None}
     if settings.pop("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError(f"partial_rotary_factor={given['partial_rotary_factor']!r} is not supported, only 1.0")
-    rope_class = ROPE_TYPES.get(settings["rope_type"])
+    rope_class = ROPE_TYPES.get(str(settings["rope_type"]))
     if rope_class is None:
         raise ValueError(f"rope_type={settings['rope_type']!r} is not supported, only {', '.join(ROPE_TYPES)}")
     known = {field.name for field in fields(rope_class)}

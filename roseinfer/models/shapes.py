@@ -82,6 +82,6 @@ def random_model(
 
 
 def _check_fits(model: Model, device: torch.device, dtype: torch.dtype) -> None:
-    needed, available = sum(p.numel() for p in model.parameters()) * dtype.itemsize, available_bytes(device)
-    if available is not None and needed > available:
-        raise ValueError(f"the weights take {needed:,} bytes in {dtype}, and {device} has {available:,} available")
+    needed, free = sum(p.numel() for p in model.parameters()) * dtype.itemsize, available_bytes(device)
+    if free is not None and needed > free:
+        raise ValueError(f"the weights take {needed:,} bytes in {dtype}, and {device} has {free:,} available")

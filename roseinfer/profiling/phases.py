@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .chrome import Slice
 from .spans import SpanTimes, TimedSpan
-from .trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN, Trace
+from .trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN, PROFILED_STEP, Trace
 
 DECODE = "roseinfer.decode_step_sessions.total"
 PHASES = {
@@ -15,7 +15,6 @@ PHASES = {
     "append": "roseinfer.kv.append_token",
 }
 STEP = "step"
-PROFILED_STEP = "ProfilerStep#"  # a whole step as the profiler marks it: sampling, and on a GPU the wait for it, too
 
 
 def phase_times() -> SpanTimes:
@@ -38,7 +37,8 @@ def device_phases(trace: Trace) -> dict[str, list[float]]:
 
     Of the steps that `capture` profiled; all 0 in a trace without a GPU.
     """
-    # A GPU has its own marks of these steps. The host's enclose its work too, for capture waits for each step.
+    # They hold the sampling too. A GPU has its own marks of these steps; the host's enclose its work as well, for
+    # capture waits for each step.
     steps = [e for e in trace.slices if e.cat == HOST_SPAN and e.name.startswith(PROFILED_STEP)]
     work = [event for event in trace.slices if event.cat in DEVICE_WORK]
     labelled = {STEP: work}

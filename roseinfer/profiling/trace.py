@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.arguments import unknown_name
+from roseinfer.arguments import listed, unknown_name
 
 from .chrome import Slice, as_chrome_trace, complete_slices, read_chrome_trace, write_chrome_trace
 from .facts import Facts
@@ -28,27 +28,48 @@ DEVICE_SPAN = "gpu_user_annotation"
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 SPAN_PREFIX = "roseinfer."
 
+PROFILED_STEP = "ProfilerStep#"  # and a number: a whole step as torch.profiler marks it
+ANY_PROFILED_STEP = f"{PROFILED_STEP}*"  # all of them under one name
+
 # ids are in time order, an enclosing span first, so on one thread p encloses c if p came before c and ends
-# after c's start. depth 0: the steps; depth 1: their direct children.
+# after c's start; the last of those is the parent. The steps are the profiler's own marks, else the outermost spans if
+# all have one name. Labels side by side have no step around them: then the time is each thread's, from the first one's
+# start to the last one's end, and there are as many steps as the most frequent label has spans.
 SPANS_SQL = """\
 WITH span AS (
-  SELECT id, cat, name, ts, dur, pid, tid
+  SELECT id, cat, ts, dur, pid, tid, regexp_replace(name, '^ProfilerStep#\\d+$', 'ProfilerStep#*') AS name
   FROM slice
   WHERE starts_with(name, {prefix}) AND cat IN ('user_annotation', 'gpu_user_annotation')
 ), nested AS (
-  SELECT c.cat, c.name, c.ts, c.dur, COUNT(p.id) AS depth
+  SELECT c.*, MAX(p.id) AS parent
   FROM span c LEFT JOIN span p
     ON p.cat = c.cat AND p.pid = c.pid AND p.tid = c.tid AND p.id < c.id AND c.ts < p.ts + p.dur
-  GROUP BY c.id, c.cat, c.name, c.ts, c.dur
+  GROUP BY ALL
+), host AS (
+  SELECT * FROM nested WHERE cat = 'user_annotation'
+), outermost AS (
+  SELECT * FROM host WHERE parent IS NULL
+), mark AS (
+  SELECT * FROM host WHERE name = 'ProfilerStep#*'
+  UNION ALL
+  SELECT * FROM outermost
+  WHERE (SELECT COUNT(DISTINCT name) FROM outermost) = 1 AND 'ProfilerStep#*' NOT IN (SELECT name FROM host)
+), thread AS (
+  SELECT MAX(ts + dur) - MIN(ts) AS dur, SUM(dur) AS labelled FROM outermost GROUP BY pid, tid
+), label AS (
+  SELECT COUNT(*) AS n FROM outermost GROUP BY name
 ), step AS (
-  SELECT COUNT(*) AS n, SUM(dur) AS dur FROM nested WHERE cat = 'user_annotation' AND depth = 0
-), child AS (
-  SELECT COALESCE(SUM(dur), 0) AS dur FROM nested WHERE cat = 'user_annotation' AND depth = 1
+  SELECT COUNT(*) AS n, SUM(dur) AS dur,
+    (SELECT COALESCE(SUM(dur), 0) FROM host WHERE parent IN (SELECT id FROM mark)) AS labelled
+  FROM mark HAVING n > 0
+  UNION ALL
+  SELECT (SELECT MAX(n) FROM label), SUM(dur), SUM(labelled) FROM thread WHERE NOT EXISTS (FROM mark)
+  HAVING COUNT(*) > 0
 ), line AS (
   SELECT IF(cat = 'user_annotation', 1, 2) AS part, MIN(ts) AS first_ts, name, COUNT(*) AS n, SUM(dur) AS dur
   FROM nested GROUP BY cat, name
   UNION ALL
-  SELECT 3, 0, '(unlabelled)', NULL, step.dur - child.dur FROM step, child
+  SELECT 3, 0, '(unlabelled)', NULL, step.dur - step.labelled FROM step
 )
 SELECT IF(part = 2, 'device', 'host') AS side, name, line.n, line.dur/1e6 AS total_ms,
   line.dur/1e6/step.n AS ms_per_step, line.dur/step.dur AS share
@@ -155,7 +176,9 @@ class Trace:
             "SELECT id, ts, dur, cat, name, tid, pid, TRY_CAST(args AS JSON) AS args FROM events ORDER BY id"
         )
         db.unregister("events")
-        for setting in ("python_enable_replacements=false", "enable_external_access=false", "errors_as_json=true"):
+        settings = ("python_enable_replacements=false", "enable_external_access=false", "errors_as_json=true",
+                    "enable_progress_bar=false")  # fmt: skip
+        for setting in settings:
             db.execute(f"SET {setting}")
         db.execute("SET lock_configuration=true")
         return db
@@ -163,9 +186,12 @@ class Trace:
     def spans(self, prefix: str = SPAN_PREFIX) -> Facts:
         """One row per span whose name starts with `prefix`, in order of first appearance, host before device.
 
-        share is of the host time of the outermost spans, the steps; ms_per_step divides by their number. The
-        last row, (unlabelled), is what the steps' direct children leave uncovered. A device span runs from its
-        first kernel to its last, so device rows neither nest nor add up. ValueError if there is no such span.
+        share is of the host time of the steps; ms_per_step divides by their number. The steps are the profiler's own
+        marks (ProfilerStep#7 and the like, one row for all of them) if `prefix` lets them in, else the outermost
+        spans. Where those have several names, labels stand side by side: the time is then that from the first to the
+        last, and the most frequent one says how many steps there are. The last row, (unlabelled), is what the steps'
+        direct children, or the labels side by side, leave uncovered. A device span runs from its first kernel to
+        its last, so device rows neither nest nor add up. ValueError if there is no such span.
         """
         self.require_spans(prefix)
         query = SPANS_SQL.format(prefix=_quoted(prefix))
@@ -186,16 +212,16 @@ class Trace:
     def ops(self, span_name: str, cat: str = HOST_SPAN) -> Facts:
         """aten ops that start inside the first span `span_name`: n, total ms, average us (both inclusive).
 
-        The rule is the one of the course's first source post: t0 <= ts < t1, whatever the thread. Raises
-        ValueError if the trace has no such span.
+        "ProfilerStep#*" is the first of the profiler's own steps. The rule is the one of the course's first source
+        post: t0 <= ts < t1, whatever the thread. Raises ValueError if the trace has no such span.
         """
-        self._first_span(span_name, cat)
-        query = OPS_SQL.format(span=_quoted(span_name), cat=_quoted(cat))
+        span = self._first_span(span_name, cat).name
+        query = OPS_SQL.format(span=_quoted(span), cat=_quoted(cat))
         return Facts(
             self.sql(query),
             exact=["name", "n"],
             live=["total_ms", "avg_us"],
-            title=f"aten ops in the first {span_name}",
+            title=f"aten ops in the first {span}",
             note=f"{self.caption}; times are inclusive",
             query=query,
         )
@@ -237,7 +263,7 @@ class Trace:
 
     def _first_span(self, name: str, cat: str) -> Slice:
         for event in self.slices:
-            if event.name == name and event.cat == cat:
+            if name in (event.name, span_label(event.name)) and event.cat == cat:
                 return event
         raise ValueError(f"no span {unknown_name(name, self._some_span_names(cat))}")
 
@@ -245,7 +271,7 @@ class Trace:
         """Raises ValueError if no host span's name starts with `prefix`."""
         names = self._some_span_names(HOST_SPAN)
         if not any(name.startswith(prefix) for name in names):
-            raise ValueError(f"no span starts with prefix={prefix!r} in this trace; it has {names}")
+            raise ValueError(f"no span starts with prefix={prefix!r} in this trace; it has {listed(names)}")
 
     def _some_span_names(self, cat: str) -> list[str]:
         """ValueError if there are none."""
@@ -254,7 +280,13 @@ class Trace:
         raise ValueError(f"this trace has no span (cat {cat!r}): label a step with torch.profiler.record_function")
 
     def _span_names(self, cat: str) -> list[str]:
-        return list(dict.fromkeys(event.name for event in self.slices if event.cat == cat))
+        return list(dict.fromkeys(span_label(event.name) for event in self.slices if event.cat == cat))
+
+
+def span_label(name: str) -> str:
+    """The name under which a span is counted: the profiler numbers its steps, and all of them are one label."""
+    number = name.removeprefix(PROFILED_STEP)
+    return ANY_PROFILED_STEP if number != name and number.isdecimal() else name
 
 
 def _quoted(text: str) -> str:

@@ -158,7 +158,7 @@ def test_a_bad_argument_is_one_line(flags, message, capsys, tmp_path, monkeypatc
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_cuda_without_a_gpu_is_one_line(capsys):
     assert main(["--hf-model-id", "tiny", "--prompt", "Hello", "--device", "cuda"]) == 2
-    assert capsys.readouterr().err == "error: device='cuda': no CUDA device here, use device='cpu'\n"
+    assert capsys.readouterr().err == "error: device='cuda': not on this machine, which has: cpu\n"
 
 
 @pytest.mark.parametrize("flags", [["--prompts", "a", "--prompt", "b"], [], ["--prompt", "a", "--bf16", "--no-amp"]])

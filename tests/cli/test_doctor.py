@@ -255,8 +255,9 @@ def test_device_cpu(monkeypatch, driver, cpu_only, status, mend):
     monkeypatch.setattr(doctor, "cpu", lambda: ("CPU X", frozenset()))
     monkeypatch.setattr(doctor.shutil, "which", lambda name: driver)
     monkeypatch.setattr(doctor, "torch_is_cpu_only", lambda: cpu_only)
+    monkeypatch.setattr(doctor, "num_threads", lambda: 7)
     check = doctor.probe_device()
-    assert check.found.startswith(f"CPU X, {torch.get_num_threads()} threads, ")
+    assert check.found.startswith("CPU X, 7 threads, ")
     assert check.status == status and mend in check.mend
 
 
@@ -417,3 +418,16 @@ def test_browser(monkeypatch):
     monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(name="/opt/bin/firefox"))
     check = doctor.probe_browser()
     assert (check.found, check.status) == ("firefox", "ok")
+
+
+def test_a_triton_variable_that_means_nothing_is_named(monkeypatch):
+    monkeypatch.setenv("ROSEINFER_TRITON", "foo")
+    check = doctor.probe_triton()
+    assert (check.found, check.status, check.required) == ("ROSEINFER_TRITON=foo", "missing", True)
+    assert "interpret or compile" in check.mend
+
+
+def test_one_thread_is_no_plural(monkeypatch):
+    monkeypatch.setattr(doctor, "num_threads", lambda: 1)
+    monkeypatch.setattr(doctor, "cuda_available", lambda: False)
+    assert ", 1 thread" in doctor.probe_device().found and "threads" not in doctor.probe_device().found

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from roseinfer.bench import ContenderFailed, TokensDiffer
 from roseinfer.cli import doctor
-from roseinfer.cli.command import Failed
+from roseinfer.cli.command import Failed, require_folder, require_writable
 from roseinfer.cli.main import COMMANDS, main, name_of
+from roseinfer.doctor import Check, Report
 from roseinfer.paths import ROOT
 
 NAMES = [name_of(module) for module in COMMANDS]
@@ -107,3 +111,118 @@ sys.exit(main())
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environ)
     assert (done.returncode, done.stdout) == (0, "slides/00_start_here.html\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, ladder, "),
+        ("ladder --dtype float61", "--dtype: unknown value 'float61' (nearest: float16), allowed: float32, "),
+        ("ladder --batch-size many", "--batch-size: must be an integer, got 'many'"),
+        ("ladder --model", "--model: expected one argument"),
+        ("trace", "missing: FILE"),
+        ("trace FILE --sql a --sql-file b", "--sql-file: not allowed with argument --sql"),
+        ("ladder --stages=", "--stages '': must name something, leave it out for the default"),
+        ("tensorboard --no-serve --stages=", "--stages '': must name something, leave it out for the default"),
+        ("slides nowhere.ipynb", "NOTEBOOK nowhere.ipynb: there is no such file"),
+        ("ladder --device meta", "device='meta': not on this machine, which has: cpu"),
+        ("tensorboard --no-serve --device mps", "device='mps': not on this machine, which has: cpu"),
+        ("ladder --json nowhere/x.json", "--json nowhere/x.json: must be a file in a folder that exists, and can be w"),
+        ("aot --json nowhere/x.json", "--json nowhere/x.json: must be a file in a folder that exists, and can be w"),
+        ("tensorboard --no-serve --logdir file/tb", "--logdir file/tb: must be a folder that can be written to (Not a"),
+        ("reproduce 000 --out file/reports", "--out file/reports: must be a folder that can be written to (Not a d"),
+        ("slides file --out file/slides", "--out file/slides: must be a folder that can be written to (Not a directo"),
+    ],
+)
+def test_a_bad_argument_is_one_line_in_one_style(tmp_path, monkeypatch, capsys, command, line):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    assert main(command.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {line}") and err.count("\n") == 1
+
+
+def test_what_is_to_be_written_is_tried_and_left_as_it_was(tmp_path):
+    for name in ("new", "old"):
+        path = tmp_path / name
+        path.write_text("kept") if name == "old" else None
+        require_writable("--json", path)
+    require_folder("--out", tmp_path / "a" / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "old"]
+    assert (tmp_path / "old").read_text() == "kept" and not list((tmp_path / "a" / "b").iterdir())
+    with pytest.raises(ValueError, match=r"a file in a folder that exists, and can be written \(Is a directory"):
+        require_writable("--json", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file on a full disk")
+def test_a_ladder_whose_file_cannot_be_written_is_shown_all_the_same(capsys):
+    argv = "ladder --no-hf --stages s01 --batch-size 1 --repeats 1 --max-new-tokens 2 --json /dev/full"
+    assert main(argv.split()) == 1
+    out, err = capsys.readouterr()
+    assert "s01_naive_cat" in out and out.splitlines()[-1].startswith('{"arguments"')
+    assert err.splitlines()[-1].startswith("error: [Errno 28] No space left on device")
+
+
+@pytest.mark.parametrize("swallowed", [False, True], ids=["turned into another error", "swallowed"])
+def test_ctrl_c_is_an_interruption_whatever_a_library_makes_of_it(monkeypatch, capsys, swallowed):
+    def imports_something():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if not swallowed:
+                raise ImportError("cannot load module more than once per process") from None
+        return Report(())
+
+    monkeypatch.setattr(doctor.doctor, "diagnose", imports_something)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "interrupted\n" and signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("encoding", ["ascii", None])
+def test_a_terminal_that_cannot_show_all_or_is_not_there(monkeypatch, encoding):
+    report = Report((Check("hub", "offline → here", "note", "naïve", "connect"),))
+    monkeypatch.setattr(doctor.doctor, "diagnose", lambda: report)
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding) if encoding else None)
+    assert main(["doctor"]) == 0
+    assert encoding is None or b"offline ? here" in raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("ladder --batch-size 99999999", "--batch-size 99999999: weights, K and V of so many sequences of 40 tokens"),
+        ("benchmark --num-requests 99999999", "--num-requests 99999999: weights, K and V of so many sequences of 101"),
+    ],
+)
+def test_what_cannot_fit_the_memory_is_refused_before_anything_is_loaded(monkeypatch, capsys, command, said):
+    from roseinfer import benchmark_scheduler
+
+    def never(*args, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("roseinfer.models.load_model", never)
+    monkeypatch.setattr(benchmark_scheduler, "load_model", never)
+    monkeypatch.setattr("roseinfer.engine.config.available_bytes", lambda device: 10**9)
+    name, *flags = command.split()
+    if name == "ladder":
+        assert main(command.split()) == 2
+    else:
+        assert benchmark_scheduler.main(["--hf-model-id", "tiny", "--prompt", "Hello", *flags]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {said}") and err.endswith("bytes, and cpu has 1,000,000,000 available\n")
+
+
+def test_aot_says_once_that_it_was_interrupted(monkeypatch, capsys):
+    """Its work is done by a process of its own, which does not hear Ctrl-C."""
+    started = {}
+
+    def run(command, **options):
+        started.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("roseinfer.cli.aot.subprocess.run", run)
+    monkeypatch.setattr("roseinfer.kernels.triton_mode.language", lambda: sys)
+    assert main(["aot"]) == 130
+    assert started["start_new_session"] and capsys.readouterr().err == "interrupted\n"

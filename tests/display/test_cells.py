@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roseinfer.display.cells import Cells, Column, markdown_text
+from roseinfer.display.cells import Cells, Column, markdown_text, text_width
 from roseinfer.display.number_text import exact, rounded, share, significant, verbatim
 
 
@@ -95,3 +95,13 @@ def test_printed_figures_stay_as_they_are():
         "408.43", "7.815151", "4,192.88", "3.4", "30", "100", "18.518519", "0.443",
     ]  # fmt: skip
     assert [share(x) for x in (0.98312, 0.0354, 1.0)] == ["98.3%", "3.54%", "100%"]
+
+
+def test_wide_characters_take_two_columns():
+    cells = Cells.of(["名前", "n"], [["プロンプト", 1], ["cafe\u0301", 20]])
+    lines = cells.text().split("\n")
+    assert lines == ["名前         n", "----------  --", "プロンプト   1", "cafe\u0301        20"]
+    assert cells.text(16).split("\n") == lines
+    narrow = Cells.of(["text"], [["日本語のとても長い文章です" * 3]]).text(21).split("\n")
+    assert narrow[1] == "-" * 21 and all(text_width(line) <= 21 for line in narrow)
+    assert "".join(narrow[2:]) == "日本語のとても長い文章です" * 3

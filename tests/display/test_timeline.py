@@ -193,3 +193,17 @@ def test_coverage_counts_time_once_and_names_what_covers_most():
     ]  # fmt: skip
     assert coverage(slices, 0, 40_000, 1) == [(0, 40_000, "b", 0.225)]
     assert coverage(slices[:1], 1_000, 1_003, 7) == [(1_000 + i, 1_001 + i, "a", 1.0) for i in range(3)]  # no time lost
+
+
+def test_spans_that_end_alike_keep_what_tells_them_apart():
+    from roseinfer.display.lanes import short_names
+
+    names = ["enc.step", "dec.step", "step", "a.dec.step", "roseinfer.kv.append_token", "enc.step"]
+    assert short_names(names) == {
+        "enc.step": "enc.step", "dec.step": "dec.step", "step": "step", "a.dec.step": "a.dec.step",
+        "roseinfer.kv.append_token": "append_token",
+    }  # fmt: skip
+    trace = Trace({"traceEvents": [event("loop", 0, 90), event("enc.step", 10, 20), event("dec.step", 40, 20)]})
+    view = teach.timeline(trace, prefix="")
+    assert "spans   enc.step, dec.step" in repr(view)
+    assert '"enc.step": "enc.step"' in json.dumps(view.spec).replace('\\"', '"')

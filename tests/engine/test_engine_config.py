@@ -16,7 +16,7 @@ from roseinfer.cli.main import parser
 from roseinfer.display import Table
 from roseinfer.engine import config as engine_config
 from roseinfer.engine.config import EngineConfig
-from roseinfer.hardware import device_memory
+from roseinfer.hardware import available_bytes
 from roseinfer.models import GPT2
 from stages.s05_block_table import BlockTable
 
@@ -28,7 +28,7 @@ FLAGS = "allowed: --model, --num-blocks, --block-size, --max-num-seqs, --max-mod
 
 @pytest.fixture
 def no_memory_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_config, "device_memory", lambda device: None)
+    monkeypatch.setattr(engine_config, "available_bytes", lambda device: None)
 
 
 # Fields
@@ -169,14 +169,14 @@ def test_the_table_is_exact():
 @pytest.mark.parametrize(
     ("spare", "verdict"),
     [
-        (0, "yes: cuda here has 5,080,766,976 bytes, 0 more than the total"),
-        (-1, "no: cuda here has 5,080,766,975 bytes, 1 fewer than the total"),
+        (0, "yes: cuda here has 5,080,766,976 bytes free, 0 more than the total"),
+        (-1, "no: cuda here has 5,080,766,975 bytes free, 1 fewer than the total"),
     ],
     ids=["just", "not"],
 )
 def test_whether_it_fits_is_live(monkeypatch: pytest.MonkeyPatch, spare: int, verdict: str):
     sizes = EngineConfig(**GPT2_SMALL, dtype="bfloat16", device="cuda").sizes()
-    monkeypatch.setattr(engine_config, "device_memory", lambda device: sizes.total_bytes + spare)
+    monkeypatch.setattr(engine_config, "available_bytes", lambda device: sizes.total_bytes + spare)
     views = Table.of(sizes)._repr_mimebundle_()
     assert verdict in views["text/html"]
     assert "fits" not in views["text/plain"] and views["text/plain"] == repr(Table.of(sizes))
@@ -190,8 +190,8 @@ def test_nothing_is_said_of_a_device_that_is_not_here(no_memory_known: None):
 
 
 def test_the_memory_of_a_missing_gpu_is_unknown():
-    assert device_memory(f"cuda:{torch.cuda.device_count()}") is None
-    assert device_memory("meta") is None
+    assert available_bytes(f"cuda:{torch.cuda.device_count()}") is None
+    assert available_bytes("meta") is None
 
 
 # Nothing is allocated
@@ -257,10 +257,10 @@ def test_the_command_prints_the_table(capsys, no_memory_known: None):
 
 
 def test_the_command_says_when_it_does_not_fit(capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_config, "device_memory", lambda device: 10**9)
+    monkeypatch.setattr(engine_config, "available_bytes", lambda device: 10**9)
     assert main(SMALL_RUN.split()) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "fits: no: cpu here has 1,000,000,000 bytes, 9,161,484,800 fewer than the total"
+    assert last == "fits: no: cpu here has 1,000,000,000 bytes free, 9,161,484,800 fewer than the total"
 
 
 @pytest.mark.parametrize(
@@ -275,10 +275,25 @@ def test_the_command_says_when_it_does_not_fit(capsys, monkeypatch: pytest.Monke
             "max_model_len=4096 is more positions than random:gpt2 has, allowed: at most 1024",
         ),
         ("--model ./nowhere --num-blocks 1", "no such folder: './nowhere'"),
-        ("--model tiny --num-blocks many", "argument --num-blocks: invalid int value: 'many'"),
+        ("--model tiny --num-blocks many", "--num-blocks: must be an integer, got 'many'"),
     ],
     ids=["misspelt", "shortened", "missing", "zero", "too-long", "no-folder", "no-integer"],
 )
 def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
     assert main(arguments.split()) == 2
     assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_one_of_a_thing_is_no_plural():
+    sizes = EngineConfig(model="tiny", num_blocks=1, block_size=1, max_num_seqs=1, max_model_len=1).sizes()
+    how = sizes.facts().df["how"].tolist()
+    assert "1 token" in how and "1 block x 1" in how and "of 1 token: 1 // 1 block" in how
+    assert any("1 sequence, 1 block]" in text for text in how)
+
+
+def test_what_fits_is_what_is_free(monkeypatch: pytest.MonkeyPatch):
+    """Not what is built in: others use it too."""
+    monkeypatch.setattr("roseinfer.hardware.cpu_memory", lambda: 10**15)
+    free = available_bytes("cpu")
+    fit = EngineConfig(model="random:gpt2", num_blocks=10**9).sizes().fit()
+    assert free is not None and free < 10**13 and fit[0] < 0 and "bytes free" in fit[1]

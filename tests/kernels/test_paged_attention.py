@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -213,11 +214,49 @@ def test_a_machine_without_triton_runs_everything_else_and_says_so():
     assert counted.startswith("7 Triton is not installed") and refused.startswith("refused: Triton is not installed")
 
 
+# Every name that is a kernel in Triton's own modules, those that a method of tl.tensor keeps included, and its type.
+KERNELS_OF_TRITON = """
+import inspect, json, sys
+kinds = ("JITFunction", "InterpretedFunction")
+found = {}
+for module in [m for name, m in sorted(sys.modules.items()) if name.startswith("triton")]:
+    for name, value in list(vars(module).items()):
+        found[f"{module.__name__}.{name}"] = type(value).__name__
+        for method, function in vars(value).items() if inspect.isclass(value) else ():
+            for cell in getattr(function, "__closure__", None) or ():
+                found[f"{module.__name__}.{name}.{method}"] = type(cell.cell_contents).__name__
+print(json.dumps({name: kind for name, kind in found.items() if kind in kinds}))
+"""
+
+
 @pytest.mark.needs_triton
-def test_triton_imported_too_early_is_said_and_not_run_wrongly():
-    code = "import triton.language\nfrom roseinfer import triton_mode\nprint(triton_mode.unavailable())"
+@pytest.mark.parametrize(
+    ("decided", "asked", "kind"), [("0", "interpret", "InterpretedFunction"), ("1", "compile", "JITFunction")]
+)
+def test_triton_that_was_imported_before_is_as_if_roseinfer_came_first(decided, asked, kind):
+    first, after = "import triton.language\n", "from roseinfer import triton_mode\n"
+    environ = {"TRITON_INTERPRET": decided, "ROSEINFER_TRITON": asked}
+    found = [run(code + KERNELS_OF_TRITON, **environ) for code in (first + after, after + first)]
+    kernels, expected = (json.loads(done.stdout) for done in found)
+    assert kernels == expected and len(kernels) > 50 and set(kernels.values()) == {kind}
+
+
+@pytest.mark.needs_triton
+def test_transformers_before_roseinfer_and_the_kernels_run_all_the_same():
+    """On a machine without a GPU: whoever compares with transformers imports it first."""
+    code = """
+from transformers import GPT2LMHeadModel
+from roseinfer import SamplingParams, load_model
+from roseinfer.generate import generate
+from roseinfer.reference import reference_generate
+from stages import TritonPaged
+
+model, prompts = load_model("tiny"), [[1, 2, 3], [4] * 20]
+done = generate(TritonPaged(model, num_blocks=8, block_size=16), prompts, SamplingParams(max_tokens=4, ignore_eos=True))
+print([seq.output_ids for seq in done] == reference_generate(model, prompts, 4))
+"""
     done = run(code, TRITON_INTERPRET="0", ROSEINFER_TRITON="interpret")
-    assert "import roseinfer before" in done.stdout, done.stderr
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.needs_triton

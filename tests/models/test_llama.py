@@ -167,6 +167,27 @@ def test_what_old_checkpoints_hold_besides_weights_is_passed_over(folder):
     assert loaded.keys() == expected.keys()
 
 
+def test_an_output_matrix_of_its_own_is_used_or_refused(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = -tensors["model.embed_tokens.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match="lm_head.weight is another: tie_word_embeddings=false uses it"):
+        load_model(str(folder))
+    edit_config(folder, tie_word_embeddings=False)
+    assert_equals_transformers(load_model(str(folder)))
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside its parts", "alone"])
+def test_a_matrix_that_is_joined_already_is_refused(folder, beside):
+    tensors = load_file(folder / "model.safetensors")
+    parts = [f"model.layers.0.self_attn.{part}.weight" for part in ("q_proj", "k_proj", "v_proj")]
+    tensors["model.layers.0.self_attn.qkv_proj.weight"] = torch.cat([tensors[part] for part in parts])
+    kept = tensors if beside else {name: tensor for name, tensor in tensors.items() if name not in parts}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match="self_attn.qkv_proj.weight is not supported, only q_proj, k_proj, v_proj"):
+        load_model(str(folder))
+
+
 def test_a_copy_for_transformers_is_a_copy(model):
     before = [p.clone() for p in model.parameters()]
     with torch.no_grad():
@@ -203,6 +224,17 @@ def test_a_copy_for_transformers_is_a_copy(model):
         ({"num_hidden_layers": 1}, "belong to no part of the model, first layers.1"),
         ({"num_attention_heads": 6, "num_key_value_heads": 1}, r"o_proj.weight has shape \(64, 64\), .* \(64, 96\)"),
         ({"model_type": "qwen3", "head_dim": 16}, "weights are missing, first layers.0.self_attn.k_norm"),
+        ({"layer_types": "full_attention"}, "layer_types='full_attention' must be a list"),
+        ({"layer_types": [["full_attention"]]}, r"layer_types has \['full_attention'\]"),
+        ({"num_attention_heads": 0}, "config.json: num_attention_heads must be a positive integer, got 0"),
+        ({"num_key_value_heads": 0}, "num_kv_heads must be a positive integer, got 0"),
+        ({"head_dim": 0}, "head_dim must be a positive integer, got 0"),
+        ({"rms_norm_eps": "1e-6"}, "norm_eps must be a number above 0, got '1e-6'"),
+        ({"rope_parameters": "yarn"}, "rope_scaling or rope_parameters must be an object, got 'yarn'"),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, r"rope_type=\['yarn'\] is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate must be True or False"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}, "rope_theta=1.0: YaRN blends"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta must be a number above 0, got inf"),
         ({"model_type": "mistral"}, "model_type='mistral' is not supported, only 'gpt2', 'llama', 'qwen2', 'qwen3'"),
     ],
 )

@@ -11,7 +11,8 @@ import torch
 from oracles import assert_logits_close, prompts_of, small_model
 from safetensors.torch import load_file, save_file
 
-from roseinfer.hardware import available_bytes
+from roseinfer.generate import generate
+from roseinfer.hardware import available_bytes, is_here
 from roseinfer.models import (
     GPT2,
     ModelConfig,
@@ -26,6 +27,8 @@ from roseinfer.models import (
 from roseinfer.models.hf import config_from_hf
 from roseinfer.paths import TINY
 from roseinfer.reference import reference_generate, reference_logits
+from roseinfer.sequence import SamplingParams
+from stages import LADDER
 
 
 @pytest.fixture
@@ -162,6 +165,66 @@ def test_masks_stored_by_old_checkpoints_are_passed_over(folder, small):
     assert reference_generate(load_model(str(folder)), [[5]], 6) == reference_generate(small, [[5]], 6)
 
 
+def test_an_output_matrix_of_its_own_is_not_dropped(folder, small):
+    matrix = load_file(folder / "model.safetensors")["transformer.wte.weight"]
+    edit_tensors(folder, lambda t: t.update({"lm_head.weight": matrix.clone()}))
+    assert reference_generate(load_model(str(folder)), [[5]], 6) == reference_generate(small, [[5]], 6)
+    for other in (-matrix, matrix[:-1]):
+        edit_tensors(folder, lambda t, other=other: t.update({"lm_head.weight": other.contiguous()}))
+        with pytest.raises(ModelLoadError, match="ties the output matrix to wte.weight, and the file's lm_head.weight"):
+            load_model(str(folder))
+
+
+def test_weights_that_are_there_twice_are_refused(folder):
+    edit_tensors(folder, lambda t: t.update({"ln_f.bias": t["transformer.ln_f.bias"] + 1}))
+    with pytest.raises(ModelLoadError, match="weight ln_f.bias is there twice"):
+        load_model(str(folder))
+
+
+def test_quantised_weights_are_refused(folder):
+    edit_tensors(folder, lambda t: t.update({"transformer.ln_f.bias": torch.ones(32, dtype=torch.int8)}))
+    with pytest.raises(ModelLoadError, match="weight ln_f.bias is torch.int8: quantised weights"):
+        load_model(str(folder))
+
+
+def shard(folder: Path, *shards: dict[str, torch.Tensor]) -> None:
+    for number, tensors in enumerate(shards):
+        save_file(tensors, folder / f"{number}.safetensors")
+    weight_map = {name: f"{number}.safetensors" for number, tensors in enumerate(shards) for name in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_a_stale_index_beside_the_whole_file_is_not_read(folder, small):
+    """As in transformers, which looks for model.safetensors first."""
+    old = {name: tensor + 1 for name, tensor in load_file(folder / "model.safetensors").items()}
+    shard(folder, old)
+    assert reference_generate(load_model(str(folder)), [[5]], 6) == reference_generate(small, [[5]], 6)
+
+
+def test_a_weight_in_two_shards_is_refused(folder):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shard(folder, tensors, {"transformer.ln_f.bias": tensors["transformer.ln_f.bias"] + 1})
+    with pytest.raises(ModelLoadError, match="1.safetensors: weight transformer.ln_f.bias is in another shard"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": None}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}, [], "x"])
+def test_an_index_that_is_none_is_named(folder, index):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelLoadError, match=r"index.json(: weight_map must be an object of| must hold an object)"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_config_that_is_no_object_is_named(folder, name):
+    for text, message in (("[]", "must hold an object, got list"), ("[" * 10**5, "is not valid JSON"), ("{", "JSON")):
+        (folder / name).write_text(text)
+        with pytest.raises(ModelLoadError, match=f"{name} .*{message}"):
+            load_model(str(folder))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -172,13 +235,76 @@ def test_masks_stored_by_old_checkpoints_are_passed_over(folder, small):
         ({"n_layer": 3}, "weights are missing, first h.2"),
         ({"n_layer": 1}, "belong to no part of the model, first h.1"),
         ({"n_embd": 64}, r"has shape \(.*\), config.json says"),
-        ({"n_layer": "two"}, "num_layers must be a positive integer, got 'two'"),
+        ({"n_layer": "two"}, "config.json: n_layer must be a positive integer, got 'two'"),
+        ({"n_head": 0}, "config.json: n_head must be a positive integer, got 0"),
+        ({"n_embd": "32"}, "config.json: n_embd must be a positive integer, got '32'"),
+        ({"n_inner": 0}, "intermediate_size must be a positive integer, got 0"),
+        ({"n_positions": True}, "config.json: n_positions must be a positive integer, got True"),
+        ({"vocab_size": 10**12}, "config.json: vocab_size must be a positive integer, got 1000000000000"),
+        ({"layer_norm_epsilon": None}, "norm_eps must be a number above 0, got None"),
+        ({"layer_norm_epsilon": float("inf")}, "norm_eps must be a number above 0, got inf"),
+        ({"model_type": ["gpt2"]}, r"model_type=\['gpt2'\] is not supported"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
     ],
 )
 def test_a_config_that_does_not_fit_is_named(folder, changes, message):
     edit_config(folder, **changes)
     with pytest.raises(ModelLoadError, match=message):
         load_model(str(folder))
+
+
+@pytest.mark.parametrize("eos", ["3", -1, True, 1.5, [3, None], [[3]], {"id": 3}])
+def test_end_tokens_that_are_none_are_named(folder, eos):
+    (folder / "generation_config.json").unlink()
+    edit_config(folder, eos_token_id=eos)
+    with pytest.raises(ModelLoadError, match="eos_token_id must be a token id, a tuple of them or None, got"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(("eos", "held"), [([3, 5], (3, 5)), ([3], 3), ([], None), (3, 3), (None, None)])
+def test_end_tokens_may_be_a_list(folder, eos, held):
+    (folder / "generation_config.json").unlink()
+    edit_config(folder, eos_token_id=eos)
+    config = load_model(str(folder)).config
+    assert config.eos_token_id == held and hash(config) == hash(model_config(str(folder)))
+    assert config_from_hf(to_hf(load_model(str(folder))).config.to_dict()) == config
+
+
+NO_FILE = "no file"
+
+
+@pytest.mark.parametrize(
+    ("in_config", "in_generation_config"),
+    [
+        ("late", NO_FILE), (["late", "soon"], NO_FILE), ("absent", NO_FILE), (None, NO_FILE),
+        ("late", "soon"), ("late", ["late", "soon"]), (None, ["soon"]), ("soon", "late"),
+        ("soon", "absent"), ("soon", None),
+    ],
+)  # fmt: skip
+def test_greedy_text_ends_where_transformers_ends_it(folder, in_config, in_generation_config):
+    from transformers import AutoModelForCausalLM
+
+    prompt, max_tokens = [1, 2, 3], 6
+    [text] = reference_generate(load_model(str(folder)), [prompt], max_tokens)
+    ids = {"soon": text[1], "late": text[3]}
+    assert text.index(ids["soon"]) == 1 and text.index(ids["late"]) == 3
+
+    def write(name: str, eos: object, data: dict) -> None:
+        data.pop("eos_token_id", None)
+        named = [ids[each] for each in eos] if isinstance(eos, list) else ids.get(eos)
+        (folder / name).write_text(json.dumps(data | ({} if eos == "absent" else {"eos_token_id": named})))
+
+    write("config.json", in_config, json.loads((folder / "config.json").read_text()))
+    if in_generation_config == NO_FILE:
+        (folder / "generation_config.json").unlink()
+    else:
+        write("generation_config.json", in_generation_config, {})
+
+    hf = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    expected = hf.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False, pad_token_id=0)
+    stage = LADDER[0](load_model(str(folder)), num_blocks=8)
+    [seq] = generate(stage, [prompt], SamplingParams(max_tokens=max_tokens))
+    assert seq.token_ids == expected[0].tolist()
 
 
 def test_a_missing_size_is_named(folder):
@@ -224,10 +350,28 @@ def test_wrong_arguments_are_named(folder, tmp_path):
         load_tokenizer(str(folder))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_cuda_without_a_gpu_is_one_clear_line():
-    with pytest.raises(ModelLoadError, match="no CUDA device here, use device='cpu'"):
-        load_model("tiny", device="cuda")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps", "meta", "xpu", "cpu:1"])
+def test_a_device_that_is_not_here_is_one_clear_line(monkeypatch, device):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(ModelLoadError, match=f"device='{device}': not on this machine, which has: cpu"):
+        load_model("tiny", device=device)
+
+
+@pytest.mark.parametrize(
+    ("device", "here"), [("cuda", True), ("cuda:1", True), ("cuda:2", False), ("cpu:0", True), ("meta", False)]
+)
+def test_which_devices_are_here(monkeypatch, device, here):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert is_here(torch.device(device)) == here
+
+
+def test_a_broken_tokenizer_is_named(folder):
+    for text in ("", "{}", '{"model": 3}'):
+        (folder / "tokenizer.json").write_text(text)
+        with pytest.raises(ModelLoadError, match="tokenizer.json is not a tokenizer: ") as refused:
+            load_tokenizer(str(folder))
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "openai-community/gpt2"])
@@ -248,9 +392,10 @@ def test_a_hub_model_loads_from_the_local_cache(folder, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert load_model("someone/small").config.num_layers == 2
-    assert asked["repo_id"] == "someone/small" and "*.safetensors" in asked["allow_patterns"]
+    assert asked["repo_id"] == "someone/small"
+    assert {"*.safetensors", "generation_config.json"} < set(asked["allow_patterns"])
     assert model_config("someone/small").num_layers == 2
-    assert asked["allow_patterns"] == ["config.json"]
+    assert asked["allow_patterns"] == ["config.json", "generation_config.json"]
 
 
 def test_neither_folder_nor_hub_id():

@@ -478,7 +478,7 @@ def test_a_dry_run_sizes_every_engine_and_allocates_none(post, tmp_path, capsys)
     said = capsys.readouterr().out
     assert "random:gpt2 in float32 on cpu" in said
     assert "497,759,232  bytes" in said  # 124,439,808 weights of 4 bytes
-    assert said.endswith("dry run: 1 engine(s) sized; nothing was loaded, allocated or measured\n")
+    assert said.endswith("dry run: 1 engine sized; nothing was loaded, allocated or measured\n")
     assert not post.settings and not list(tmp_path.iterdir())
 
 
@@ -492,3 +492,14 @@ def test_help_names_every_post(capsys):
         main(["reproduce", "--help"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  00")] == ["000", "001", "002", "003", "004"]
+
+
+def test_a_report_that_cannot_be_written_is_shown_all_the_same(post, tmp_path, capsys, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("roseinfer.cli.reproduce.write", full)
+    assert main(["reproduce", "000", "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "equal" in out and "written" not in out
+    assert err.splitlines()[-1] == "error: [Errno 28] No space left on device"

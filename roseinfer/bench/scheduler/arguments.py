@@ -73,13 +73,19 @@ def model_spec(args: argparse.Namespace) -> str:
     return STAND_IN
 
 
+def num_requests(args: argparse.Namespace) -> int:
+    if args.prompts:
+        return len(args.prompts)
+    return 16 if args.num_requests is None else args.num_requests
+
+
 def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
     """spec: where the model's own tokenizer is. Raises ValueError for an empty prompt and a tokenizer not found."""
     params = SamplingParams(
         max_tokens=args.max_new_tokens, temperature=args.temperature if args.do_sample else 0.0, top_k=args.top_k,
         top_p=args.top_p, ignore_eos=args.no_stop_on_eos,
     )  # fmt: skip
-    prompts = args.prompts or [args.prompt] * (16 if args.num_requests is None else args.num_requests)
+    prompts = args.prompts or [args.prompt] * num_requests(args)
     return make_workload(prompts, encoding(args.tokenizer_name, spec, model), params, args.pretok)
 
 

@@ -1,0 +1,26 @@
+"""Whether what a command is asked to run fits the memory that is free: asked before anything is loaded."""
+
+from __future__ import annotations
+
+
+def require_room(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype: str, device: str) -> None:
+    """Raises ValueError, naming the flag, unless weights, K and V of num_seqs sequences of num_tokens tokens fit.
+
+    What one step needs besides is not counted. Sizes below 1, and more tokens than the model has positions, are left to
+    whoever runs them.
+    """
+    from roseinfer.bench.contenders import BLOCK_SIZE
+    from roseinfer.engine.config import EngineConfig
+    from roseinfer.models import model_config
+
+    num_tokens = min(max(num_tokens, 1), model_config(model).max_model_len)
+    sizes = EngineConfig(
+        model=model, num_blocks=max(num_seqs, 1) * -(-num_tokens // BLOCK_SIZE), block_size=BLOCK_SIZE,
+        max_num_seqs=max(num_seqs, 1), dtype=dtype, device=device,
+    ).sizes()  # fmt: skip
+    fit = sizes.fit()
+    if fit is not None and fit[0] < 0:
+        raise ValueError(
+            f"{flag} {num_seqs}: weights, K and V of so many sequences of {num_tokens:,} tokens take "
+            f"{sizes.total_bytes:,} bytes, and {device} has {sizes.total_bytes + fit[0]:,} available"
+        )

@@ -1,0 +1,22 @@
+"""End tokens to and from the Hugging Face format, where they are a token id, a list of them, or null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .config import ModelConfig
+
+
+def read_eos(hf: dict[str, Any], generation: dict[str, Any] | None) -> int | tuple[int, ...] | None:
+    """As ModelConfig has them: generation_config.json's, and config.json's only where there is no such file.
+
+    So does transformers: a generation_config.json that names none is a model that no token ends.
+    """
+    eos = (hf if generation is None else generation).get("eos_token_id")
+    if not isinstance(eos, list):
+        return eos
+    return eos[0] if len(eos) == 1 else tuple(eos) or None
+
+
+def write_eos(config: ModelConfig) -> int | list[int] | None:
+    return list(config.eos_token_id) if isinstance(config.eos_token_id, tuple) else config.eos_token_id
