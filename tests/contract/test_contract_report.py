@@ -272,7 +272,7 @@ BY_A_MUTANT = [
     ("any_block_size", "SixteenColumns", "block_size=1: in a step of 3 sequences, row 2, of 21 tokens: a logit is off"),
     ("odd_shapes", "GroupsUpTo4", "model groups of 7: in a step of 2 sequences, row 0"),
     ("last_position", "s05: a table of the pool's width", "blocks must be at most max_blocks=11, got 12"),
-    ("just_fits", "stage: one position too few", "a prompt of 1 + max_tokens=44 just fits max_model_len=45, and is ref"),
+    ("just_fits", "stage: one position too few", "a prompt of 1 + max_tokens=44 just fits max_model_len=45, and is"),
     ("long_sequences", "PromptOf2048", "lengths from 1 to 4,097: in a step of 7 sequences, row 6, of 4096 tokens"),
     ("very_long_sequences", "ShortsForLengths", "32,767 tokens and more: in a step of one sequence"),
     ("high_block_ids", "SevenBits", "in blocks 125 to 130, of as many as there are: in a step of 2 sequences"),

@@ -1,4 +1,4 @@
-"""The contract measured: it catches every wrong stage, by a promise that names the mistake, and takes the right ones."""
+"""The contract measured: every wrong stage is caught by the promise that names the mistake, no right one is refused."""
 
 from __future__ import annotations
 
