@@ -231,7 +231,7 @@ MUTANTS = (
     by_hand(PositionsOf512, run([508], 9, **LONG), *LENGTH),
     by_hand(PromptOf2048, run([3000], 20, **LONG), *LENGTH),
     by_hand(BytesForLengths, run([250], 10, **LONG), *LENGTH),
-    by_hand(ShortsForLengths, run([32766], 4, "longest", num_blocks=520), "very_long_sequences"),
+    by_hand(ShortsForLengths, run([32767], 2, "longest", num_blocks=520), "very_long_sequences"),
     by_hand(PositionsInBf16, run([256], 9, **LONG), *LENGTH),
     by_hand(PadsTo64, run([150, 3], 9, **LONG), *LENGTH),
     by_hand(
