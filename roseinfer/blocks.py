@@ -36,6 +36,15 @@ class BlockTables:
         """Block ids of one sequence in one table, in token order."""
         return self._held[seq_id][table]
 
+    @property
+    def seq_ids(self) -> list[int]:
+        """Sequences that hold blocks, in the order in which they came."""
+        return list(self._held)
+
+    def free_blocks(self, table: int) -> list[int]:
+        """Ids of the blocks of one table that no sequence holds."""
+        return list(self._free[table])
+
     def version(self, seq_id: int) -> int:
         """A number that changes whenever a sequence's block ids do, and that no other state of any sequence has had."""
         return self._versions[seq_id]

@@ -22,8 +22,7 @@ class Room:
         if num_tokens > capacity:
             while capacity < num_tokens:
                 capacity *= 2
-            self.keys = self.grown(self.keys, capacity)
-            self.values = self.grown(self.values, capacity)
+            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
 
     def grown(self, old, capacity):
         new = old.new_empty(old.size(0), capacity, old.size(2))

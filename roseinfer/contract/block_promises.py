@@ -14,8 +14,9 @@ from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .broken_promises import an, refused, require_all_free, require_logits, require_tokens
+from .broken_promises import refused, require_all_free, require_logits, require_tokens
 from .small_models import expected, last_logits, model_of, prompts_for
+from .teacher_forced import TeacherForced
 from .token_promises import greedy
 
 
@@ -38,6 +39,7 @@ def blocks_come_back(stage_class: type[Stage], device: str) -> None:
     for i, seq in enumerate(seqs):
         stage.free(seq)
         assert not stage.holds(seq), f"sequence {i} was freed, and holds says that it is still held"
+        assert not seq.num_cached_tokens, f"sequence {i} was freed, and counts {seq.num_cached_tokens} tokens as cached"
     require_all_free(stage, "with both sequences freed")
 
 
@@ -53,16 +55,21 @@ def freeing_twice(stage_class: type[Stage], device: str) -> None:
 
 
 def prefilled_again(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=4)
-    [seq] = begin(stage, prompts_for("gpt2", (3,)), greedy(8))
+    """Three times over, each time longer by a block's edge; what every round loses would be missed at its end."""
+    stage = stage_class(model_of("gpt2", device), num_blocks=4, block_size=16)
+    [seq] = begin(stage, prompts_for("gpt2", (3,)), greedy(40))
     decode_step(stage, [seq])
+    for round in range(3):
+        stage.free(seq)
+        require_all_free(stage, "with the sequence freed" + (" and prefilled again" if round else ""))
+        for step in ("prefill", *["decode"] * 12):
+            logits = stage.prefill(seq) if step == "prefill" else stage.decode([seq])[0]
+            where = f"a sequence freed and prefilled again with its output: in its {step}"
+            require_logits(logits, last_logits("gpt2", tuple(seq.token_ids), device), 1e-4, where)
+            seq.append(int(logits.argmax()))
     stage.free(seq)
-    for step in ("prefill", "decode"):
-        logits = stage.prefill(seq) if step == "prefill" else stage.decode([seq])[0]
-        where = f"a sequence freed and prefilled again with its output: in its {step}"
-        require_logits(logits, last_logits("gpt2", tuple(seq.token_ids), device), 1e-4, where)
-        seq.append(int(logits.argmax()))
-    require_tokens([seq], expected("gpt2", (3,), 4, device))
+    require_all_free(stage, "with the sequence freed and prefilled again")
+    require_tokens([seq], expected("gpt2", (3,), 41, device))
 
 
 def misuse(stage_class: type[Stage], device: str) -> None:
@@ -79,6 +86,27 @@ def misuse(stage_class: type[Stage], device: str) -> None:
     stage.decode([seq])
     with refused("decoding without a new token", "exactly one new token"):
         stage.decode([seq])
+    _refusals_change_nothing(stage_class, device)
+
+
+def _refusals_change_nothing(stage_class: type[Stage], device: str) -> None:
+    """Beside a sequence that would get a new block if the step ran."""
+    run = TeacherForced(stage_class, device, "two layers", num_blocks=9, block_size=4)
+    full, freed, silent = run.begin((4, 4, 5), 2)
+    run.free(freed)
+    run.give_tokens([full])
+    freed.append(1)
+    before = run.books([full, silent])
+    for wrong, batch in (
+        ("a step with a freed sequence", [full, freed]), ("a step with a sequence twice", [full, full]),
+        ("a step with one that has no new token", [full, silent]),
+    ):  # fmt: skip
+        with refused(wrong):
+            run.stage.decode(batch)
+        after = run.books([full, silent])
+        assert after == before, f"{wrong} is refused, and changed cached tokens and free blocks: {before}, then {after}"
+    run.decode([full, silent], "behind steps that were refused: ")
+    run.end([full, silent])
 
 
 def never_fits(stage_class: type[Stage], device: str) -> None:
@@ -96,54 +124,26 @@ def never_fits(stage_class: type[Stage], device: str) -> None:
 
 
 def pool_exhausted(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=3, block_size=4)
-    first, second = begin(stage, prompts_for("gpt2", (4, 3)), greedy(6))
-    with refused("a prompt of two blocks with one left", "2 more blocks", error=OutOfBlocks):
-        stage.prefill(Sequence([1] * 5, greedy(1)))
-    decode_step(stage, [first, second])  # the first takes the last block; on the next step the second finds none
-    before = _books(stage, first, second)
-    said = "1 more blocks of 4 tokens are needed, 0 of num_blocks=3"
-    with refused("a step with no block left for the second sequence", said, error=OutOfBlocks):
-        stage.decode([first, second])
-    after = _books(stage, first, second)
-    assert after == before, f"a refused step changed cached tokens and free blocks: {before} before, {after} now"
-    stage.free(first)
-    decode_step(stage, [second])
-    tokens = expected("gpt2", (4, 3), 6, device)[1]
-    require_tokens([second], [tokens[: len(second.output_ids)]])
-
-
-def _books(stage: Stage, *seqs: Sequence) -> tuple[int, ...]:
-    return *(seq.num_cached_tokens for seq in seqs), stage.num_free_blocks
-
-
-def errors_free_everything(stage_class: type[Stage], device: str) -> None:
-    for during, method in (("prefill", "write_prompt"), ("decode", "append")):
-        for error in (KeyboardInterrupt, RuntimeError):
-            _fail_in(method, error, stage_class(model_of("gpt2", device), num_blocks=8), during)
-
-
-def _fail_in(method: str, error: type[BaseException], stage: Stage, during: str) -> None:
-    def fail(*_: Any) -> None:
-        raise error("stop")
-
-    seqs = [Sequence(prompt, greedy(9)) for prompt in prompts_for("gpt2", (3, 5))]
-    tokens = stream(stage, seqs)
-    next(tokens)
-    setattr(stage, method, fail)
-    what = f"{error.__name__} in {method}, during {during}"
-    try:
-        list(tokens)
-    except error:
-        pass
-    except Exception as other:
-        raise AssertionError(f"{what}: the caller gets {an(type(other).__name__)} instead") from other
-    else:
-        raise AssertionError(f"{what}: the error is swallowed, the caller never hears of it")
-    require_all_free(stage, f"after a {what}")
-    delattr(stage, method)
-    seqs = generate(stage, prompts_for("gpt2", (2,)), greedy(3))
-    require_tokens(seqs, expected("gpt2", (2,), 3, str(stage.model.device)), f"after a {what}, the reference")
+    """Three sequences each need a block, with none, one or two left: whoever is refused, nothing changes for any."""
+    for left in range(3):
+        run = TeacherForced(stage_class, device, "two layers", num_blocks=6 + left, block_size=4, max_num_seqs=4)
+        seqs = run.begin((4, 8, 12), 4)
+        run.give_tokens(seqs)
+        before = run.books(seqs)
+        prompt = Sequence([1] * (4 * left + 1), greedy(1))
+        with refused(f"a prompt of {left + 1} blocks with {left} left", error=OutOfBlocks):
+            run.stage.prefill(prompt)
+        assert not run.stage.holds(prompt), "a prompt that was refused for want of blocks is held"
+        for batch in (seqs, seqs[::-1]):
+            with refused(f"a step that needs 3 blocks with {left} left", error=OutOfBlocks):
+                run.stage.decode(batch)
+            after = run.books(seqs)
+            assert after == before, f"a refused step changed cached tokens and free blocks: {before}, then {after}"
+        if left:
+            run.decode(seqs[:left], "with just enough blocks, behind a refused step: ")
+        run.free(seqs.pop())
+        run.decode(seqs, "with a sequence freed, behind a refused step: ")
+        run.end(seqs)
 
 
 def closed_stream(stage_class: type[Stage], device: str) -> None:

@@ -46,10 +46,13 @@ def require_all_free(stage: Stage, when: str) -> None:
 
 def require_one_owner(tables: BlockTables) -> None:
     """Every block of every table (layer) is free once or held once; named: the block, and what is wrong with it."""
-    for layer, free in enumerate(tables._free):  # whose block is whose is what is audited here: the books themselves
+    for layer in range(tables.num_tables):
+        blocks = tables.free_blocks(layer) + [b for seq_id in tables.seq_ids for b in tables.of(seq_id, layer)]
+        if sorted(blocks) == list(range(tables.num_blocks)):
+            continue
         owners: dict[int, list[str]] = {block: [] for block in range(tables.num_blocks)}
-        names = [("free", free)] + [(f"sequence {i}", held[layer]) for i, held in enumerate(tables._held.values())]
-        for owner, blocks in names:
+        held = [(f"sequence {i}", tables.of(seq_id, layer)) for i, seq_id in enumerate(tables.seq_ids)]
+        for owner, blocks in [("free", tables.free_blocks(layer)), *held]:
             for block in blocks:
                 assert block in owners, f"layer {layer}: {owner} has block {block}, of {tables.num_blocks} there are"
                 owners[block].append(owner)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from roseinfer.stage import Stage
 
 from . import block_promises as books
+from . import error_promises as errors
+from . import reach_promises as reach
+from . import reuse_promises as reuse
 from . import schedule_search as schedule
 from . import token_promises as tokens
 
@@ -40,22 +43,43 @@ PROMISES = (
     Promise("Every block comes back", "an engine that loses blocks stops after a day", books.blocks_come_back),
     Promise("Block edges", "63, 64 and 65 tokens: a new block begins in time", tokens.block_edges),
     Promise("Small blocks", "nothing is built on blocks of 64", tokens.small_blocks),
+    Promise("Any block size", "1 token, 3, 7, or more than the model has positions", reach.any_block_size),
     Promise("Rows in the order given", "row i of the logits belongs to seqs[i], in any order", tokens.rows_in_order),
     Promise("Batches that grow and shrink", "requests end at different steps", tokens.batch_grows_and_shrinks),
     Promise("Shared KV heads", "2 or 1 KV heads serve 4 query heads (GQA, MQA)", tokens.shared_kv_heads),
+    Promise("Prompts that are alike", "what is shared is known by all of its tokens", reuse.alike_prompts),
+    Promise("Odd shapes", "groups of 3, 5 and 7, one head, one layer, fifty layers", reach.odd_shapes),
     Promise("Llama and Qwen", "other models rotate K before it is cached", tokens.llama_families, slow=True),
     Promise("Equal to transformers", "an oracle that shares no code with ours", tokens.equals_transformers),
     Promise(
         "Equal to transformers in full size", "twelve layers of GPT-2 small's shape",
         tokens.equals_transformers_in_full_size, slow=True,
     ),
-    Promise("Half precision", "nothing is fp32 by accident, nothing overflows", tokens.half_precision),
+    Promise("The last position", "max_model_len is no multiple of the block size", reach.last_position),
+    Promise("What just fits is taken", "a limit that is off by one wastes or breaks", reach.just_fits),
+    Promise("High block ids", "ids over 127 and 255", reach.high_block_ids),
+    Promise("Very high block ids", "ids over 32,767 and 65,535", reach.very_high_block_ids, slow=True),
+    Promise("Long sequences", "lengths over 127, 255, ... 4,095 tokens", reach.long_sequences),
+    Promise("Very long sequences", "over 32,767 tokens", reach.very_long_sequences, slow=True),
+    Promise("Many blocks", "a sequence of more than 255", reach.many_blocks),
+    Promise("Large batches", "more than 64 sequences", reach.large_batches),
+    Promise("Very large batches", "more than 255 sequences", reach.very_large_batches, slow=True),
+    Promise("Half precision", "nothing is fp32 by accident, nothing is rounded twice", tokens.half_precision),
     Promise("Freeing twice is refused", "else two sequences share a block one day", books.freeing_twice),
     Promise("Prefilled again", "a preempted sequence comes back with its output", books.prefilled_again),
+    Promise("Neighbours come and go", "a sequence may live as long as a server", reuse.neighbours_come_and_go),
+    Promise("Back in other blocks", "nothing kept for a sequence outlives its blocks", reuse.other_blocks),
+    Promise("Two at once", "what one stage keeps is not another's", reuse.two_at_once),
+    Promise("What is yours stays", "lists, tokens, logits and weights", reuse.leaves_what_is_yours),
     Promise("Misuse is refused by name", "a wrong call must not become wrong tokens", books.misuse),
     Promise("Refused before any runs", "a request that can never fit must not wait for ever", books.never_fits),
     Promise("An empty pool changes nothing", "the engine frees a sequence and tries again", books.pool_exhausted),
-    Promise("Errors and Ctrl-C free everything", "one bad request must not cost blocks", books.errors_free_everything),
+    Promise("Errors and Ctrl-C free everything", "one bad request must not cost blocks", errors.errors_free_everything),
+    Promise("A failed step is made again", "out of memory in the model: it counts once", errors.failed_steps),
+    Promise(
+        "Errors anywhere", "at any operation of a call, nothing is lost and nothing counts twice",
+        errors.errors_anywhere, slow=True,
+    ),
     Promise("A closed stream frees everything", "clients hang up", books.closed_stream),
     Promise("Memory comes back", "free means the stage's own tensors too", books.memory_comes_back),
     Promise("Random schedules", "a search for what nobody thought of", schedule.random_schedules, last=True),

@@ -41,11 +41,45 @@ def small_llama(architecture: str, seed: int = 1, **changes: Any) -> Model:
     return model
 
 
+def soft_model(max_model_len: int, num_layers: int, num_heads: int, num_kv_heads: int, head_dim: int) -> Model:
+    """A GPT-2 that attends to all of its text nearly alike, so that one token of thousands, lost or doubled, shows.
+
+    In small_model attention is sharp: a wrong token with a small weight would not be seen among so many.
+    """
+    config = ModelConfig(
+        architecture="gpt2", vocab_size=97, hidden_size=32, num_layers=num_layers, num_heads=num_heads,
+        num_kv_heads=num_kv_heads, head_dim=head_dim, intermediate_size=64, max_model_len=max_model_len,
+    )  # fmt: skip
+    model = random_model(config, seed=1)
+    for name, p in model.named_parameters():
+        if p.dim() > 1:
+            p.mul_(12)
+        if name.endswith("c_attn.weight"):
+            p[: (num_heads + num_kv_heads) * head_dim] *= 0.5  # q and k: scores of about +-0.5
+    return model
+
+
 def prompts_of(lengths: tuple[int, ...] | list[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
     """Random prompts of these lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
+
+# Shapes that the models above do not have: (num_layers, num_heads, num_kv_heads, head_dim). Theirs are powers of two,
+# or what GPT-2 has, so that is what hidden assumptions rest on.
+SHAPES = {
+    "groups of 3": (3, 6, 2, 10),
+    "groups of 5": (1, 5, 1, 8),
+    "groups of 7": (2, 14, 2, 5),  # as Qwen2-0.5B, with an odd head_dim
+    "groups of 8": (1, 16, 2, 4),
+    "one of everything": (1, 1, 1, 2),  # where a squeeze takes away too much
+    "5 heads of 12": (2, 5, 5, 12),
+    "72 heads over 24": (1, 72, 24, 4),
+    "heads of 136": (1, 3, 1, 136),
+    "50 layers": (50, 2, 1, 4),
+}
+ODD_LENGTH = 45  # max_model_len of these: no multiple of any usual block size
+LONG, LONGEST = 4_211, 33_003
 
 MAKERS: dict[str, Callable[[], Model]] = {
     "gpt2": small_model,
@@ -55,7 +89,12 @@ MAKERS: dict[str, Callable[[], Model]] = {
     "tiny": lambda: load_model("tiny"),
     "random:gpt2": lambda: load_model("random:gpt2"),
 }
-SMALL = tuple(name for name in MAKERS if name not in ("tiny", "random:gpt2"))
+SMALL = tuple(name for name in MAKERS if name not in ("tiny", "random:gpt2"))  # those that a search draws from
+MAKERS |= {name: lambda shape=shape: soft_model(ODD_LENGTH, *shape) for name, shape in SHAPES.items()} | {
+    "two layers": lambda: soft_model(256, 2, 4, 4, 8),
+    "long": lambda: soft_model(LONG, 1, 2, 1, 8),
+    "longest": lambda: soft_model(LONGEST, 1, 1, 1, 4),
+}
 
 
 @cache
@@ -78,6 +117,28 @@ def expected(name: str, lengths: tuple[int, ...], max_tokens: int, device: str) 
 @cache
 def expected_by_transformers(name: str, lengths: tuple[int, ...], max_tokens: int, device: str) -> list[list[int]]:
     return hf_generate(model_of(name, device), prompts_for(name, lengths), max_tokens)
+
+
+@cache
+def text_of(name: str, length: int, seed: int = 0) -> tuple[int, ...]:
+    """Random tokens to follow."""
+    return tuple(prompts_of((length,), model_of(name, "cpu").config.vocab_size, seed)[0])
+
+
+@lru_cache(maxsize=1_000)
+def text_logits(name: str, text: tuple[int, ...], device: str) -> Tensor:
+    """The reference's logits [N, V] behind every token of a text, from one forward."""
+    return reference_logits(model_of(name, device), list(text))
+
+
+@cache
+def half_model(name: str, device: str, dtype: torch.dtype) -> Model:
+    return MAKERS[name]().to(device, dtype)
+
+
+@cache
+def half_logits(name: str, text: tuple[int, ...], device: str, dtype: torch.dtype) -> Tensor:
+    return reference_logits(half_model(name, device, dtype), list(text))
 
 
 @lru_cache(maxsize=10_000)

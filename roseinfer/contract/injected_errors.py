@@ -1,0 +1,106 @@
+"""Errors that come from outside the stage, at any tensor operation or behind any part of the model.
+
+Nothing of the stage is replaced: torch itself raises, as it does when memory runs out or Ctrl-C arrives.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .broken_promises import an
+
+SEAM = ("prefill", "write_prompt", "decode", "build", "append", "free")
+Result = TypeVar("Result")
+
+
+class OutOfMemory(RuntimeError):
+    """What torch raises when a device is full is a RuntimeError too."""
+
+
+class Injection(Protocol):
+    """A context whose body meets an error. raised: the error, None when the body did not come that far."""
+
+    error: type[BaseException]
+    raised: BaseException | None
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> Any: ...
+
+
+class ErrorAt(TorchDispatchMode):
+    """In place of operation number `at` of the body. seen: operations so far; with at=None, all there are.
+
+    A span's own beginning and end are operations for torch, though not of the stage: nothing fails there.
+    """
+
+    def __init__(self, error: type[BaseException], at: int | None) -> None:
+        super().__init__()
+        self.error, self.raised = error, None
+        self.at, self.seen = at, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func.namespace == "profiler":
+            return func(*args, **(kwargs or {}))
+        self.seen += 1
+        if self.seen - 1 == self.at:
+            self.raised = self.error(f"injected in {func.name()}")
+            raise self.raised
+        return func(*args, **(kwargs or {}))
+
+
+class ErrorBehind:
+    """When that part of the model ("" is all of it) has run."""
+
+    def __init__(self, model: nn.Module, part: str, error: type[BaseException]) -> None:
+        self.error, self.raised = error, None
+        self.module = model.get_submodule(part)
+
+    def __enter__(self) -> None:
+        self.hook = self.module.register_forward_hook(self._fail)
+
+    def __exit__(self, *error: object) -> None:
+        self.hook.remove()
+
+    def _fail(self, *_: object) -> None:
+        self.raised = self.error("injected behind a part of the model")
+        raise self.raised
+
+
+def num_operations(call: Callable[[], object]) -> int:
+    with ErrorAt(OutOfMemory, at=None) as counter:
+        call()
+    return counter.seen
+
+
+def attempt(call: Callable[[], Result], injection: Injection) -> Result | None:
+    """None when the caller hears of the injected error. Else what was returned: a stage may know another way.
+
+    Raises AssertionError when the caller gets another error instead, or nothing of a KeyboardInterrupt.
+    """
+    try:
+        with injection:
+            result = call()
+    except injection.error:
+        return None
+    except Exception as other:
+        instead = f"the caller gets {an(type(other).__name__)} instead"
+        raise AssertionError(f"{where_raised(injection)}: {instead}") from other
+    interrupted = isinstance(injection.raised, KeyboardInterrupt)
+    assert not interrupted, f"{where_raised(injection)}: the error is swallowed, the caller never hears of it"
+    return result
+
+
+def where_raised(injection: Injection) -> str:
+    """In which of the seam's methods, and in which call: "RuntimeError in append, during decode"."""
+    kind = "KeyboardInterrupt" if injection.error is KeyboardInterrupt else "RuntimeError"
+    frames = traceback.walk_tb(injection.raised.__traceback__ if injection.raised else None)
+    methods = [name for frame, _ in frames if (name := frame.f_code.co_name) in SEAM]
+    if not methods:
+        return kind
+    return f"{kind} in {methods[-1]}" + (f", during {methods[0]}" if methods[-1] != methods[0] else "")

@@ -1,0 +1,94 @@
+"""A mutant: a stage that is wrong in one thing, what shows it, and which promise is to name it."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import roseinfer.blocks
+import roseinfer.stage
+from roseinfer.stage import Stage
+from stages import NaiveCat
+
+from .demonstrations import Demonstration
+
+_number = itertools.count()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """make() gives the class. shows: a run in which it is wrong and `base` is right. named: the promises that may be
+    the first to be broken."""
+
+    name: str
+    make: Callable[[], type[Stage]]
+    shows: Demonstration
+    named: tuple[str, ...]
+    base: type[Stage] = NaiveCat
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def by_hand(stage_class: type[Stage], shows: Demonstration, *named: str, name: str = "") -> Mutant:
+    return Mutant(name or stage_class.__name__, lambda: stage_class, shows, named, stage_class.__mro__[1])
+
+
+def edit(base: type[Stage], name: str, old: str, new: str, shows: Demonstration, *named: str) -> Mutant:
+    """The stage's own file with one piece of its source replaced."""
+
+    def make() -> type[Stage]:
+        return getattr(edited(sys.modules[base.__module__], old, new), base.__name__)
+
+    return Mutant(f"{base.name[:3]}: {name}", make, shows, named, base)
+
+
+def edit_blocks(
+    name: str, old: str, new: str, shows: Demonstration, *named: str, base: type[Stage] = NaiveCat
+) -> Mutant:
+    """A stage whose books are BlockTables with one piece of their source replaced."""
+
+    def make() -> type[Stage]:
+        module = edited(roseinfer.blocks, old, new)
+        module.OutOfBlocks = roseinfer.blocks.OutOfBlocks
+
+        class OtherBooks(base):
+            def __init__(self, model, **sizes):
+                super().__init__(model, **sizes)
+                self.tables = module.BlockTables(self.tables.num_tables, self.tables.num_blocks, self.tables.block_size)
+
+        return OtherBooks
+
+    return Mutant(f"blocks: {name}", make, shows, named, base)
+
+
+def edit_template(name: str, old: str, new: str, shows: Demonstration, *named: str) -> Mutant:
+    """A stage on the template of prefill, decode and free with one piece of its source replaced."""
+
+    def make() -> type[Stage]:
+        template = vars(edited(roseinfer.stage, old, new).Stage)
+        methods = ("prefill", "decode", "free", "positions", "check_fits", "_check_decodable")
+        return type("OtherTemplate", (NaiveCat,), {name: template[name] for name in methods})
+
+    return Mutant(f"stage: {name}", make, shows, named)
+
+
+def edited(module: types.ModuleType, old: str, new: str) -> types.ModuleType:
+    """A copy of a module with `old`, which must occur once, replaced. Its lines are known to linecache (Triton reads
+    them, and so does a traceback)."""
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    if source.count(old) != 1:
+        raise ValueError(f"{module.__name__} has {source.count(old)} times {old!r}, expected once")
+    source = source.replace(old, new)
+    copy = types.ModuleType(f"{module.__package__}.mutant_{next(_number)}")
+    copy.__package__ = module.__package__
+    copy.__file__ = f"<{copy.__name__}>"
+    linecache.cache[copy.__file__] = len(source), None, source.splitlines(keepends=True), copy.__file__
+    sys.modules[copy.__name__] = copy
+    exec(compile(source, copy.__file__, "exec"), vars(copy))
+    return copy

@@ -1,0 +1,275 @@
+"""Stages that are right, and as unlike those of the course as the seam allows. The contract takes each of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+import torch.nn.functional as F
+
+from roseinfer.blocks import BlockTables
+from roseinfer.stage import Stage
+from stages import BlockTable, BlockTableCache, NaiveCat, PreallocGather, SelectAppend, VectorizedGather
+from stages.s05_block_table import paged_attention_reference
+
+
+class Contiguous(Stage):
+    """No blocks: for each sequence and layer one tensor of K and V, [2, H_kv, T, D], that a step replaces."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.caches = {}
+
+    def write_prompt(self, seq, layer, k, v):
+        self.caches[seq.seq_id, layer] = torch.stack([k, v]).transpose(1, 2).contiguous()
+
+    def build(self, seqs):
+        return ContiguousStep(self, seqs)
+
+    def append(self, seqs, step):
+        self.caches |= step.grown
+
+    def free(self, seq):
+        super().free(seq)
+        for layer in range(self.config.num_layers):
+            self.caches.pop((seq.seq_id, layer), None)
+
+
+class ContiguousStep:
+    def __init__(self, stage, seqs):
+        self.stage, self.seqs, self.grown = stage, seqs, {}
+
+    def __call__(self, layer, q, k, v):
+        rows = []
+        for i, seq in enumerate(self.seqs):
+            kv = torch.cat([self.stage.caches[seq.seq_id, layer], torch.stack([k[i], v[i]]).unsqueeze(2)], dim=2)
+            self.grown[seq.seq_id, layer] = kv
+            rows.append(F.scaled_dot_product_attention(q[i, :, None], kv[0], kv[1], enable_gqa=True)[:, 0])
+        return torch.stack(rows)
+
+
+class TokensInDicts(Stage):
+    """Per-layer dicts of single tokens: {layer: {seq_id: [(k, v), ...]}}; lazy, and nothing in one piece."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.layers = {layer: OrderedDict() for layer in range(self.config.num_layers)}
+
+    def write_prompt(self, seq, layer, k, v):
+        self.layers[layer][seq.seq_id] = list(zip(k.clone(), v.clone(), strict=True))
+
+    def build(self, seqs):
+        return TokensStep(self.layers, seqs)
+
+    def append(self, seqs, step):
+        for layer, (k, v) in step.new.items():
+            for i, seq in enumerate(seqs):
+                tokens = self.layers[layer][seq.seq_id]
+                tokens[seq.num_cached_tokens :] = [(k[i], v[i])]
+
+    def free(self, seq):
+        super().free(seq)
+        for caches in self.layers.values():
+            caches.pop(seq.seq_id, None)
+
+
+class TokensStep:
+    def __init__(self, layers, seqs):
+        self.layers, self.seqs, self.new = layers, seqs, {}
+
+    def __call__(self, layer, q, k, v):
+        self.new[layer] = k, v
+        out = torch.empty_like(q)
+        for i, seq in enumerate(self.seqs):
+            tokens = [*self.layers[layer][seq.seq_id][: seq.num_cached_tokens], (k[i], v[i])]
+            keys, values = (torch.stack(x, dim=1) for x in zip(*tokens, strict=True))
+            out[i] = F.scaled_dot_product_attention(q[i, :, None], keys, values, enable_gqa=True)[:, 0]
+        return out
+
+
+class HeadsFirst(VectorizedGather):
+    """A pool [H_kv, num_blocks, block_size, D], seen as stage 04 wants it: other strides, the same numbers."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.k_cache, self.v_cache = (
+            x.permute(0, 3, 1, 2, 4).contiguous().permute(0, 2, 3, 1, 4) for x in (self.k_cache, self.v_cache)
+        )
+
+
+class KAndVInOne(BlockTable):
+    """One tensor for K and V of all layers."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        both = torch.stack([self.k_cache, self.v_cache], dim=3)
+        self.k_cache, self.v_cache = both.unbind(3)
+
+
+class LastBlockFirst(NaiveCat):
+    """Blocks in the reverse order: block 0 of the books is the last of the pool, and gathered from the back."""
+
+    def filled_blocks(self, seq, layer, num_tokens):
+        filled = list(super().filled_blocks(seq, layer, num_tokens))
+        return reversed(filled)
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.blocks = [layer[::-1] for layer in self.blocks]
+
+
+class LazyBlocks(NaiveCat):
+    """Blocks are made when they are first written."""
+
+    def __init__(self, model, **sizes):
+        Stage.__init__(self, model, **sizes)
+        self.blocks = [LazyLayer(self.new_block) for _ in range(self.config.num_layers)]
+
+
+class LazyLayer(dict):
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, block):
+        return self.setdefault(block, self.make())
+
+
+class LongestFirst(SelectAppend):
+    """Decodes in the order of the lengths, and puts the rows back."""
+
+    def decode(self, seqs):
+        order = sorted(range(len(seqs)), key=lambda i: -len(seqs[i]))
+        logits = super().decode([seqs[i] for i in order])
+        return logits[torch.tensor(order, device=logits.device).argsort()]
+
+
+class PadsTheBatch(BlockTable):
+    """Attention on a batch padded to a power of two, as captured graphs need it; the pads read block 0 and no token."""
+
+    @staticmethod
+    def attention(q, k, v, k_cache, v_cache, block_table, context_lens):
+        size = q.size(0)
+        pad = (1 << (size - 1).bit_length()) - size
+        q, k, v = (torch.cat([x, x.new_zeros(pad, *x.shape[1:])]) for x in (q, k, v))
+        block_table, context_lens = (
+            torch.cat([x, x.new_zeros(pad, *x.shape[1:])]) for x in (block_table, context_lens)
+        )
+        return paged_attention_reference(q, k, v, k_cache, v_cache, block_table, context_lens)[:size]
+
+
+class TwoLevelsDown(BlockTableCache):
+    """Inherits at two levels, and keeps rows by all of their blocks, for whoever has them."""
+
+    def rows_of(self, seq):
+        at = tuple(tuple(self.tables.of(seq.seq_id, layer)) for layer in range(self.tables.num_tables))
+        if at not in self.cached_rows:
+            self.cached_rows = {**dict(list(self.cached_rows.items())[-15:]), at: self.build_rows(seq)}
+        return self.cached_rows[at]
+
+
+class TwoLevelsDownAgain(TwoLevelsDown):
+    """... and forgets them all when anyone is freed."""
+
+    def free(self, seq):
+        super().free(seq)
+        self.cached_rows.clear()
+
+
+class PoolOfGarbage(VectorizedGather):
+    """A pool that was never zeroed: what no token wrote is large."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.k_cache.fill_(1000.0)
+        self.v_cache.fill_(-1000.0)
+
+
+class CleansUp(VectorizedGather):
+    """Zeroes a sequence's blocks as it is freed."""
+
+    def free(self, seq):
+        held = (
+            [list(self.tables.of(seq.seq_id, layer)) for layer in range(self.config.num_layers)]
+            if self.holds(seq)
+            else []
+        )
+        super().free(seq)
+        for layer, blocks in enumerate(held):
+            self.k_cache[layer][blocks] = 0
+            self.v_cache[layer][blocks] = 0
+
+
+class KeepsTheBatch(PreallocGather):
+    """The gathered batch is kept while the same sequences step on, longer by their new token each time."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.last = None
+
+    def build_batched_past(self, seqs, longest):
+        at = [(seq.seq_id, self.tables.version(seq.seq_id), seq.num_cached_tokens) for seq in seqs]
+        if self.last is None or self.last[0] != at:
+            self.last = at, super().build_batched_past(seqs, longest)
+        return self.last[1]
+
+    def free(self, seq):
+        super().free(seq)
+        self.last = None
+
+
+class OwnBooks(BlockTables):
+    """Hands out the block that was freed longest ago, from the highest id down."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        for free in self._free:
+            free.reverse()
+
+    def free(self, seq_id):
+        kept = [list(free) for free in self._free]
+        super().free(seq_id)
+        for free, old in zip(self._free, kept, strict=True):
+            free[:] = free[len(old) :] + old
+
+
+class OtherBooks(VectorizedGather):
+    """Blocks come in another order than that of stage 01."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.tables = OwnBooks(self.tables.num_tables, self.tables.num_blocks, self.tables.block_size)
+
+
+class AnotherWay(VectorizedGather):
+    """Where the quick way is out of memory, the slow one of stage 01's mask and no index is taken."""
+
+    def build(self, seqs):
+        try:
+            return super().build(seqs)
+        except RuntimeError:
+            return super().build(list(seqs))
+
+
+class OwnDecode(SelectAppend):
+    """A decode of its own, without the template's three phases."""
+
+    @torch.inference_mode()
+    def decode(self, seqs):
+        self._check_decodable(seqs)
+        self.tables.reserve({seq.seq_id: len(seq) for seq in seqs})
+        past = self.build(seqs)
+        device = self.model.device
+        ids = torch.tensor([seq.token_ids[-1] for seq in seqs], device=device)
+        hidden = self.model(ids, torch.tensor([len(seq) - 1 for seq in seqs], device=device), past)
+        logits = self.model.logits(hidden)
+        self.append(seqs, past)
+        for seq in seqs:
+            seq.num_cached_tokens = len(seq)
+        return logits
+
+
+UNUSUAL = (
+    Contiguous, TokensInDicts, HeadsFirst, KAndVInOne, LastBlockFirst, LazyBlocks, LongestFirst, PadsTheBatch,
+    TwoLevelsDown, TwoLevelsDownAgain, PoolOfGarbage, CleansUp, KeepsTheBatch, OtherBooks, AnotherWay, OwnDecode,
+)  # fmt: skip
