@@ -105,7 +105,7 @@ def layer_of(path, on_loading):
 
 def test_what_is_imported_is_declared_in_its_layer():
     files = [p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")]
-    ours = {"roseinfer", "stages"} | {"tools"} | {p.stem for depth in ("*", "*/*") for p in (ROOT / "tests").glob(depth)}
+    ours = {"roseinfer", "stages", "tools"} | {p.stem for depth in ("*", "*/*") for p in (ROOT / "tests").glob(depth)}
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
     undeclared = set()
