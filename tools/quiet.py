@@ -9,6 +9,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from roseinfer.bench.verdict import difference
 from roseinfer.display.chart import VEGA_LITE
 
 # Of the larger one. On a quiet machine races stay below half of it; beside another busy process they pass it manyfold.
@@ -19,8 +20,8 @@ STAGE = re.compile(r"s\d\d_")
 def busy_signs(nb: NotebookNode) -> list[str]:
     """What a quiet machine would not have shown, a line each, by code cell as pytest --nbval counts them.
 
-    Runs of one contender that lie far apart; twins that differ, a stage and a learner's class in a notebook where
-    exercises are unsolved, so that both run the same code; floors of one shape that differ.
+    Runs of one contender that lie far apart; twins that a race tells apart, a stage and a learner's class in a notebook
+    where exercises are unsolved, so that both run the same code; floors of one shape that differ.
     """
     signs = []
     floors: dict[str, list[float]] = defaultdict(list)
@@ -29,7 +30,7 @@ def busy_signs(nb: NotebookNode) -> list[str]:
         for bar in bars:
             if apart(bar["low"], bar["high"]):
                 signs.append(f"Cell {cell}: runs of {bar['name']} from {bar['low']:,.0f} to {bar['high']:,.0f} tok/s")
-        if are_twins([bar["name"] for bar in bars]) and apart(*(bar["speed"] for bar in bars)):
+        if are_twins([bar["name"] for bar in bars]) and difference(*([bar["low"], bar["high"]] for bar in bars)):
             speeds = " and ".join(f"{bar['name']} {bar['speed']:,.0f} tok/s" for bar in bars)
             signs.append(f"Cell {cell}: the same code twice, {speeds}")
         floors[spec["title"]] += [rule["speed"] for rule in spec["datasets"]["floor"]]

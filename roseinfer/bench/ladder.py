@@ -22,6 +22,9 @@ from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .token_check import Referee, TokensDiffer
+from .verdict import difference
+
+VERDICTS = {1: "faster", -1: "slower", 0: "no difference shown"}
 
 
 def ladder(
@@ -171,13 +174,6 @@ def _try_out(contenders: list[Contender]) -> tuple[list[Contender], dict[str, st
     return finishers, not_run
 
 
-def verdict(speeds: List[float], first: dict[str, Any]) -> str:
-    """Against the first contender: what its runs and theirs show, whose ranges may overlap."""
-    if min(speeds) > first["tokens_per_second_max"]:
-        return "faster"
-    return "slower" if max(speeds) < first["tokens_per_second_min"] else "no difference shown"
-
-
 def _rows(
     names: list[str],
     samples: list[dict[str, Any]],
@@ -189,10 +185,11 @@ def _rows(
     """One row a contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
     has no previous one."""
     rows: list[dict[str, Any]] = []
+    first: list[float] = []
     for name in names:
         own = [sample for sample in samples if sample["name"] == name]
         speeds = [sample["tokens_per_second"] for sample in own]
-        speed = median(speeds)
+        speed, first = median(speeds), first or speeds
         step_seconds = own[0]["decode_tokens"] / len(own[0]["step_seconds"]) / speed
         counted = counts.get(name, {})
         own_bytes = 2 * counted.get("bytes_copied", 0) + counted.get("bytes_filled", 0)  # a copy reads and writes
@@ -205,7 +202,7 @@ def _rows(
                 "tokens_per_second_max": max(speeds),
                 "vs_previous": speed / rows[-1]["tokens_per_second"] if rows and is_step else None,
                 "vs_first": speed / rows[0]["tokens_per_second"] if rows else None,
-                "verdict": verdict(speeds, rows[0]) if rows else None,
+                "verdict": VERDICTS[difference(first, speeds)] if rows else None,
                 "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
                 "step_ms": 1e3 * step_seconds,
                 "floor_share": floor.seconds / step_seconds,

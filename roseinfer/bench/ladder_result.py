@@ -97,10 +97,11 @@ class LadderResult:
             f"{self.device}, torch {self.versions['torch']}. Floor of a step at context {context_len}: "
             f"{1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} tok/s, bound by "
             f"{floor['bound']}. tok/s: decoding alone, by each run's median step; median (min..max) of "
-            f"{self.arguments['repeats']} interleaved runs; step ms and of floor follow from it. No difference is "
-            f"shown where the ranges overlap. Bound by the host: reading, its own copies too, and arithmetic would "
-            f"take less than half of the step. Counts: one whole stage.decode at context {context_len}; aten ops with "
-            f"those that ops start, the others without what linear layers, embeddings and fused attention do inside."
+            f"{self.arguments['repeats']} interleaved runs; step ms and of floor follow from it. A difference is shown "
+            f"where two ranges lie further apart than either is wide. Bound by the host: reading, its own copies too, "
+            f"and arithmetic would take less than half of the step. Counts: one whole stage.decode at context "
+            f"{context_len}; aten ops with those that ops start, the others without what linear layers, embeddings and "
+            f"fused attention do inside."
         )
         rows = {row["stage"] for row in self.rows}
         if HF_NAMES["dynamic"] in rows:

@@ -166,10 +166,10 @@ def test_a_single_run_has_no_spread_and_shows_no_change():
     [
         ([21.0, 22.0, 23.0], "+100.0%", "higher"),
         ([5.0, 5.5, 6.0], "-50.0%", "lower"),
-        ([12.0, 11.5, 13.0], "+9.1%", "no difference shown: the ranges overlap"),
+        ([12.0, 11.5, 13.0], "+9.1%", "no difference shown: the runs differ as much"),
     ],
 )
-def test_ranges_that_overlap_show_no_difference(after, shown, verdict):
+def test_what_runs_show_of_a_change(after, shown, verdict):
     before = [10.0, 11.0, 12.0]
     assert (change(before, after), change_verdict(before, after)) == (shown, verdict)
 

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from roseinfer.bench.verdict import difference
+
 from ..data import Source
 
 if TYPE_CHECKING:
@@ -112,12 +114,10 @@ def change(before: Sequence[float], after: Sequence[float]) -> str | None:
 
 
 def change_verdict(before: Sequence[float], after: Sequence[float]) -> str:
-    """What runs show of a change: their ranges may overlap."""
+    """What runs show of a change, as bench.verdict has it."""
     if min(len(before), len(after)) < 2:
         return "a single run shows no change"
-    if min(after) > max(before):
-        return "higher"
-    return "lower" if max(after) < min(before) else "no difference shown: the ranges overlap"
+    return {1: "higher", -1: "lower", 0: "no difference shown: the runs differ as much"}[difference(before, after)]
 
 
 @dataclass(frozen=True)
