@@ -14,7 +14,7 @@ from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine
 from roseinfer.profiling.clock import Clock
-from roseinfer.profiling.floors import step_bound
+from roseinfer.profiling.step_bound import products_seconds, step_bound
 from roseinfer.stage import Stage
 
 from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
@@ -70,6 +70,7 @@ def ladder(
     middle = (max_new_tokens - 2) // 2  # of the decode steps 0 to max_new_tokens - 2
     context_len = prompt_len + middle + 1
     floor = decode_floor(model.config, [context_len] * batch_size, model.dtype, machine)
+    products = products_seconds(model, batch_size)
     counts = {}
     for entrant in entrants:
         if entrant.name in not_run:
@@ -79,7 +80,7 @@ def ladder(
         counts[entrant.name] = entrant.counts(middle)
 
     samples = measure(contenders, repeats=repeats, warmup=int(not keep_going), on_progress=on_progress)
-    rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, referee.verdicts)
+    rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, products, referee.verdicts)
     return LadderResult(
         arguments={
             "stages": [stage.name for stage in stages], "batch_size": batch_size, "prompt_len": prompt_len,
@@ -90,7 +91,7 @@ def ladder(
         **describe_host(model.device),
         machine={
             "read_bytes_per_s": machine.read_rate(floor.weight_bytes + floor.kv_bytes),
-            "flops_per_s": machine.flops_per_s, "samples": machine.samples,
+            "flops_per_s": machine.flops_per_s, "products_seconds": products, "samples": machine.samples,
         },
         floor={"context_len": context_len, **asdict(floor)},
         rows=rows,
@@ -180,6 +181,7 @@ def _rows(
     counts: dict[str, dict[str, int]],
     floor: Floor,
     machine: Machine,
+    products: float,
     verdicts: dict[str, str],
 ) -> list[dict[str, Any]]:
     """One row a contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
@@ -206,7 +208,7 @@ def _rows(
                 "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
                 "step_ms": 1e3 * step_seconds,
                 "floor_share": floor.seconds / step_seconds,
-                "bound": step_bound(floor, machine, step_seconds, own_bytes),
+                "bound": step_bound(floor, machine, step_seconds, products, own_bytes),
                 **counted,
                 "tokens": verdicts[name],
             }

@@ -80,7 +80,8 @@ class LadderResult:
         cells = Table(self.frame, exact=[], formats=FORMATS).cells(shown)
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        return f"{title}\n{table}\n\n{textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+        note = f"{self.note} {self.explanation}"
+        return f"{title}\n{table}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
 
     @property
     def title(self) -> str:
@@ -92,26 +93,34 @@ class LadderResult:
 
     @property
     def note(self) -> str:
-        floor, context_len = self.floor, self.floor["context_len"]
+        floor, runs = self.floor, self.arguments["repeats"]
+        return (
+            f"{self.device}, torch {self.versions['torch']}; {runs} interleaved runs each. Floor of a step at context "
+            f"{floor['context_len']}: {1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} "
+            f"tok/s, bound by {floor['bound']}."
+        ) + "".join(f" {name} left out: {reason}." for name, reason in self.not_run.items())
+
+    @property
+    def explanation(self) -> str:
+        """What the columns mean."""
+        products = 1e3 * self.machine["products_seconds"]
         text = (
-            f"{self.device}, torch {self.versions['torch']}. Floor of a step at context {context_len}: "
-            f"{1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} tok/s, bound by "
-            f"{floor['bound']}. tok/s: decoding alone, by each run's median step; median (min..max) of "
-            f"{self.arguments['repeats']} interleaved runs; step ms and of floor follow from it. A difference is shown "
-            f"where two ranges lie further apart than either is wide. Bound by the host: reading, its own copies too, "
-            f"and arithmetic would take less than half of the step. Counts: one whole stage.decode at context "
-            f"{context_len}; aten ops with those that ops start, the others without what linear layers, embeddings and "
-            f"fused attention do inside."
+            "tok/s: decoding alone, by each run's median step; the median run, and the slowest and the fastest; step "
+            "ms and of floor follow from it. A difference is shown where two ranges lie further apart than either is "
+            f"wide. Bound by the host: the model's matrix products alone, {products:.3f} ms here, with reading keys "
+            "and values and the step's own copies take less than half of the step; else by what bounds the floor. "
+            f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
+            "start, the others without what linear layers, embeddings and fused attention do inside."
         )
         rows = {row["stage"] for row in self.rows}
         if HF_NAMES["dynamic"] in rows:
             text += " HF generate: the same weights and prompts in one batch, greedy, dynamic cache."
         if HF_NAMES["static"] in rows:
             text += " Static cache: allocated once; on a GPU, generate compiles the model for it."
-        return text + "".join(f" {name} left out: {reason}." for name, reason in self.not_run.items())
+        return text
 
     @property
-    def _note_on_totals(self) -> str:
+    def _on_totals(self) -> str:
         text = " total tok/s: prefill included; a stage prefills one prompt after another"
         return text + (", HF all in one batch." if self.arguments["with_hf"] else ".")
 
@@ -155,7 +164,8 @@ class LadderResult:
             exact=shown,
             live=[name for name in columns if name not in shown],
             title=self.title,
-            note=self.note + self._note_on_totals,
+            note=self.note,
+            explanation=self.explanation + self._on_totals,
             formats={name: FORMATS[name] for name in columns if name in FORMATS},
             bars=["of fastest"],
             folded=FOLDED,

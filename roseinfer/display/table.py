@@ -57,7 +57,9 @@ class Table(Facts):
         heading = f"<div><strong>{html.escape(self.title)}</strong></div>" if self.title else ""
         note = f'<div style="{MUTED}">{html.escape(self.note)}</div>' if self.note else ""
         table = self._html_table([name for name in shown if name not in more])
-        table += _fold(f"more columns: {', '.join(more)}", self._html_table([*first, *more])) if more else ""
+        if more:
+            explained = f'<div style="{MUTED}">{html.escape(self.explanation)}</div>' if self.explanation else ""
+            table += _fold(f"more columns: {', '.join(more)}", self._html_table([*first, *more]) + explained)
         query = _fold("SQL", f"<pre>{html.escape(self.query.strip())}</pre>") if self.query else ""
         return f"{heading}{note}{table}{query}"
 

@@ -4,7 +4,7 @@ A step must read every weight and every cached key and value once, and do its mu
 the two times bounds it: the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual
 performance model for multicore architectures", CACM 2009), applied to decoding as in zeux, "LLM inference
 speed of light" (2024). Real steps also move activations, launch kernels and synchronise: nobody reaches it. A step
-that is far above it is held up by neither reading nor arithmetic, but by the host.
+that starts many small operations is held up by neither reading nor arithmetic, but by the host that starts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
-READING, ARITHMETIC, HOST = "reading", "arithmetic", "the host"
+READING, ARITHMETIC = "reading", "arithmetic"
 PASSES_BUDGET_S = 0.4
 MOST_PASSES = 50
 MIB = 2**20
@@ -38,7 +38,9 @@ CACHE_SHOWN = 8 * MIB  # about what a step of the bundled model reads
 @dataclass(frozen=True)
 class Machine(HasFacts):
     """Measured rates of one device. read_bytes_per_s: of what no cache holds; cached_reads: bytes that are read again
-    and again -> their rate. samples: the rate of each pass, under the names of the two rates."""
+    and again -> their rate. samples: the rate of each pass, under the names of the two
+    rates.
+    """
 
     name: str
     device: str
@@ -148,28 +150,10 @@ def decode_floor(
 
 
 def _timed(floor: Floor, machine: Machine) -> Floor:
-    moving, computing = _seconds(floor, machine)
+    least = floor.weight_bytes + floor.kv_bytes
+    moving, computing = least / machine.read_rate(least), floor.flops / machine.flops_per_s
     bound = READING if moving >= computing else ARITHMETIC
     return Floor(floor.weight_bytes, floor.kv_bytes, floor.flops, floor.batch_size, max(moving, computing), bound)
-
-
-def step_bound(floor: Floor, machine: Machine, step_seconds: float, own_bytes: int = 0) -> str:
-    """What holds up a step that took step_seconds: "reading", "arithmetic" or "the host".
-
-    own_bytes: what the step's own copies and fills read and write, beyond the floor's bytes; they count as reading.
-    It is the host's when reading and arithmetic, one after the other, would take less than half of the step: most of
-    it then goes to starting ops one by one, to Python, and to what kernels do not get out of the machine.
-    """
-    moving, computing = _seconds(floor, machine, own_bytes)
-    if moving + computing < step_seconds / 2:
-        return HOST
-    return READING if moving >= computing else ARITHMETIC
-
-
-def _seconds(floor: Floor, machine: Machine, own_bytes: int = 0) -> tuple[float, float]:
-    """Of moving the bytes, and of the multiplications."""
-    least = floor.weight_bytes + floor.kv_bytes
-    return (least + own_bytes) / machine.read_rate(least), floor.flops / machine.flops_per_s
 
 
 def _matrix_weights(config: ModelConfig) -> int:
@@ -234,7 +218,7 @@ def _read_rates(device: str, nbytes: int, budget: float) -> tuple[float, ...]:
     """
     buffer = torch.ones(nbytes // 4, device=device)  # ones, not zeros: pages that were never written share one
     buffer.sum()  # warm-up: thread pools, and what fits goes into the cache
-    return tuple(nbytes / seconds for seconds in _passes(buffer.sum, device, budget))
+    return tuple(nbytes / seconds for seconds in passes(buffer.sum, device, budget))
 
 
 def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
@@ -256,10 +240,10 @@ def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget: float) -> list[float]:
     x, weight = (torch.full((n, width), 0.5, device=device, dtype=dtype) for n in (rows, width))
     linear(x, weight)  # warm-up: thread pools, kernel choice
-    return [2 * rows * width**2 / seconds for seconds in _passes(lambda: linear(x, weight), device, budget)]
+    return [2 * rows * width**2 / seconds for seconds in passes(lambda: linear(x, weight), device, budget)]
 
 
-def _passes(work: Callable[[], object], device: str, budget: float) -> list[float]:
+def passes(work: Callable[[], object], device: str, budget: float) -> list[float]:
     """Seconds of each pass: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
     now = device_clock(torch.device(device))
     times = [seconds_of(work, now) for _ in range(3)]

@@ -204,8 +204,13 @@ def test_a_race_is_told_in_six_columns_and_the_rest_is_folded(result: LadderResu
 
 
 def test_what_holds_a_step_up_stands_in_its_row(result: LadderResult):
-    """Steps of a second each, by the test's clock: the host, whatever the machine."""
+    """Steps of a second each, by the test's clock, and products of microseconds: the host."""
     assert {row["bound"] for row in result.rows} == {"the host"}
+
+
+def test_what_the_columns_mean_is_folded(result: LadderResult):
+    table, more = result._repr_mimebundle_()["text/html"].split("<details>")
+    assert "further apart than either is wide" not in table and "further apart than either is wide" in more
 
 
 def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResult):
@@ -246,7 +251,7 @@ def test_hf_has_a_row_for_each_kind_of_cache(small: GPT2):
     ]  # fmt: skip
     assert [row["vs_previous"] for row in result.rows] == [None, None, None]
     assert result.arguments["hf_caches"] == ["dynamic", "static"]
-    assert "Static cache: allocated once" in result.note
+    assert "Static cache: allocated once" in result.explanation
 
 
 def test_a_static_cache_is_one_for_transformers(small: GPT2, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ import torch
 from roseinfer.display import Table
 from roseinfer.models import GPT2, ModelConfig, empty_model, shape_of
 from roseinfer.profiling import Machine, decode_floor, measure_machine
-from roseinfer.profiling.floors import CACHE_SIZES, MIB, step_bound
+from roseinfer.profiling.floors import CACHE_SIZES, MIB
 
 GPT2_SMALL = ModelConfig("gpt2", 50257, 768, 12, 12, 12, 64, 3072, 1024)
 GPT2_SMALL_PARAMETERS = 124_439_808
@@ -94,17 +94,6 @@ def test_what_a_cache_holds_is_read_at_the_rate_of_its_size():
     tiny = decode_floor(shape_of("random:tiny-llama"), [8], torch.float32, cached)
     assert floor.seconds == (floor.weight_bytes + floor.kv_bytes) / 10e9
     assert tiny.seconds == (tiny.weight_bytes + tiny.kv_bytes) / 100e9
-
-
-def test_a_step_is_bound_by_what_takes_most_of_it():
-    """The floor's bytes take 1 s here, its arithmetic 0.5 s."""
-    exact = decode_floor(GPT2_SMALL, [8] * 4, torch.float32)
-    moved = exact.weight_bytes + exact.kv_bytes
-    here = machine(moved, 2 * exact.flops)
-    assert step_bound(exact, here, 2.9) == "reading"
-    assert step_bound(exact, here, 3.1) == "the host"
-    assert step_bound(exact, here, 3.1, own_bytes=moved) == "reading"
-    assert step_bound(exact, machine(4 * moved, exact.flops), 2.4) == "arithmetic"
 
 
 def test_the_exact_text_of_a_floor_has_no_times():

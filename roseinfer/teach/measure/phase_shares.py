@@ -11,9 +11,9 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, capture, decode_floor, measure_machine
 from roseinfer.profiling.clock import seconds_of
-from roseinfer.profiling.floors import step_bound
 from roseinfer.profiling.phases import DECODE, PHASES, device_phases, host_phases, phase_times
 from roseinfer.profiling.spans import listening
+from roseinfer.profiling.step_bound import products_seconds, step_bound
 from roseinfer.stage import Stage
 
 from .progress_bar import progress_bar
@@ -82,7 +82,8 @@ def _measure(
     host |= per_step(host_phases(heard.kept, seconds))
     host |= {"tok/s": batch_size / step, "floor ms": 1e3 * floor.seconds, "of floor": floor.seconds / step}
     own = bytes_copied(lambda: stage.decode(seqs))
-    host["bound by"] = step_bound(floor, machine, step, 2 * own.copied + own.filled)
+    products = products_seconds(model, batch_size)
+    host["bound by"] = step_bound(floor, machine, step, products, 2 * own.copied + own.filled)
     if model.device.type != "cuda":
         return [host]
     return [host, {"batch": batch_size, "side": "device", **per_step(device_phases(trace))}]
