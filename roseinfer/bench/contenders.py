@@ -9,6 +9,7 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model, to_hf
@@ -79,7 +80,7 @@ class StageContender:
         aten_ops counts every start, those started by other ops included. copies, cats and selects leave out what
         MODEL_OPS start, so they are the stage's own.
         """
-        # Two runs up to the same step: counting bytes takes ops apart, which would change the op counts.
+        # Three runs up to the same step: counting bytes takes ops apart, which would change the op counts.
         stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             trace = trace_once(lambda: stage.decode(seqs))
@@ -94,7 +95,15 @@ class StageContender:
             "selects": ops["aten::select"],
             "bytes_copied": moved.copied,
             "bytes_filled": moved.filled,
+            "flops": self._flops(step),
         }
+
+    def _flops(self, step: int) -> int:
+        """Of the matrix products and of what attention PyTorch can count."""
+        stage, seqs = self.at_step(step)
+        with blame(self.name, f"decode step {step}"), FlopCounterMode(display=False) as counter:
+            stage.decode(seqs)
+        return counter.get_total_flops()
 
     def at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
         """A fresh stage and its sequences, ready for decode step `step`."""

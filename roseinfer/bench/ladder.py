@@ -195,6 +195,7 @@ def _rows(
         step_seconds = own[0]["decode_tokens"] / len(own[0]["step_seconds"]) / speed
         counted = counts.get(name, {})
         own_bytes = 2 * counted.get("bytes_copied", 0) + counted.get("bytes_filled", 0)  # a copy reads and writes
+        own_flops = max(counted.get("flops", 0) - floor.flops, 0)
         is_step = name not in HF_NAMES.values()
         rows.append(
             {
@@ -208,7 +209,7 @@ def _rows(
                 "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
                 "step_ms": 1e3 * step_seconds,
                 "floor_share": floor.seconds / step_seconds,
-                "bound": step_bound(floor, machine, step_seconds, products, own_bytes),
+                "bound": step_bound(floor, machine, step_seconds, products, own_bytes, own_flops),
                 **counted,
                 "tokens": verdicts[name],
             }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from .floors import PASSES_BUDGET_S, Floor, Machine, passes
+from .floors import ARITHMETIC, PASSES_BUDGET_S, READING, Floor, Machine, passes
 
 if TYPE_CHECKING:
     from roseinfer.models import Model
@@ -36,12 +36,20 @@ def products_seconds(model: Model, batch_size: int) -> float:
     return min(passes(products, str(model.device), PASSES_BUDGET_S / 2))
 
 
-def step_bound(floor: Floor, machine: Machine, step_seconds: float, products: float, own_bytes: int = 0) -> str:
+def step_bound(
+    floor: Floor, machine: Machine, step_seconds: float, products: float, own_bytes: int = 0, own_flops: int = 0
+) -> str:
     """What holds up a step that took step_seconds: "reading", "arithmetic" or "the host".
 
-    products: see products_seconds. own_bytes: what the step's own copies and fills read and write. It is the host's
-    when the products, reading keys and values, and these copies would take less than half of the step by themselves:
-    most of it goes to Python, and to starting operations one by one. Else it is what bounds the floor.
+    products: see products_seconds. own_bytes: what the step's own copies and fills read and write. own_flops: of
+    products beyond the floor's, such as of tokens that are computed again. It is the host's when the products, reading
+    keys and values, and these would take less than half of the step by themselves: most of it goes to Python, and to
+    starting operations one by one.
     """
-    moving = (floor.kv_bytes + own_bytes) / machine.read_rate(floor.weight_bytes + floor.kv_bytes)
-    return HOST if products + moving < step_seconds / 2 else str(floor.bound)
+    least = floor.weight_bytes + floor.kv_bytes
+    rate = machine.read_rate(least)
+    again = own_flops / machine.flops_per_s
+    if products + again + (floor.kv_bytes + own_bytes) / rate < step_seconds / 2:
+        return HOST
+    moving, computing = (least + own_bytes) / rate, floor.flops / machine.flops_per_s + again
+    return READING if moving >= computing else ARITHMETIC

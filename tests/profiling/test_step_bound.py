@@ -24,6 +24,9 @@ def test_half_of_the_step_decides():
     slow = Machine("a machine", "cpu", torch.float32, exact.kv_bytes, 1e15, samples={})
     floor = decode_floor(config, [8] * 4, torch.float32, slow)
     assert step_bound(floor, slow, 10.1, products=4.0, own_bytes=exact.kv_bytes) == "reading"  # its own copies
+    again = 10**15  # a second of arithmetic that the floor does without
+    assert step_bound(floor, slow, 10.1, products=3.5, own_flops=again) == "reading"
+    assert step_bound(floor, slow, 10.1, products=3.5, own_flops=99 * again) == "arithmetic"
 
 
 @pytest.mark.parametrize("spec", ["tiny", "random:tiny-llama", "random:tiny-qwen3"])
