@@ -106,9 +106,9 @@ class LadderResult:
         products = 1e3 * self.machine["products_seconds"]
         text = (
             "tok/s: decoding alone, by each run's median step; the median run, and the slowest and the fastest; step "
-            "ms and of floor follow from it. A difference is shown where two ranges lie further apart than either is "
-            f"wide. Bound by the host: the model's matrix products alone, {products:.3f} ms here, with reading keys "
-            "and values and the step's own copies take less than half of the step; else by what bounds the floor. "
+            "ms and of floor follow from it. A difference is shown where two ranges lie further apart than half the "
+            f"wider one. Bound by the host: the model's matrix products alone, {products:.3f} ms here, with reading "
+            "keys and values, the step's own copies and what it computes again take less than half of the step. "
             f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
             "start, the others without what linear layers, embeddings and fused attention do inside."
         )

@@ -210,7 +210,7 @@ def test_what_holds_a_step_up_stands_in_its_row(result: LadderResult):
 
 def test_what_the_columns_mean_is_folded(result: LadderResult):
     table, more = result._repr_mimebundle_()["text/html"].split("<details>")
-    assert "further apart than either is wide" not in table and "further apart than either is wide" in more
+    assert "further apart than half the" not in table and "further apart than half the" in more
 
 
 def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResult):

@@ -15,7 +15,7 @@ IDLE = f'<p style="{MUTED}">Nothing has run yet: press Start.</p>'
 STYLE = """<style>
 .rose-live { font-variant-numeric: tabular-nums; line-height: 1.6; }
 .rose-live progress { width: 16em; margin-right: 0.8em; }
-.rose-live th, .rose-live td { white-space: nowrap; }
+.rose-live th, .rose-live td { white-space: nowrap; padding: 2px 10px; }
 </style>"""
 AGAINST = "against baseline"
 FORMATS = {"step ms": "{:,.2f}", "tok/s": "{:,.0f}", "of the floor": "{:.1%}", AGAINST: "×{:.2f}"}
