@@ -167,12 +167,12 @@ def a_run(*lanes: Lane) -> LiveRun:
 
 
 def test_a_finished_stage_is_compared_with_the_baseline_by_the_speeds_that_are_shown():
-    baseline = a_lane("before", [8.0] * 20 + [80.0] * 19)
+    baseline = a_lane("before", [8.0] * 60 + [80.0] * 39)
     now, done = a_lane("now", [4.0] * 20), a_lane("done", [40.0] * 99)
     shown_rows = rows(render(a_run(done, now), baseline))
     assert shown_rows == {
         "stage": ["step ms", "tok/s", "of the floor", "against baseline"],
-        "baseline: before": ["8.00", "250", "3.0%", ""],
+        "baseline: before": ["8.00", "250", "6.8%", ""],
         "done": ["40.00", "50", "1.4%", "×0.20"],
         "▶ now": ["4.00", "500", "3.5%", ""],
     }
@@ -207,7 +207,22 @@ def test_the_chart_has_the_phases_of_each_stage_and_its_speed_from_step_to_step(
 
 def test_the_baseline_is_there_while_the_next_batch_begins():
     run = a_run(a_lane("done", [4.0] * 99), a_lane("now", []))
-    assert rows(render(run, a_lane("before", [8.0])))["done"][-1] == "×2.00"
+    assert rows(render(run, a_lane("before", [8.0] * 99)))["done"][-1] == "×2.00"
+
+
+def test_a_baseline_that_was_pinned_before_its_end_is_compared_with_nothing():
+    """Its steps had shorter contexts."""
+    assert rows(render(a_run(a_lane("done", [4.0] * 99)), a_lane("before", [8.0] * 98)))["▶ done"][-1] == ""
+
+
+def test_pin_takes_the_latest_whole_batch_while_the_next_one_runs():
+    panel = a_panel(NaiveCat)
+    panel.start()
+    assert panel.wait(LONG)
+    whole = panel.run.current
+    panel.run.current = a_lane("s01_naive_cat", [1.0])
+    panel.pin()
+    assert panel.baseline.steps == whole.steps and panel.baseline.finished
 
 
 def test_pin_takes_the_latest_batch_and_keeps_it():

@@ -106,12 +106,13 @@ class Dashboard(ipywidgets.VBox):
                 self.run.stop()
 
     def pin(self) -> None:
-        """Take the batch that runs now, or ran last, as the baseline, as it stands: later ones are compared with it."""
+        """Take the stage that runs now, or ran last, as the baseline: its latest whole batch, or this one as it stands."""
         with self._guard:
             if self.run is None or self.run.current is None or not self.run.current.steps:
                 self._say(NOTHING_TO_PIN)
                 return
-            self.baseline = self.run.current.pinned()
+            current = self.run.current
+            self.baseline = self.run.finished.get(current.name, current).pinned()
             self._live.value = render(self.run, self.baseline)
             self._draw_chart(self.run)
 

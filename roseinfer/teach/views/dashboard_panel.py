@@ -70,7 +70,7 @@ def _cells(lane: Lane, label: str, baseline: Lane | None) -> dict[str, object]:
     speed = lane.tokens_per_second()
     cells = {"stage": label, "step ms": 1e3 * lane.step_seconds(), "tok/s": speed, "of the floor": lane.floor_share()}
     if baseline is not None:
-        compared = lane.finished and lane is not baseline
+        compared = lane.finished and baseline.finished and lane is not baseline  # else of other contexts
         cells[AGAINST] = speed / baseline.tokens_per_second() if compared else float("nan")
     return cells
 
@@ -85,6 +85,6 @@ def _caption(run: LiveRun, baseline: Lane | None) -> str:
         notes.append("spans are host time: launching counts, and waiting only where the host waits")
     if baseline is not None:
         pinned = f"baseline: {baseline.settings}, as it stood when it was pinned"
-        notes.append(f"{pinned}; a stage is compared with it once all its steps are done")
+        notes.append(f"{pinned}; what has done all its steps is compared, if the baseline has")
     notes += [f"{lane.name}: {lane.caveat}" for lane in run.lanes.values() if lane.caveat]
     return "".join(f'<div style="{MUTED}">{html.escape(note)}</div>' for note in notes)

@@ -77,6 +77,7 @@ class LiveRun:
     ) -> None:
         self.settings = settings
         self.lanes: dict[str, Lane] = {}  # the latest batch of each stage
+        self.finished: dict[str, Lane] = {}  # the latest that did all its steps
         self.current: Lane | None = None
         self.machine: Machine | None = None
         self.status = "starting"
@@ -154,6 +155,8 @@ class LiveRun:
                     stage.free(seq)
             lane.blocks_held = lane.num_blocks - stage.num_free_blocks
         check_all_free(stage, lane.num_blocks)
+        if lane.finished:
+            self.finished[stage.name] = lane
         self._report_if_due()
 
     def _lane(self, stage: Stage) -> Lane:
