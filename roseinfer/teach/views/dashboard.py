@@ -106,7 +106,7 @@ class Dashboard(ipywidgets.VBox):
                 self.run.stop()
 
     def pin(self) -> None:
-        """Take the stage that runs now, or ran last, as the baseline: its latest whole batch, or this one as it stands."""
+        """Take what runs now, or ran last, as baseline: the stage's latest whole batch, or this one as it stands."""
         with self._guard:
             if self.run is None or self.run.current is None or not self.run.current.steps:
                 self._say(NOTHING_TO_PIN)
