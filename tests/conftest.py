@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 
+# Started in the background, a process does not hear Ctrl-C, nor do those that it starts. Tests send it, and wait.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # The models of these tests are on the CPU, on a machine with a GPU too. Before anything of roseinfer is imported.
 os.environ.setdefault("ROSEINFER_TRITON", "interpret")
 os.environ["ROSEINFER_PROGRESS"] = "off"  # what tests check is nobody's progress

@@ -82,7 +82,6 @@ CHOOSE_THEME = """async (theme) => {
   const underWay = () => document.body.dataset.jpThemeName !== theme || document.getElementById("jupyterlab-splash");
   while (underWay()) await new Promise((next) => setTimeout(next, 20));
 }"""
-TOGGLE_SIDE_BAR = "() => window.jupyterapp.commands.execute('application:toggle-left-area')"
 THIS_NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 
 
@@ -147,12 +146,6 @@ class JupyterLab:
 
     def choose_theme(self, theme: str) -> None:
         self.call(CHOOSE_THEME, theme)
-
-    @contextmanager
-    def side_bar_folded(self) -> Iterator[None]:
-        self.call(TOGGLE_SIDE_BAR)
-        yield
-        self.call(TOGGLE_SIDE_BAR)
 
     def screenshot(self, name: str) -> None:
         self.page.screenshot(path=SCRATCH / f"{name}.png")
