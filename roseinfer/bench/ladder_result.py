@@ -93,9 +93,10 @@ class LadderResult:
 
     @property
     def note(self) -> str:
-        floor, runs = self.floor, self.arguments["repeats"]
+        floor, repeats = self.floor, self.arguments["repeats"]
+        runs = "1 run" if repeats == 1 else f"{repeats} interleaved runs"
         return (
-            f"{self.device}, torch {self.versions['torch']}; {runs} interleaved runs each. Floor of a step at context "
+            f"{self.device}, torch {self.versions['torch']}; {runs} each. Floor of a step at context "
             f"{floor['context_len']}: {1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} "
             f"tok/s, bound by {floor['bound']}."
         ) + "".join(f" {name} left out: {reason}." for name, reason in self.not_run.items())

@@ -26,7 +26,7 @@ class Facts(HasFacts):
     formats: column -> str.format template, such as {"total_ms": "{:,.3f}", "share": "{:.1%}"}.
     bars: columns of shares in 0..1 that are worth a bar.
     folded: columns that few readers need, for a view that can show them on demand.
-    explanation: what the columns mean, for a view that can show it on demand.
+    explanation: what the columns mean, shown on demand with the folded ones.
     exact_rows: booleans, one per row; rows marked False are not the same everywhere (say, those of a GPU).
     query: the SQL that made the rows.
 

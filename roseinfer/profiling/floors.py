@@ -38,8 +38,7 @@ CACHE_SHOWN = 8 * MIB  # about what a step of the bundled model reads
 @dataclass(frozen=True)
 class Machine(HasFacts):
     """Measured rates of one device. read_bytes_per_s: of what no cache holds; cached_reads: bytes that are read again
-    and again -> their rate. samples: the rate of each pass, under the names of the two
-    rates.
+    and again -> their rate. samples: the rate of each pass, under the names of the two rates.
     """
 
     name: str
