@@ -7,10 +7,13 @@ from .s04_vectorized_gather import VectorizedGather
 from .s05_block_table import BlockTable
 from .s06_block_table_cache import BlockTableCache
 from .s07_triton_paged import TritonPaged
+from .s09_numba_paged import NumbaPaged
 
-LADDER = (NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged)
+LADDER = (
+    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
+)  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "NaiveCat", "PreallocGather", "SelectAppend", "TritonPaged",
-    "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "NaiveCat", "NumbaPaged", "PreallocGather", "SelectAppend",
+    "TritonPaged", "VectorizedGather",
 ]  # fmt: skip
