@@ -70,6 +70,7 @@ def flat_case(
     block_size: int = 16,
     padding: int = 0,
     shared_blocks: int = 0,
+    spare_columns: int = 2,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     seed: int = 0,
@@ -78,7 +79,7 @@ def flat_case(
 
     group: query heads on each KV head. padding: sequences at the end that bring one token for the dummy block, as a
     batch that is padded to a bucket has them. shared_blocks: that many first blocks are the same for all sequences
-    that have them cached in full, as a shared prompt has them.
+    that have them cached in full, as a shared prompt has them. spare_columns: of the tables, behind the longest row.
 
     Blocks lie in random order all over the pool. Every slot that holds no token is NaN, and so is block 0, which the
     tables name behind a sequence's last block. The tables are a cut of wider rows, q, k and v cuts of one tensor.
@@ -89,7 +90,7 @@ def flat_case(
     num_blocks = 1 + sum(used) + 1  # the first stays NaN, the last is the dummy one
     unused = (1 + torch.randperm(sum(used), generator=generator)).tolist()
     cache = torch.full((2, num_blocks, num_kv_heads, block_size, head_dim), float("nan"))
-    width = max([1, *used]) + 2
+    width = max([1, *used]) + spare_columns
     tables = torch.zeros(len(sequences) + padding, width + 3, dtype=torch.int32)
     shared: dict[int, int] = {}  # index -> the block that all sequences have there
     slots: list[int] = []
@@ -131,6 +132,7 @@ def batches(block_size: int) -> dict[str, list[tuple[int, int]]]:
     return {kind: [(cached, new) for cached, new in found if new > 0] for kind, found in kinds.items()}
 
 
+LONGEST = 1024  # tokens that a decode's tables have room for
 # KV heads, query heads on each, head size, block size.
 SHAPES = ((2, 1, 64, 16), (2, 7, 64, 64), (1, 4, 80, 16), (1, 4, 128, 64), (3, 1, 32, 1), (1, 7, 80, 1))
 
@@ -142,7 +144,9 @@ def cases() -> dict[str, dict[str, Any]]:
         shape = {"num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim, "block_size": block_size}
         for kind, sequences in batches(block_size).items():
             name = f"{kind}, {num_kv_heads} x {group} heads of {head_dim}, blocks of {block_size}"
-            found[name] = {"sequences": sequences, **shape, "padding": 2 * (kind == "decode"), "shared_blocks": 2}
+            found[name] = {"sequences": sequences, **shape, "shared_blocks": 2}
+            if kind == "decode":  # as it is captured once for all lengths: padded, and with tables for the longest
+                found[name] |= {"padding": 2, "spare_columns": LONGEST // block_size}
     return found
 
 

@@ -93,8 +93,9 @@ def language() -> ModuleType | None:
 
 
 class InterpretedKernel:
-    """A kernel in the interpreter, kernel[grid](...) as ever. What Triton's interpreter copies to do its work is no
-    part of a stage: in a trace it lies under one span, INTERPRETER, and counting bytes does not see it."""
+    """A kernel in the interpreter, kernel[grid](...) as ever, and kernel(...) where another kernel calls it. What
+    Triton's interpreter copies to do its work is no part of a stage: in a trace it lies under one span, INTERPRETER,
+    and counting bytes does not see it."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -105,6 +106,9 @@ class InterpretedKernel:
                 self.kernel[grid](*args, **kwargs)
 
         return launch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kernel(*args, **kwargs)
 
 
 def jit(kernel: Callable[..., Any]) -> Any:
