@@ -17,8 +17,6 @@ Online softmax: Milakov and Gimelshein, 2018. Tiles: Dao et al., FlashAttention,
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -181,35 +179,46 @@ def combine_kernel(
     tl.store(to, result.to(out.dtype.element_ty), mask=real)
 
 
-class Launch(NamedTuple):
-    """What attend_kernel is launched with: constexprs that depend on the batch, and warps a program."""
-
-    ROWS: int
-    TILE_TOKENS: int
-    TILE: int
-    SPLITS: int
-    num_warps: int
-
-
-def launch_of(
-    num_tokens: int, num_seqs: int, num_kv_heads: int, group: int, head_dim: int, capacity: int, itemsize: int
-) -> Launch:
-    """How a batch is cut into programs, from shapes alone.
-
-    num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. capacity: tokens that a row
-    of the block table has room for. itemsize: bytes of a value.
-    """
-    decode = num_tokens == num_seqs
+def store_shape(num_kv_heads: int, head_dim: int, block_size: int) -> dict[str, int]:
+    """store_kernel's constexprs."""
     dim_pad = power_of_two(head_dim)
-    rows = power_of_two(group) if decode else max(power_of_two(group), 64 if itemsize < 4 else 16)
-    if rows > 1:
-        rows = max(16, rows)  # what tl.dot takes at least
-    splits = 1
+    return {
+        "NUM_KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "BLOCK_SIZE": block_size,
+        "ROWS": max(1, 2048 // dim_pad),
+    }  # fmt: skip
+
+
+def attend_shape(
+    num_tokens: int, num_seqs: int, num_kv_heads: int, group: int, head_dim: int, block_size: int, columns: int,
+    itemsize: int,
+) -> dict[str, int]:  # fmt: skip
+    """How a batch is cut into programs, from shapes alone: attend_kernel's constexprs and its warps.
+
+    num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. columns: of the block tables.
+    itemsize: bytes of a value. Sizes are what compiles without spilling to memory (`roseinfer aot`).
+    """
+    dim_pad, decode = power_of_two(head_dim), num_tokens == num_seqs
     if decode:
-        wanted = min(-(-PROGRAMS // (num_seqs * num_kv_heads)), capacity // SPLIT_TOKENS, MOST_SPLITS)
-        splits = 1 << max(0, wanted.bit_length() - 1)
-    tile = max(16, min(64, 8192 // dim_pad // itemsize * 2))
-    return Launch(rows, 1 if decode else rows // group, tile, splits, 4)
+        rows = 1 if group == 1 else max(16, power_of_two(group))  # 16 rows are the least that tl.dot takes
+        most = min(-(-PROGRAMS // (num_seqs * num_kv_heads)), columns * block_size // SPLIT_TOKENS, MOST_SPLITS)
+        splits = 1 << max(0, most.bit_length() - 1)  # the power of two that is not above
+    else:
+        rows, splits = max(2 * power_of_two(group), 128 // itemsize), 1
+    return {
+        "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad,
+        "BLOCK_SIZE": block_size, "ROWS": rows, "TILE_TOKENS": 1 if decode else rows // group,
+        "TILE": min(64, max(16, 8192 // (dim_pad * itemsize))), "SPLITS": splits,
+        "UPCAST": int(triton_mode.MODE == "interpret"), "num_warps": 8 if rows * dim_pad * itemsize >= 8192 else 4,
+    }  # fmt: skip
+
+
+def combine_shape(num_heads: int, head_dim: int, splits: int) -> dict[str, int]:
+    """combine_kernel's constexprs."""
+    dim_pad = power_of_two(head_dim)
+    return {
+        "NUM_HEADS": num_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "SPLITS": splits,
+        "ROWS": max(1, 4096 // (splits * dim_pad)),
+    }  # fmt: skip
 
 
 def power_of_two(n: int) -> int:
@@ -240,35 +249,34 @@ def paged_attention_triton(
     num_tokens, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = k_cache.shape
     num_seqs, columns = block_tables.shape
-    group, dim_pad = num_heads // num_kv_heads, power_of_two(head_dim)
 
-    copied = max(1, 2048 // dim_pad)
-    store_kernel[(-(-num_tokens * num_kv_heads // copied),)](
-        k, v, k_cache, v_cache, slot_mapping, num_tokens * num_kv_heads, *k.stride()[:2], *v.stride()[:2],
-        NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=dim_pad, BLOCK_SIZE=block_size, ROWS=copied,
-    )  # fmt: skip
-
-    launch = launch_of(
-        num_tokens, num_seqs, num_kv_heads, group, head_dim, columns * block_size, q.element_size()
+    shape = store_shape(num_kv_heads, head_dim, block_size)
+    num_rows = num_tokens * num_kv_heads
+    store_kernel[(-(-num_rows // shape["ROWS"]),)](
+        k, v, k_cache, v_cache, slot_mapping, num_rows, *k.stride()[:2], *v.stride()[:2], **shape
     )
-    tiles = num_seqs if launch.TILE_TOKENS == 1 else num_tokens // launch.TILE_TOKENS + num_seqs
-    partial = tops = totals = out  # without splits they are not touched
-    if launch.SPLITS > 1:
-        results = num_tokens * num_heads * launch.SPLITS
-        partial = torch.empty((results, head_dim), dtype=torch.float32, device=q.device)
-        tops, totals = torch.empty((2, results), dtype=torch.float32, device=q.device)
-    attend_kernel[(tiles, num_kv_heads, launch.SPLITS)](
+
+    group = num_heads // num_kv_heads
+    shape = attend_shape(
+        num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, columns, itemsize=q.element_size()
+    )
+    splits, tile_tokens = shape["SPLITS"], shape["TILE_TOKENS"]
+    tiles = num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
+    num_rows = num_tokens * num_heads
+    partial = tops = totals = out  # not touched without splits
+    if splits > 1:
+        partial = torch.empty((num_rows, splits, head_dim), dtype=torch.float32, device=q.device)
+        tops, totals = torch.empty((2, num_rows, splits), dtype=torch.float32, device=q.device)
+    attend_kernel[(tiles, num_kv_heads, splits)](
         out, partial, tops, totals, q, k_cache, v_cache, query_start, context_lens, block_tables,
-        head_dim**-0.5 * LOG2_E, num_seqs, *out.stride()[:2], *q.stride()[:2], block_tables.stride(0),
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, DIM_PAD=dim_pad, BLOCK_SIZE=block_size,
-        UPCAST=triton_mode.MODE == "interpret", **launch._asdict(),
+        head_dim**-0.5 * LOG2_E, num_seqs, *out.stride()[:2], *q.stride()[:2], block_tables.stride(0), **shape,
     )  # fmt: skip
-    if launch.SPLITS > 1:
-        rows = max(1, 4096 // (launch.SPLITS * dim_pad))
-        combine_kernel[(-(-num_tokens * num_heads // rows),)](
-            out, partial, tops, totals, num_tokens * num_heads, *out.stride()[:2],
-            NUM_HEADS=num_heads, HEAD_DIM=head_dim, DIM_PAD=dim_pad, SPLITS=launch.SPLITS, ROWS=rows,
-        )  # fmt: skip
+
+    if splits > 1:
+        shape = combine_shape(num_heads, head_dim, splits)
+        combine_kernel[(-(-num_rows // shape["ROWS"]),)](
+            out, partial, tops, totals, num_rows, *out.stride()[:2], **shape
+        )
     return out
 
 
