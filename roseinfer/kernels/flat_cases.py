@@ -134,7 +134,7 @@ def batches(block_size: int) -> dict[str, list[tuple[int, int]]]:
 
 LONGEST = 1024  # tokens that a decode's tables have room for
 # KV heads, query heads on each, head size, block size.
-SHAPES = ((2, 1, 64, 16), (2, 7, 64, 64), (1, 4, 80, 16), (1, 4, 128, 64), (3, 1, 32, 1), (1, 7, 80, 1))
+SHAPES = ((2, 1, 64, 16), (1, 7, 64, 64), (2, 4, 80, 16), (1, 4, 128, 16), (3, 1, 32, 1), (1, 7, 80, 1))
 
 
 def cases() -> dict[str, dict[str, Any]]:

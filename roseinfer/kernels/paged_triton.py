@@ -9,10 +9,10 @@
   each row's tokens are split among several programs, whose results are weighted and added here.
 
 What is launched follows from shapes alone, never from values on the device: no sync, and a CUDA graph that was captured
-with one set of lengths is right for all. Lengths are read in the kernels, where a program finds out what there is to do.
+with one set of lengths is right for all. Lengths are read in the kernels: there a program finds out what it has to do.
 
-Online softmax: Milakov and Gimelshein, 2018. Tiles: Dao et al., FlashAttention, 2022. Splits: Dao et al., Flash-Decoding,
-2023. Block tables: Kwon et al., PagedAttention, 2023.
+Online softmax: Milakov and Gimelshein, 2018. Block tables: Kwon et al., "PagedAttention", 2023. Tiles: Dao et al.,
+"FlashAttention", 2022. Splits: Dao et al., "Flash-Decoding", 2023.
 """
 
 from __future__ import annotations

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
+from roseinfer.kernels import paged_triton
 from roseinfer.kernels.flat_cases import CASES, batches, flat_case, judge
+from roseinfer.kernels.paged_numba import paged_attention_numba
+from roseinfer.kernels.paged_reference import paged_attention_reference
+from roseinfer.kernels.paged_triton import attend_shape, paged_attention_triton
 
+BACKENDS = [
+    paged_attention_reference,
+    paged_attention_numba,
+    pytest.param(paged_attention_triton, marks=pytest.mark.needs_triton),
+]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -40,14 +51,160 @@ def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, *, seen
     return out.to(q.dtype)
 
 
-BACKENDS = {"the dense oracle": dense}
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Numba's first parallel loop gives torch, whose OpenMP it shares, as many threads as it takes itself."""
+    torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_backend_on_every_case(name):
-    for backend in BACKENDS.values():
-        case = flat_case(**CASES[name])
-        assert judge(backend, dense, case).verdict == "ok"
+every_backend = pytest.mark.parametrize("attention", BACKENDS, ids=lambda attention: attention.__name__)
+
+
+# With 16 bits, loads and stores are what differs: a part of the cases shows it.
+CASES_AND_DTYPES = [(name, torch.float32) for name in CASES] + [
+    (name, dtype)
+    for name in CASES
+    if name.startswith(("decode", "mixed")) and name.endswith("blocks of 16")
+    for dtype in DTYPES[1:]
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES_AND_DTYPES, ids=str)
+@every_backend
+def test_every_backend_on_every_case(attention, name, dtype):
+    assert judge(attention, dense, flat_case(**CASES[name], dtype=dtype)).verdict == "ok"
+
+
+@every_backend
+def test_the_result_goes_where_it_is_asked_to_go(attention):
+    case = flat_case([(3, 1), (20, 4)], group=2)
+    expected = attention(*case.with_own_pool())
+    out = torch.full_like(case.q, float("nan"))
+    assert attention(*case.with_own_pool(), out=out) is out
+    assert torch.equal(out, expected) and expected.is_contiguous()
+
+
+@every_backend
+def test_scores_of_any_size_stay_finite(attention):
+    """exp of an unshifted score would overflow; the largest comes first for some rows and last for others.
+
+    A score of some hundreds is itself rounded to some 1e-5 in fp32, and its weight with it.
+    """
+    for scale in (100.0, -100.0):
+        case = flat_case([(40, 1), (30, 20), (100, 1)], group=2)
+        case.q.mul_(scale)
+        expected = dense(*case.with_own_pool())
+        torch.testing.assert_close(attention(*case.with_own_pool()), expected, atol=1e-4, rtol=1e-4)
+
+
+# The Triton kernels
+
+
+GROUPS, HEAD_DIMS, BLOCK_SIZES = (1, 2, 4, 7, 8, 64), (32, 64, 80, 96, 128, 256), (1, 16, 64, 256)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("num_seqs", [1, 2, 64])
+@pytest.mark.parametrize("num_tokens", [1, 64, 512])
+def test_a_grid_covers_every_query_and_tiles_fit(num_tokens, num_seqs, itemsize):
+    if num_tokens < num_seqs:
+        num_tokens = num_seqs
+    for group, head_dim, block_size in product(GROUPS, HEAD_DIMS, BLOCK_SIZES):
+        shape = attend_shape(num_tokens, num_seqs, 2, group, head_dim, block_size, 4096 // block_size, itemsize)
+        for name in ("ROWS", "TILE", "DIM_PAD", "SPLITS", "num_warps"):
+            assert shape[name].bit_count() == 1, (name, shape)
+        tokens = shape["TILE_TOKENS"]
+        assert tokens * group <= shape["ROWS"] and shape["DIM_PAD"] >= head_dim
+        assert shape["ROWS"] == 1 or min(shape["ROWS"], shape["TILE"], shape["DIM_PAD"]) >= 16  # for tl.dot
+        assert (tokens == 1) == (num_tokens == num_seqs)  # which is how the kernel knows a batch of decodes
+        assert shape["SPLITS"] == 1 or tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("num_seqs", "num_kv_heads", "capacity", "splits"),
+    [(1, 4, 32768, 64), (1, 4, 1024, 4), (1, 4, 255, 1), (8, 2, 32768, 16), (8, 12, 32768, 2), (64, 12, 32768, 1)],
+)
+def test_a_context_is_split_while_programs_are_few_and_it_may_be_long(num_seqs, num_kv_heads, capacity, splits):
+    assert attend_shape(num_seqs, num_seqs, num_kv_heads, 7, 128, 1, capacity, 2)["SPLITS"] == splits
+
+
+def test_the_cases_meet_every_path_of_the_kernel():
+    """A sum or a dot, one tile of a sequence's queries or more, one of its tokens or more, split or not."""
+    paths = set()
+    for arguments in CASES.values():
+        case = flat_case(**arguments)
+        group, columns = arguments["group"], case.block_tables.size(1)
+        shape = attend_shape(
+            len(case.q), len(case.block_tables), case.k.size(1), group, case.q.size(2), case.block_size, columns, 4
+        )
+        longest, newest = int(case.context_lens.max()), int(case.query_start.diff().max())
+        paths.add(("rows", min(shape["ROWS"], 2)))
+        paths.add(("decode", shape["TILE_TOKENS"] == 1, "several tiles", longest > shape["TILE"]))
+        paths.add(("splits", shape["SPLITS"] > 1, "without tokens", longest <= shape["TILE"]))
+        paths.add(("query tiles", newest > shape["TILE_TOKENS"]))
+    assert {("rows", 1), ("rows", 2), ("query tiles", True), ("query tiles", False)} <= paths
+    for decode, several in product((True, False), repeat=2):
+        assert ("decode", decode, "several tiles", several) in paths
+    assert {("splits", True, "without tokens", True), ("splits", True, "without tokens", False)} <= paths
+
+
+@pytest.mark.needs_triton
+def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
+    """A graph that was captured with one set of lengths is replayed with any other."""
+    launches = []
+
+    class Recorded:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            def launch(*args, **constexprs):
+                plain = tuple(x for x in args if not isinstance(x, torch.Tensor))
+                launches.append((grid, plain, tuple(constexprs.items())))
+                self.kernel[grid](*args, **constexprs)
+
+            return launch
+
+    for name in ("store_kernel", "attend_kernel", "combine_kernel"):
+        monkeypatch.setattr(paged_triton, name, Recorded(getattr(paged_triton, name)))
+
+    def launched(sequences, columns):
+        case = flat_case(sequences, group=2, spare_columns=columns - max(-(-sum(lens) // 16) for lens in sequences))
+        launches.clear()
+        assert judge(paged_attention_triton, dense, case).verdict == "ok"
+        return list(launches)
+
+    decodes = [launched([(n, 1), (m, 1)], 64) for n, m in ((0, 0), (1000, 3), (16, 1023))]
+    assert decodes[0] == decodes[1] == decodes[2] and len(decodes[0]) == 3
+    mixed = [launched([(n, 12), (m, 1), (7, 7)], 64) for n, m in ((0, 0), (200, 3))]
+    mixed.append(launched([(0, 1), (300, 1), (7, 18)], 64))
+    assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == 2
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("k_cache", lambda x: x[:, :, :12], "block_size must be a power of two for this kernel, got 12"),
+        ("v_cache", lambda x: x[:, :1], r"v_cache must be of shape \(\d+, 2, 16, 32\), got \(\d+, 1, 16, 32\)"),
+        ("v_cache", lambda x: x.mT.contiguous().mT, r"v_cache must be contiguous, got strides"),
+        ("q", lambda x: x[:, :3], "q must have a multiple of the 2 KV heads, got 3 heads"),
+        ("q", lambda x: x.mT.contiguous().mT, "q must be contiguous in its last dimension"),
+        ("k", lambda x: x[1:], r"k must be of shape \(5, 2, 32\), got \(4, 2, 32\)"),
+        ("v", lambda x: x.half(), "v must be torch.float32, as q is, got torch.float16"),
+        ("slot_mapping", lambda x: x.long(), "slot_mapping must be torch.int32, got torch.int64"),
+        ("query_start", lambda x: x[1:], r"query_start must be of shape \(3,\), got \(2,\)"),
+        ("context_lens", lambda x: x.repeat_interleave(2)[::2], "context_lens must be contiguous, got strides"),
+        ("block_tables", lambda x: x.t().contiguous().t(), "block_tables must be contiguous in its last dimension"),
+    ],
+)
+def test_tensors_that_the_kernels_cannot_read_are_refused(name, change, message):
+    case = flat_case([(3, 1), (20, 4)], group=2)
+    wrong = case._replace(**{name: change(getattr(case, name))})
+    with pytest.raises(ValueError, match=message):
+        paged_attention_triton(*wrong)
+    with pytest.raises(ValueError, match=r"out must be of shape \(5, 4, 32\), got \(5, 4, 16\)"):
+        paged_attention_triton(*case, out=torch.empty(5, 4, 16))
 
 
 # The cases themselves
