@@ -17,6 +17,8 @@ Online softmax: Milakov and Gimelshein, 2018. Block tables: Kwon et al., "PagedA
 
 from __future__ import annotations
 
+from functools import partial as with_options
+
 import torch
 from torch import Tensor
 
@@ -28,9 +30,11 @@ LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * LOG2_E), and exp2 is what a GP
 PROGRAMS = 256  # about two for each of the 108 or 132 multiprocessors of an A100 or H100: fewer leave some idle
 SPLIT_TOKENS = 256  # a split that has less to do costs more than it saves
 MOST_SPLITS = 64  # combine_kernel holds the results of all splits at once
+# These differ from step to step, and none of them is worth a step that waits for the compiler.
+jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row"))
 
 
-@triton_mode.jit
+@jit
 def store_kernel(
     k, v, k_cache, v_cache, slot_mapping, num_rows,
     k_token, k_head, v_token, v_head,  # strides, in elements
@@ -52,7 +56,7 @@ def store_kernel(
     tl.store(v_cache + to, values, mask=real)
 
 
-@triton_mode.jit
+@jit
 def sequence_of(tile, query_start, num_seqs, TILE_TOKENS: tl.constexpr):
     """Which sequence a tile of query tokens belongs to, by binary search.
 
@@ -70,7 +74,7 @@ def sequence_of(tile, query_start, num_seqs, TILE_TOKENS: tl.constexpr):
     return low
 
 
-@triton_mode.jit
+@jit
 def attend_kernel(
     out, partial, tops, totals, q, k_cache, v_cache, query_start, context_lens, block_tables,
     scale, num_seqs,
@@ -158,7 +162,7 @@ def attend_kernel(
         tl.store(totals + to, total, mask=real_row)
 
 
-@triton_mode.jit
+@jit
 def combine_kernel(
     out, partial, tops, totals, num_rows,
     out_token, out_head,  # strides, in elements
