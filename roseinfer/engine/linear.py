@@ -39,11 +39,12 @@ class PackedLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
+        """Of the values; oneDNN may pad the last of its blocks, and does not say so."""
         return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
 class Int8Linear(nn.Module):
-    """A matrix in 8 bits, a scale a row; x is quantised row by row on the way in, sums are exact integers.
+    """A matrix in 8 bits, a scale a row; x is quantised on the way in, a scale for each 64 values.
 
     weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. Whatever other rows x has, a row's
     result is the same.
@@ -54,20 +55,19 @@ class Int8Linear(nn.Module):
         num_rows, width = weight.shape
         rows = weight.detach().float().numpy()
         self.scales = np.abs(rows).max(axis=1) / np.float32(127)
-        self.weight = np.zeros((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), np.int8)
         divisors = np.where(self.scales > 0, self.scales, 1)[:, None]
-        self.weight[:num_rows, :width] = np.rint(rows / divisors)
-        self.offsets = 128 * self.weight[:num_rows].sum(axis=1, dtype=np.int32)
+        self.weight = np.full((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), 128, np.uint8)
+        self.weight[:num_rows, :width] = np.rint(rows / divisors) + 128
         self.bias = np.zeros(num_rows, np.float32) if bias is None else bias.detach().float().numpy().copy()
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), len(self.scales))
-        int8_linear(x.float().contiguous().numpy(), self.weight, self.scales, self.offsets, self.bias, out.numpy())
+        int8_linear(x.float().contiguous().numpy(), self.weight, self.scales, self.bias, out.numpy())
         return out.to(x.dtype)
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.weight, self.scales, self.offsets, self.bias))
+        return sum(array.nbytes for array in (self.weight, self.scales, self.bias))
 
 
 def _rounded_up(size: int, step: int) -> int:
