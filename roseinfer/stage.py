@@ -21,6 +21,7 @@ from roseinfer.arguments import require_count
 from roseinfer.blocks import BlockTables
 from roseinfer.models import Attend, Model
 from roseinfer.profiling import span
+from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
 
 
@@ -95,8 +96,7 @@ class Stage(ABC):
         self._check_decodable(seqs)
         with span("roseinfer.decode_step_sessions.total"):
             self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
-            token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=self.model.device)
-            positions = torch.tensor(self.positions(seqs), device=self.model.device)
+            token_ids, positions = self.inputs(seqs)
             step = self.build(seqs)
             with span("roseinfer.model.forward"):
                 logits = self.model.logits(self.model(token_ids, positions, step))
@@ -105,6 +105,25 @@ class Stage(ABC):
             for seq in seqs:
                 seq.num_cached_tokens += 1
         return logits
+
+    def first_tokens(self, seqs: list[Sequence]) -> list[int]:
+        """Prefill every sequence and choose the token that follows it; the caller appends. Raises as prefill and sample
+        do, and then none of them stays behind."""
+        tokens, begun = [], []
+        try:
+            for seq in seqs:
+                logits = self.prefill(seq).unsqueeze(0)
+                begun.append(seq)
+                tokens += sample(logits, [seq])
+        except BaseException:
+            for seq in begun:
+                self.free(seq)
+            raise
+        return tokens
+
+    def next_tokens(self, seqs: list[Sequence]) -> list[int]:
+        """A decode step and the choice of a token for each row; the caller appends. Raises as decode does."""
+        return sample(self.decode(seqs), seqs)
 
     def free(self, seq: Sequence) -> None:
         """Give back all blocks of a sequence. Raises ValueError when the stage does not hold it: freed twice, say."""
@@ -136,6 +155,12 @@ class Stage(ABC):
                 f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens} needs {needed} blocks of "
                 f"{self.block_size} tokens, allowed: num_blocks={self.tables.num_blocks}"
             )
+
+    def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
+        """token_ids [B] and positions [B] of a decode step, on the model's device."""
+        device = self.model.device
+        token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=device)
+        return token_ids, torch.tensor(self.positions(seqs), device=device)
 
     def positions(self, seqs: list[Sequence]) -> list[int]:
         """Position of each sequence's input token: the number of its own cached tokens, whatever the others have."""
