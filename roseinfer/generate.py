@@ -91,9 +91,7 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
         if stage.holds(seq):
             raise ValueError(f"sequence {seq.seq_id} is already held by {stage.name}: free it first")
         if seq.params.stop:
-            raise ValueError(
-                f"stop={seq.params.stop!r} needs a tokenizer, which a stage has not: use stop_token_ids or roseinfer.LLM"
-            )
+            raise ValueError(f"stop={seq.params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
         if seq.params.logprobs is not None:
             raise ValueError(f"logprobs={seq.params.logprobs} is for roseinfer.LLM: a stage reports none")
         stage.check_fits(seq)

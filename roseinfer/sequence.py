@@ -69,6 +69,7 @@ class Sequence:
 
     num_cached_tokens counts the tokens whose K and V are in a stage's cache; it is also the position of the next
     input token, and only a stage changes it. finish_reason is None while running, then "length" or "stop".
+    logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
     token_ids: list[int]
@@ -76,6 +77,7 @@ class Sequence:
     num_prompt_tokens: int = field(init=False)
     num_cached_tokens: int = field(init=False, default=0)
     finish_reason: str | None = field(init=False, default=None)
+    logprobs: list[dict[int, float]] | None = field(init=False, default=None)
     seq_id: int = field(init=False, default_factory=lambda: next(_ids))
 
     def __post_init__(self) -> None:
@@ -86,6 +88,7 @@ class Sequence:
         _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")
         self.token_ids = list(self.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.logprobs = None if self.params.logprobs is None else []
 
     def __len__(self) -> int:
         return len(self.token_ids)

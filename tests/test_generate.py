@@ -48,7 +48,7 @@ def test_all_tokens_are_kept_as_vllm_writes_it():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"stop": "ab"}, r"stop=\('ab',\) needs a tokenizer, which a stage has not: use stop_token_ids or roseinfer.LLM"),
+        ({"stop": "ab"}, r"stop=\('ab',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids"),
         ({"logprobs": 0}, "logprobs=0 is for roseinfer.LLM: a stage reports none"),
     ],
 )
