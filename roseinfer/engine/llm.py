@@ -209,7 +209,7 @@ class LLM:
                 self._live[request.seq.seq_id] = request, inbox
             num_left = len(requests)
             while num_left:
-                if not inbox:
+                while not inbox:
                     self._step()
                 request = next(iter(inbox))
                 del inbox[request]
