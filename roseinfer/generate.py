@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams, Sequence, finish_reason
 from roseinfer.stage import Stage
 
 
@@ -107,7 +107,7 @@ def commit(stage: Stage, seqs: List[Sequence], tokens: list[int]) -> None:
     """Append each sequence's new token, and free the sequences that it finishes."""
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
-        seq.finish_reason = _finish_reason(seq, stage.config.eos_token_ids)
+        seq.finish_reason = finish_reason(seq, stage.config.eos_token_ids)
         if seq.finish_reason:
             stage.free(seq)
 
@@ -119,11 +119,3 @@ def _advance(
     commit(stage, seqs, tokens)
     running[:] = [seq for seq in running if not seq.finish_reason]
     yield from zip(seqs, tokens, strict=True)
-
-
-def _finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
-    if seq.last_token_id in seq.params.stop_token_ids:
-        return "stop"
-    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
-        return "stop"
-    return "length" if len(seq) >= seq.max_len else None
