@@ -26,6 +26,7 @@ from .measure.row_reads import count_rows
 from .measure.table_price import table_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
+from .source.functions import show_source
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
@@ -47,6 +48,6 @@ __all__ = [
     "draw_gather", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
     "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict",
     "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
-    "reveal", "roofline", "setup", "show_diff", "show_stage", "side_by_side", "sql", "step_debugger", "table_price",
-    "table_steps", "timeline", "walk_blocks", "walk_tables", "walk_tasks", "walk_tokens",
+    "reveal", "roofline", "setup", "show_diff", "show_source", "show_stage", "side_by_side", "sql", "step_debugger",
+    "table_price", "table_steps", "timeline", "walk_blocks", "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

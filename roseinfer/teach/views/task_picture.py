@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
+from roseinfer.arguments import counted
 from roseinfer.display.figure import PALETTE
 
 from .stepper import OUTLINE, Stepper, faint
@@ -24,12 +25,12 @@ def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int]) -> Ste
     orders = {order: numbered(lengths, num_kv_heads, order) for order in ("sequence by sequence", "head by head")}
     frames, facts = [], [f"{len(lengths)} sequences with {list(lengths)} cached tokens, {num_kv_heads} KV heads"]
     for count in threads:
-        parts = [f"<p><b>{count} threads</b></p>"]
+        parts = [f"<p><b>{counted(count, 'thread')}</b></p>"]
         for order, tasks in orders.items():
             runs = shares(tasks, count)
             longest = max(_tokens(run, lengths) for run in runs)
             wait = f"{longest:,} tokens, {longest * count / _tokens(tasks, lengths):.2f} times an even share"
-            facts.append(f"{count} threads, numbered {order}: the busiest walks over {wait}")
+            facts.append(f"{counted(count, 'thread')}, numbered {order}: the busiest walks over {wait}")
             rows = "".join(_row(i, run, lengths, longest) for i, run in enumerate(runs))
             parts.append(f"<p>Numbered <b>{order}</b>: everybody waits for {wait}.</p>{rows}")
         frames.append("".join(parts))
