@@ -8,8 +8,8 @@ The change:     the same walk as loops over single numbers, which Numba compiles
 What it gives:  one call a layer on any machine that has a CPU. Each cached row is read where it lies, once, and
                 nothing is padded: a task stops at its own sequence's last token.
 Where it loses: a head's rows lie a whole token apart in this pool, so a task reads in small pieces. The first use of
-                a dtype waits for the compiler. Threads get equal numbers of tasks, however long each takes. And on
-                short contexts the rest of the step is all there is.
+                a dtype waits for the compiler. Threads get equal numbers of tasks, so that with more of them than KV
+                heads one may get all the long sequences. And on short contexts the rest of the step is all there is.
 
 Numba: Lam, Pitrou and Seibert, "Numba: a LLVM-based Python JIT compiler", 2015. Online softmax as in stage 05.
 """
@@ -70,7 +70,8 @@ def paged_decode_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens,
     block_size, num_kv_heads = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
     for task in prange(num_seqs * num_kv_heads):
-        seq, head = task // num_kv_heads, task % num_kv_heads
+        # Threads get runs of tasks. Numbered head by head, each run has some of every sequence, the longest too.
+        head, seq = task // num_seqs, task % num_seqs
         query = np.empty((group, head_dim), np.float32)
         acc = np.empty((group, head_dim), np.float32)
         top = np.empty(group, np.float32)  # the largest score so far

@@ -260,8 +260,8 @@ def _explain_attention(got: object, want: Tensor) -> str | None:
             return f"{message}: the output has q's dtype"
         if got.isnan().any():
             return (
-                f"{message}; NaN lies where no token is: behind a sequence's context_lens[i] tokens, and in the slots of "
-                "new tokens until they are written"
+                f"{message}; NaN lies where no token is: behind a sequence's context_lens[i] tokens, and in the slots "
+                "of new tokens until they are written"
             )
     return message
 
