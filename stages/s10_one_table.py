@@ -110,7 +110,7 @@ class OneTable(Stage):
         return WriteThenAttend(self, len(slots), len(seqs))
 
     def write_row(self, row: int, seq: Sequence) -> None:
-        """The sequence's blocks, as a row of the table. What an older batch left behind them is never looked at."""
+        """The sequence's blocks, as a row of the table. What an older batch left after them is never looked at."""
         blocks = self.tables.of(seq.seq_id, 0)
         self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
         self.rows_built += 1
