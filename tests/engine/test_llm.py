@@ -14,7 +14,8 @@ from roseinfer.engine import pool_size
 from roseinfer.engine.config import block_bytes
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
-from roseinfer.models import GPT2, load_tokenizer
+from roseinfer.engine.weights import held_bytes, prepare_weights
+from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams
@@ -60,6 +61,25 @@ def test_texts_are_those_of_transformers(llm, tiny):
     outputs = llm.generate(TEXTS, params(40))
     assert [output.outputs[0].token_ids for output in outputs] == wanted
     assert texts(outputs) == [theirs.decode(ids, skip_special_tokens=True) for ids in wanted]
+
+
+def test_packed_weights_say_the_same(tiny):
+    """A spec's model is packed for this machine; a Model, as the others here, is used as it is."""
+    outputs = LLM("tiny", device="cpu", num_kvcache_blocks=16).generate(TEXTS, params(20))
+    assert [output.outputs[0].token_ids for output in outputs] == reference_generate(tiny, IDS, 20)
+
+
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", "int8"), ("bfloat16", None)])
+def test_fewer_bits_are_served(dtype, quantization):
+    """As of a model that was prepared by hand, to the last bit."""
+    by_hand = load_model("tiny", dtype=getattr(torch, dtype))
+    prepare_weights(by_hand, quantization)
+    llm = LLM("tiny", device="cpu", dtype=dtype, quantization=quantization, num_kvcache_blocks=4)
+    assert (llm.model.dtype, held_bytes(llm.model)) == (by_hand.dtype, held_bytes(by_hand))
+    asked = IDS[0], params(8, logprobs=2)
+    assert llm.generate(*asked)[0].outputs[0].logprobs == (
+        LLM(by_hand, num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
+    )
 
 
 def test_an_output_says_what_was_asked_and_how_it_ended(llm):
@@ -301,6 +321,7 @@ def test_one_params_or_one_for_each(llm, given):
         ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
         ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),
+        ({"quantization": "awq"}, "quantization must be one of None, 'int8', got 'awq'"),
         ({"dtype": "fp32"}, "dtype must be one of float32, float16, bfloat16, got 'fp32'$"),
         ({"device": "gpu"}, "device='gpu' is not a device"),
         ({"device": "cuda:77"}, "device='cuda:77': not on this machine, which has: cpu"),
@@ -331,7 +352,7 @@ def test_wrong_arguments_are_one_error(wrong, message):
         LLM(**{"model": "tiny", "device": "cpu", **wrong})
 
 
-@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}])
+@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"quantization": "int8"}])
 def test_a_model_has_its_own_dtype_and_device(tiny, given):
     with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
         LLM(tiny, **given)
