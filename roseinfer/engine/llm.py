@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import closing
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -182,6 +183,7 @@ class LLM:
         seq = Sequence(token_ids, params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
+        seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
         detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
         return Request(str(next(self._request_ids)), text, seq, detokenizer)
@@ -190,34 +192,39 @@ class LLM:
 
     def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         num_done = num_tokens = 0
-        with progress_bar(len(requests), use_tqdm) as show, closing(self._run(requests)) as running:
-            for request in running:
-                num_done += request.finish_reason is not None
-                num_tokens += 1
+        with progress_bar(len(requests), use_tqdm) as show, self._running(requests) as inbox:
+            while num_done < len(requests):
+                self._step()
+                num_done += sum(request.finish_reason is not None for request in inbox)
+                num_tokens += len(inbox)
+                inbox.clear()
                 show(num_done, num_tokens)
         return [request.output() for request in requests]
 
     def _outputs(self, requests: list[Request]) -> Iterator[RequestOutput]:
-        with closing(self._run(requests)) as running:
-            for request in running:
+        with self._running(requests) as inbox:
+            num_left = len(requests)
+            while num_left:
+                while not inbox:
+                    self._step()
+                request = next(iter(inbox))  # one at a time: whoever takes it may run others meanwhile
+                del inbox[request]
+                num_left -= request.finish_reason is not None
                 yield request.output()
 
-    def _run(self, requests: list[Request]) -> Iterator[Request]:
-        """Yield a request whenever it has something new, until all have ended. Several may run side by side: each one's
-        steps compute the others' requests, too."""
+    @contextmanager
+    def _running(self, requests: list[Request]) -> Iterator[Inbox]:
+        """Let requests run, and give the inbox for those that have something new after a step. When it is left, for
+        whatever reason, none of them is in the engine any more.
+
+        Several may run side by side: each one's steps compute the others' requests, too.
+        """
         inbox: Inbox = {}
         try:
             for request in requests:
                 self.engine.add(request.seq)
                 self._live[request.seq.seq_id] = request, inbox
-            num_left = len(requests)
-            while num_left:
-                while not inbox:
-                    self._step()
-                request = next(iter(inbox))
-                del inbox[request]
-                num_left -= request.finish_reason is not None
-                yield request
+            yield inbox
         finally:
             for request in requests:
                 self._drop(request)

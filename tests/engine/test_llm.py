@@ -18,7 +18,7 @@ from roseinfer.engine.weights import held_bytes, prepare_weights
 from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
-from roseinfer.sequence import SamplingParams
+from roseinfer.sequence import SamplingParams, Sequence
 
 TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
 TOKENIZER = load_tokenizer("tiny")
@@ -356,6 +356,11 @@ def test_wrong_arguments_are_one_error(wrong, message):
 def test_a_model_has_its_own_dtype_and_device(tiny, given):
     with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
         LLM(tiny, **given)
+
+
+def test_the_engine_itself_sees_no_text(llm):
+    with pytest.raises(ValueError, match=r"^stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"):
+        llm.engine.add(Sequence([1], SamplingParams(stop="a")))
 
 
 # Tokenizers
