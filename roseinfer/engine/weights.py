@@ -8,6 +8,8 @@ torchao's int8 layers were tried and not taken: uncompiled, its tensor subclass 
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import nn
 
@@ -61,6 +63,13 @@ def int8_sizes(model: Model) -> tuple[int, int]:
         shapes.append(tuple(model.token_embedding.weight.shape))
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
     return num_values, sum(Int8Linear.bytes_of(*shape) for shape in shapes)
+
+
+def prepared_copy(model: Model, quantization: str | None = None) -> Model:
+    """As prepare_weights, with the model left as it is: what stays the same in both is shared, not copied."""
+    copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    prepare_weights(copy, quantization)
+    return copy
 
 
 def weight_bytes(model: Model) -> int:
