@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from oracles import prompts_of
+from oracles import prompts_of, small_llama
+from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
 from roseinfer.engine import pool_size
@@ -358,6 +359,21 @@ def test_without_a_tokenizer_token_ids_are_served_and_text_is_refused(small):
             call()
     with pytest.raises(ValueError, match=r"stop=\('a',\) needs a tokenizer, and 'GPT2' has none: use stop_token_ids$"):
         llm.generate([1], SamplingParams(stop="a"))
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama", "metaspace"])
+def test_texts_continue_their_prompts_in_every_kind_of_tokenizer(kind):
+    """Random weights say tokens of every sort: bytes, parts of characters, special ones."""
+    tokenizer = tokenizer_of(kind)
+    model = small_llama("llama", vocab_size=tokenizer.get_vocab_size())
+    llm = LLM(model, tokenizer=tokenizer, num_kvcache_blocks=16)
+    prompts = ["a new", "no way", "don't"]
+    drawn = [params(40, temperature=3.0, seed=seed) for seed in range(3)]
+    for prompt, output in zip(prompts, llm.generate(prompts, drawn), strict=True):
+        ids = tokenizer.encode(prompt).ids
+        assert output.prompt_token_ids == ids
+        whole = tokenizer.decode(ids + output.outputs[0].token_ids)
+        assert whole == tokenizer.decode(ids) + output.outputs[0].text and "�" in whole
 
 
 def test_a_folder_without_a_tokenizer(tmp_path, llm):
