@@ -54,6 +54,13 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
 
 
+def prepared_copy(model: Model, quantization: str | None = None) -> Model:
+    """As prepare_weights, with the model left as it is: what stays the same in both is shared, not copied."""
+    copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    prepare_weights(copy, quantization)
+    return copy
+
+
 def int8_sizes(model: Model) -> tuple[int, int]:
     """(values that leave the model's dtype, bytes that they have in 8 bits) when prepare_weights quantises the model,
     of which only the shapes are looked at. The second has a tied output matrix, too, whose table stays as it is."""
@@ -63,13 +70,6 @@ def int8_sizes(model: Model) -> tuple[int, int]:
         shapes.append(tuple(model.token_embedding.weight.shape))
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
     return num_values, sum(Int8Linear.bytes_of(*shape) for shape in shapes)
-
-
-def prepared_copy(model: Model, quantization: str | None = None) -> Model:
-    """As prepare_weights, with the model left as it is: what stays the same in both is shared, not copied."""
-    copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-    prepare_weights(copy, quantization)
-    return copy
 
 
 def weight_bytes(model: Model) -> int:
