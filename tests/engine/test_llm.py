@@ -284,7 +284,7 @@ def test_logprobs_are_those_of_the_model(llm, tiny):
 def test_logits_that_are_no_numbers_end_a_request_that_asks_for_them(llm, monkeypatch):
     logits = llm.model.logits
     monkeypatch.setattr(llm.model, "logits", lambda hidden: logits(hidden) * float("nan"))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="^logits must be finite to sample from them"):
         llm.generate(TEXTS[:2], [params(), params(logprobs=2)])
 
 

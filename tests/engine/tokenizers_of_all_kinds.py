@@ -21,7 +21,7 @@ KINDS = ["bundled", "byte-level", "llama", "metaspace", "wordpiece", "none"]
 
 
 def byte_level() -> Tokenizer:
-    """Half its tokens are bytes or pairs of them. Of the added ones, one has a space, one a letter that means a byte."""
+    """Half its tokens are bytes or pairs of them. Added ones have a space, or a letter that means a byte."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
