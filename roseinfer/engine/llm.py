@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 
 from roseinfer.arguments import refuse_unknown_keywords, require_count
 from roseinfer.models import Model, load_model, load_tokenizer, tokenizer_folder
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
 
 from .chat import ChatTemplate, Message
-from .config import check_block_size, check_dtype, check_quantization
+from .config import check_block_size, check_device, check_dtype, check_quantization
 from .detokenizer import Vocabulary
 from .engine import Engine, check_fits, checked_length
 from .outputs import RequestOutput
@@ -65,7 +65,8 @@ class LLM:
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
-        require_count("seed", seed, at_least=0)
+        if not is_count(seed) or seed > MOST_SEED:
+            raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
         self.model = _model(model, dtype, device, quantization)
         check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
@@ -183,7 +184,8 @@ class LLM:
         seq = Sequence(token_ids, params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
-        seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
+        if params.stop:
+            seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
         detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
         return Request(str(next(self._request_ids)), text, seq, detokenizer)
@@ -260,6 +262,7 @@ def _model(model: str | Model, dtype: str | None, device: str | None, quantizati
     dtype = "float32" if dtype is None else dtype
     check_dtype(dtype)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    check_device(device)
     check_quantization(quantization, device)
     loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
     prepare_weights(loaded, quantization)
