@@ -28,6 +28,8 @@ class CTranslate2:
         pass  # it allocates as it goes, and keeps what it has
 
     def generate(self, prompts: Tokens, max_tokens: int) -> Tokens:
+        if len(set(map(len, prompts))) > 1:  # it would count what longer prompts have more as generated
+            raise ValueError("CTranslate2 is given prompts of one length alone")
         results = self.generator.generate_batch(
             [[str(token) for token in prompt] for prompt in prompts],
             max_length=max_tokens, min_length=max_tokens, end_token=[], beam_size=1, sampling_topk=1,

@@ -83,7 +83,11 @@ class PeerProcess:
         return answer
 
     def _last_words(self) -> str:
-        """What a process that gives no answer wrote last."""
+        """Of a process that gives no answer."""
+        try:
+            status = self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "it gave no answer"
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"no answer, exit status {self._process.poll()}"
+        return f"it ended with status {status}" + (f", last saying: {lines[-1]}" if lines else "")
