@@ -260,7 +260,7 @@ def test_peers_are_given_gpt2_alone():
 
 def test_a_peer_that_dies_is_told_by_its_last_words(small: GPT2, tmp_path: Path):
     write_model(small, tmp_path)
-    with pytest.raises(ContenderFailed, match="^X failed in load: it ended with status 1, last saying: a library that ca"):
+    with pytest.raises(ContenderFailed, match="^X failed in load: it ended with status 1, last saying: a library "):
         PeerProcess("X", FAKE, tmp_path, "bfloat16", 1, Path(sys.executable))
     with PeerProcess("X", FAKE, tmp_path, "int8", 1, Path(sys.executable)) as peer:
         outputs, began, ended = peer.run([[5, 7]], 3)
@@ -326,8 +326,9 @@ def test_a_bad_memory_run_is_refused(changed: dict, message: str):
 
 def test_the_command_prints_tables_and_writes_json(spec: str, tmp_path: Path, capsys):
     out = tmp_path / "offline.json"
-    arguments = f"bench offline --model {spec} --contenders hf,s02 --batch-sizes 1,2 --max-tokens 3 --repeats 1 --device cpu"
-    assert main([*arguments.split(), "--output", str(out)]) == 0
+    sizes = "--batch-sizes 1,2 --max-tokens 3 --repeats 1 --device cpu"
+    who = ["--model", spec, "--contenders", "hf,s02"]
+    assert main(["bench", "offline", *who, "--output", str(out), *sizes.split()]) == 0
     shown, said = capsys.readouterr()
     assert said == "" and PreallocGather.name in shown and "batch 2" in shown
     assert len(json.loads(out.read_text())["samples"]) == 4
@@ -347,7 +348,7 @@ def test_without_a_benchmark_it_lists_them(capsys):
         ("offline --quantization int4", "--quantization: unknown value 'int4'"),
         ("offline --contenders vllm", "--contenders: unknown stage 'vllm'"),
         ("offline --contenders=", "--contenders '': must name something"),
-        ("offline --output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder that exists"),
+        ("offline --output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
         ("offline --max-tokens 0", "max_tokens must be an integer of at least 1, got 0"),
         ("offline --batch-sizes 1000000000", "--batch-sizes 1000000000: weights, K and V of so many sequences"),
         ("memory --dtype int8", "--dtype: unknown value 'int8'"),

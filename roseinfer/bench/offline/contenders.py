@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 
@@ -137,33 +136,22 @@ def stage(stage_class: type[Stage], model: Model) -> Contender:
 
 def engine(setting: Setting, precision: str) -> Contender:
     """roseinfer.LLM, with just the blocks that the largest batch needs."""
-    llm = make_llm(setting, precision)
-
-    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
-        params = llm_params(max_tokens)
-        return lambda: [list(o.outputs[0].token_ids) for o in llm.generate(prompts, params, use_tqdm=False)]
-
-    return _here(ENGINE, precision, torch.device(setting.device), make)
-
-
-def make_llm(setting: Setting, precision: str) -> Any:
-    import roseinfer
-
-    if not hasattr(roseinfer, "LLM"):
-        raise _LeftOut("there is no roseinfer.LLM yet")
-    is_int8 = precision == "int8"
+    try:
+        from roseinfer.engine.llm import LLM
+    except ModuleNotFoundError as error:
+        raise _LeftOut("there is no roseinfer.LLM yet") from error
     with blame(f"{ENGINE} {precision}", "its constructor"):
-        return roseinfer.LLM(
-            setting.spec, dtype="float32" if is_int8 else precision, quantization="int8" if is_int8 else None,
+        llm = LLM(
+            setting.spec, **({"quantization": "int8"} if precision == "int8" else {"dtype": precision}),
             device=setting.device, max_num_seqs=setting.most_seqs, block_size=BLOCK_SIZE,
             num_kvcache_blocks=num_blocks(setting),
         )  # fmt: skip
 
+    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        return lambda: [list(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False)]
 
-def llm_params(max_tokens: int) -> Any:
-    import roseinfer
-
-    return roseinfer.SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    return _here(ENGINE, precision, torch.device(setting.device), make)
 
 
 def num_blocks(setting: Setting) -> int:
