@@ -6,11 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 
-from torch import Tensor
-
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.sampling import sample
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams, Sequence, finish_reason
 from roseinfer.stage import Stage
 
 
@@ -49,12 +46,12 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]
         while waiting or running:
             while waiting and _has_room(stage, waiting[0]):
                 seq = waiting.popleft()
-                logits = stage.prefill(seq).unsqueeze(0)
+                tokens = stage.first_tokens([seq])
                 running.append(seq)
                 stage.tables.promise(seq.seq_id, seq.max_len - 1)  # the last token is returned, never cached
-                yield from _advance(stage, [seq], running, logits)
+                yield from _advance(stage, [seq], running, tokens)
             if running:
-                yield from _advance(stage, list(running), running, stage.decode(running))
+                yield from _advance(stage, list(running), running, stage.next_tokens(running))
             elif waiting:
                 raise OutOfBlocks(
                     f"sequence {waiting[0].seq_id} cannot start: others hold the blocks or places it needs"
@@ -68,14 +65,14 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]
 def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> list[Sequence]:
     """Prefill every prompt and append its first token: a batch that is ready to decode. The caller frees it."""
     seqs = [Sequence(list(prompt), params) for prompt in prompts]
-    for seq in seqs:
-        seq.append(sample(stage.prefill(seq).unsqueeze(0), [seq])[0])
+    for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
+        seq.append(token)
     return seqs
 
 
 def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
     """One step for sequences that are running: decode, sample, append. Returns the new token ids."""
-    tokens = sample(stage.decode(seqs), seqs)
+    tokens = stage.next_tokens(seqs)
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
     return tokens
@@ -102,29 +99,19 @@ def _has_room(stage: Stage, seq: Sequence) -> bool:
     return len(tables) < stage.max_num_seqs and tables.blocks_for(seq.max_len - 1) <= tables.num_unpromised
 
 
-def commit(stage: Stage, seqs: List[Sequence], logits: Tensor) -> list[int]:
-    """Sample a token for each row of logits [B, V], append it, and free the sequences that it finishes."""
-    tokens = sample(logits, seqs)
+def commit(stage: Stage, seqs: List[Sequence], tokens: list[int]) -> None:
+    """Append each sequence's new token, and free the sequences that it finishes."""
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
-        seq.finish_reason = _finish_reason(seq, stage.config.eos_token_ids)
+        seq.finish_reason = finish_reason(seq, stage.config.eos_token_ids)
         if seq.finish_reason:
             stage.free(seq)
-    return tokens
 
 
 def _advance(
-    stage: Stage, seqs: list[Sequence], running: list[Sequence], logits: Tensor
+    stage: Stage, seqs: list[Sequence], running: list[Sequence], tokens: list[int]
 ) -> Iterator[tuple[Sequence, int]]:
-    """Commit a token for each row, retire the sequences that it finishes, then hand the tokens out."""
-    tokens = commit(stage, seqs, logits)
+    """Commit a token of each sequence, retire those that it finishes, then hand the tokens out."""
+    commit(stage, seqs, tokens)
     running[:] = [seq for seq in running if not seq.finish_reason]
     yield from zip(seqs, tokens, strict=True)
-
-
-def _finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
-    if seq.last_token_id in seq.params.stop_token_ids:
-        return "stop"
-    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
-        return "stop"
-    return "length" if len(seq) >= seq.max_len else None

@@ -91,6 +91,15 @@ class Sequence:
         self.token_ids.append(token_id)
 
 
+def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
+    """Why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
+    if seq.last_token_id in seq.params.stop_token_ids:
+        return "stop"
+    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
+        return "stop"
+    return "length" if len(seq) >= seq.max_len else None
+
+
 def is_count(value: object) -> bool:
     return is_integer(value) and value >= 0
 

@@ -11,6 +11,8 @@ Stages differ in how the KV cache is kept and in how one decode step is run. A s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -21,6 +23,7 @@ from roseinfer.arguments import require_count
 from roseinfer.blocks import BlockTables
 from roseinfer.models import Attend, Model
 from roseinfer.profiling import span
+from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
 
 
@@ -63,27 +66,8 @@ class Stage(ABC):
         Raises ValueError when the stage holds it already, is full, or can never fit it; OutOfBlocks when the pool is
         short now. On any error nothing of the sequence stays behind.
         """
-        self.check_fits(seq)
-        if seq.seq_id in self.tables:
-            raise ValueError(f"sequence {seq.seq_id} is already held by {self.name}: decode it, or free it first")
-        if len(self.tables) >= self.max_num_seqs:
-            raise ValueError(f"{self.name} already holds max_num_seqs={self.max_num_seqs} sequences: free one first")
-        try:
-            self.tables.reserve({seq.seq_id: len(seq)})
-            attend = PromptAttention()
-            with span("roseinfer.prefill"):
-                token_ids = torch.tensor(seq.token_ids, device=self.model.device)
-                positions = torch.arange(len(seq), device=self.model.device)
-                with span("roseinfer.model.forward"):
-                    logits = self.model.logits(self.model(token_ids, positions, attend)[-1:])[0]
-                for layer, (k, v) in enumerate(attend.keys_values):
-                    self.write_prompt(seq, layer, k, v)
-                seq.num_cached_tokens = len(seq)
-        except BaseException:
-            if seq.seq_id in self.tables:
-                self.free(seq)
-            raise
-        return logits
+        with self.claimed([seq]), span("roseinfer.prefill"):
+            return self.prompt_logits(seq)
 
     @torch.inference_mode()
     def decode(self, seqs: list[Sequence]) -> Tensor:
@@ -95,8 +79,7 @@ class Stage(ABC):
         self._check_decodable(seqs)
         with span("roseinfer.decode_step_sessions.total"):
             self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
-            token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=self.model.device)
-            positions = torch.tensor(self.positions(seqs), device=self.model.device)
+            token_ids, positions = self.inputs(seqs)
             step = self.build(seqs)
             with span("roseinfer.model.forward"):
                 logits = self.model.logits(self.model(token_ids, positions, step))
@@ -105,6 +88,25 @@ class Stage(ABC):
             for seq in seqs:
                 seq.num_cached_tokens += 1
         return logits
+
+    def first_tokens(self, seqs: list[Sequence]) -> list[int]:
+        """Prefill every sequence and choose the token that follows it; the caller appends. Raises as prefill and sample
+        do, and then none of them stays behind."""
+        tokens, begun = [], []
+        try:
+            for seq in seqs:
+                logits = self.prefill(seq).unsqueeze(0)
+                begun.append(seq)
+                tokens += sample(logits, [seq])
+        except BaseException:
+            for seq in begun:
+                self.free(seq)
+            raise
+        return tokens
+
+    def next_tokens(self, seqs: list[Sequence]) -> list[int]:
+        """A decode step and the choice of a token for each row; the caller appends. Raises as decode does."""
+        return sample(self.decode(seqs), seqs)
 
     def free(self, seq: Sequence) -> None:
         """Give back all blocks of a sequence. Raises ValueError when the stage does not hold it: freed twice, say."""
@@ -119,6 +121,29 @@ class Stage(ABC):
     @property
     def num_free_blocks(self) -> int:
         return self.tables.num_free
+
+    @contextmanager
+    def claimed(self, seqs: list[Sequence]) -> Iterator[None]:
+        """Blocks for the prompts that are prefilled inside: all become cached, or after an error none stays behind."""
+        for seq in seqs:
+            self.check_fits(seq)
+            if seq.seq_id in self.tables:
+                raise ValueError(f"sequence {seq.seq_id} is already held by {self.name}: decode it, or free it first")
+        if len({seq.seq_id for seq in seqs}) != len(seqs):
+            raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
+        if len(self.tables) + len(seqs) > self.max_num_seqs:
+            held = f"{self.name} already holds max_num_seqs={self.max_num_seqs} sequences"
+            raise ValueError(f"{held}: free one first")
+        try:
+            self.tables.reserve({seq.seq_id: len(seq) for seq in seqs})
+            yield
+            for seq in seqs:
+                seq.num_cached_tokens = len(seq)
+        except BaseException:
+            for seq in seqs:
+                if seq.seq_id in self.tables:
+                    self.free(seq)
+            raise
 
     def check_fits(self, seq: Sequence) -> None:
         """Raises ValueError when the sequence could never run to its max_tokens here, however empty the pool."""
@@ -137,11 +162,28 @@ class Stage(ABC):
                 f"{self.block_size} tokens, allowed: num_blocks={self.tables.num_blocks}"
             )
 
+    def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
+        """token_ids [B] and positions [B] of a decode step, on the model's device."""
+        device = self.model.device
+        token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=device)
+        return token_ids, torch.tensor(self.positions(seqs), device=device)
+
     def positions(self, seqs: list[Sequence]) -> list[int]:
         """Position of each sequence's input token: the number of its own cached tokens, whatever the others have."""
         return [seq.num_cached_tokens for seq in seqs]
 
     # What a stage fills in.
+
+    def prompt_logits(self, seq: Sequence) -> Tensor:
+        """Logits [V] of a prompt's last token; K and V of all its tokens go to the blocks that it holds."""
+        attend = PromptAttention()
+        token_ids = torch.tensor(seq.token_ids, device=self.model.device)
+        positions = torch.arange(len(seq), device=self.model.device)
+        with span("roseinfer.model.forward"):
+            logits = self.model.logits(self.model(token_ids, positions, attend)[-1:])[0]
+        for layer, (k, v) in enumerate(attend.keys_values):
+            self.write_prompt(seq, layer, k, v)
+        return logits
 
     @abstractmethod
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:

@@ -115,7 +115,7 @@ class Server:
         """Prefill one request and take its first token. Raises ValueError for one that can never fit."""
         submitted = self._clock()
         seq = Sequence(self.workload.encode(prompt), self.workload.params)
-        commit(self.stage, [seq], self.stage.prefill(seq).unsqueeze(0))
+        commit(self.stage, [seq], self.stage.first_tokens([seq]))
         first_token = self._clock()
         self._seqs.append(seq)
         self._times.append((submitted, first_token))
@@ -132,7 +132,7 @@ class Server:
         started = self._clock()
         batch = [self._waiting.popleft() for _ in range(min(self.max_batch_size, len(self._waiting)))]
         context_lens = tuple(len(seq) for seq in batch)
-        commit(self.stage, batch, self.stage.decode(batch))  # ends with tokens on the host, so the device is done
+        commit(self.stage, batch, self.stage.next_tokens(batch))  # ends with tokens on the host, so the device is done
         now = self._clock()
         self.steps.append(ServedStep(now - started, context_lens))
         self._settle(batch, now)

@@ -1,0 +1,185 @@
+"""paged_attention_numba: write, then attend, over a flat batch, in loops that Numba compiles for the CPU.
+
+Lam, Pitrou and Seibert, "Numba: a LLVM-based Python JIT compiler", 2015. Online softmax: Milakov and Gimelshein, 2018.
+
+torch must be imported before a parallel Numba function first runs, as it is here: its OpenMP library then serves both,
+and one set of threads takes turns. Two sets would spin beside each other, each waiting for its own next loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit, prange, types
+from numba.extending import overload
+from torch import Tensor
+
+# What the compiler may do with sums: reorder and fuse them. Not "nnan" or "ninf", with which it may take for granted
+# that nothing is NaN or infinite: the running maximum starts at -inf, and a slot without a token may hold anything.
+SUMS = {"reassoc", "contract", "arcp", "nsz", "afn"}
+# Query rows (new tokens x query heads of the group) that one task serves: they share each block it reads, which stays
+# in the L1 cache meanwhile.
+ROWS_PER_TASK = 32
+LOG2_E = np.float32(1.4426950408889634)
+
+
+def paged_attention_numba(
+    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
+    slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """As paged_attention_reference, on a CPU: float32, or a 16-bit type with sums in fp32."""
+    out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
+    sums = out if out.dtype == torch.float32 else torch.empty(q.shape, dtype=torch.float32)
+    write_then_attend(
+        sums.numpy(), bits(q), bits(k), bits(v), bits(k_cache), bits(v_cache),
+        slot_mapping.numpy(), query_start.numpy(), context_lens.numpy(), block_tables.numpy(),
+    )  # fmt: skip
+    return out if sums is out else out.copy_(sums)
+
+
+def bits(x: Tensor) -> np.ndarray:
+    """A tensor's memory as Numba takes it. NumPy has no bfloat16, so each 16-bit type goes as an integer of its own,
+    and `as_float` knows them apart: int16 is bfloat16, uint16 is float16."""
+    if x.dtype == torch.float32:
+        return x.numpy()
+    return x.view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint16).numpy()
+
+
+def as_float(x):
+    """The number that an element of `bits` stands for. Compiled only, one version a type."""
+    raise NotImplementedError
+
+
+@overload(as_float, inline="always")
+def _as_float(x):
+    if x == types.float32:
+        return lambda x: x
+    if x == types.int16:  # bfloat16 is the upper half of a float32
+        return lambda x: np.int32(np.int32(x) << 16).view(np.float32)
+
+    def from_float16(x):
+        # Sign, exponent and fraction at their places in a float32; then a product makes of the exponent's bias of 15 one
+        # of 127, also for the small numbers without a leading 1. Infinity becomes 65536: as large, and finite.
+        return np.int32((x & 0x8000) << 16 | (x & 0x7FFF) << 13).view(np.float32) * np.float32(2.0**112)
+
+    return from_float16
+
+
+@njit(fastmath=SUMS, inline="always")
+def exp_of_negative(x):
+    """exp(x) for x <= 0 to 2 units in the last place: 2**n * 2**f. A call of the C library's would keep the loop around
+    it from being vectorised."""
+    t = max(x * LOG2_E, np.float32(-126.0))
+    n = np.floor(t)
+    f = t - n
+    p = np.float32(0.00021865784)
+    p = p * f + np.float32(0.0012382075)
+    p = p * f + np.float32(0.009684186)
+    p = p * f + np.float32(0.05548042)
+    p = p * f + np.float32(0.24023040)
+    p = p * f + np.float32(0.69314698)
+    p = p * f + np.float32(1.0)
+    return np.int32((np.int32(n) + 127) << 23).view(np.float32) * p
+
+
+@njit(parallel=True, fastmath=SUMS, cache=True, nogil=True)
+def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens, block_tables):
+    num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
+    # All K and V first, and only then any attention: a prompt's token reads what its neighbours wrote.
+    for n in prange(q.shape[0]):
+        block, offset = divmod(np.int64(slot_mapping[n]), block_size)
+        for head in range(num_kv_heads):
+            for d in range(k.shape[2]):
+                k_cache[block, head, offset, d] = k[n, head, d]
+                v_cache[block, head, offset, d] = v[n, head, d]
+
+    # Then a task for each KV head of each tile, a few neighbouring tokens of one sequence.
+    tile_size = max(1, ROWS_PER_TASK // (q.shape[1] // num_kv_heads))
+    first_tile = np.zeros(len(context_lens) + 1, np.int64)
+    for i in range(len(context_lens)):
+        first_tile[i + 1] = first_tile[i] + (query_start[i + 1] - query_start[i] + tile_size - 1) // tile_size
+    for task in prange(first_tile[-1] * num_kv_heads):
+        tile, head = divmod(np.int64(task), num_kv_heads)
+        i = np.searchsorted(first_tile, tile, side="right") - 1
+        start = query_start[i] + (tile - first_tile[i]) * tile_size
+        stop = min(start + tile_size, query_start[i + 1])
+        position = context_lens[i] - (query_start[i + 1] - start)  # of the first token
+        attend(out, q, k_cache, v_cache, block_tables[i], head, start, stop, position)
+
+
+@njit(fastmath=SUMS, cache=True)
+def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
+    """Tokens start to stop of one sequence, the first of them at `position`, and all query heads of one KV head."""
+    num_kv_heads, block_size, head_dim = k_cache.shape[1:]
+    group = q.shape[1] // num_kv_heads
+    rows = (stop - start) * group
+    scale = np.float32(1.0 / np.sqrt(head_dim))
+    query = np.empty((rows, head_dim), np.float32)
+    for row in range(rows):
+        token, member = divmod(row, group)
+        for d in range(head_dim):
+            query[row, d] = as_float(q[start + token, head * group + member, d]) * scale
+
+    acc = np.zeros((rows, head_dim), np.float32)  # sum of exp(score - top) * v
+    sums = np.zeros((rows, 2), np.float32)  # the largest score so far, top; and the sum of exp(score - top)
+    sums[:, 0] = -np.inf
+    weights = np.empty(block_size, np.float32)
+    scratch = np.empty((2, block_size, head_dim), np.float32)
+    for first in range(0, position + stop - start, block_size):
+        block = block_table[first // block_size]
+        used = min(block_size, position + stop - start - first)
+        keys = floats(k_cache[block, head], used, scratch[0])
+        values = floats(v_cache[block, head], used, scratch[1])
+        for row in range(rows):
+            seen = min(used, position + row // group + 1 - first)  # a token sees itself and those before it
+            if seen > 0:
+                attend_block(query[row], keys, values, seen, weights, acc[row], sums[row])
+
+    for row in range(rows):
+        token, member = divmod(row, group)
+        for d in range(head_dim):
+            out[start + token, head * group + member, d] = acc[row, d] / sums[row, 1]
+
+
+@njit(fastmath=SUMS, inline="always")
+def attend_block(query, keys, values, seen, weights, acc, sums):
+    """One step of the online softmax: the first `seen` tokens of a block join acc and sums."""
+    top = sums[0]
+    new_top = top
+    for s in range(seen):
+        score = np.float32(0.0)
+        for d in range(len(query)):
+            score += query[d] * keys[s, d]
+        weights[s] = score
+        new_top = max(new_top, score)
+    shrink = exp_of_negative(top - new_top)  # what was summed up against the old top
+    part = np.float32(0.0)
+    for s in range(seen):
+        weights[s] = exp_of_negative(weights[s] - new_top)
+        part += weights[s]
+    sums[0] = new_top
+    sums[1] = sums[1] * shrink + part
+    for d in range(len(acc)):
+        acc[d] *= shrink
+    for s in range(seen):
+        for d in range(len(acc)):
+            acc[d] += weights[s] * values[s, d]
+
+
+def floats(block, used, scratch):
+    """The first `used` rows of a block [block_size, D] as float32: itself, or converted into scratch."""
+    raise NotImplementedError
+
+
+@overload(floats)
+def _floats(block, used, scratch):
+    if block.dtype == types.float32:
+        return lambda block, used, scratch: block
+
+    def converted(block, used, scratch):
+        for s in range(used):
+            for d in range(block.shape[1]):
+                scratch[s, d] = as_float(block[s, d])
+        return scratch
+
+    return converted
