@@ -67,7 +67,7 @@ def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, t
     rows `filtered` [F] (None: no row is)."""
     probs = torch.softmax(logits / temperature[:, None], dim=-1)
     if filtered is not None:
-        probs[filtered] = _filter(probs[filtered], top_k[:, None], top_p[:, None])
+        probs[filtered] = keep_top(probs[filtered], top_k[:, None], top_p[:, None])
     return probs
 
 
@@ -86,8 +86,8 @@ def _require_numbers(largest: Tensor) -> None:
         raise ValueError("logits must be finite to sample from them, got NaN or infinity")
 
 
-def _filter(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """probs [B, V], with top_k [B, 1] (0 keeps all) and top_p [B, 1] applied to each row."""
+def keep_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """probs [B, V], with top_k [B, 1] (0 keeps all) and then top_p [B, 1] applied to each row; rows sum to 1."""
     vocab_size = probs.size(-1)
     top_k = torch.where(top_k > 0, top_k, vocab_size)
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)

@@ -58,8 +58,8 @@ def _as_float(x):
         return lambda x: np.int32(np.int32(x) << 16).view(np.float32)
 
     def from_float16(x):
-        # Sign, exponent and fraction at their places in a float32; then a product makes of the exponent's bias of 15 one
-        # of 127, also for the small numbers without a leading 1. Infinity becomes 65536: as large, and finite.
+        # Sign, exponent and fraction at their places in a float32; a product then turns the exponent's bias of 15 into
+        # 127, also for the small numbers without a leading 1. Infinity becomes 65536: as large, and finite.
         return np.int32((x & 0x8000) << 16 | (x & 0x7FFF) << 13).view(np.float32) * np.float32(2.0**112)
 
     return from_float16
