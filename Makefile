@@ -62,6 +62,6 @@ doctor: setup ## one table of what will run here, and how to mend what will not 
 tiny: setup ## train the bundled model again (ARGS="--minutes 60")
 	$(PY) tools/train_tiny.py $(ARGS)
 
-clean: ## remove .venv, the caches and the set-up's stamp
+clean: ## remove .venv, build (`make peers` compiles there), the caches and the set-up's stamp
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -23,12 +23,14 @@ command -v "${CXX:-c++}" >/dev/null ||
 
 rm -f "$stamp"
 [ -x "$env/bin/python" ] || "${PYTHON:-python3}" -m venv "$env" || { rm -rf "$env"; fail "'python -m venv $env' failed, see above"; }
+# Someone who watches gets pip's own progress; a log gets warnings and errors only.
+if [ -t 1 ]; then quiet=""; else quiet="-q"; fi
 say "compiling llama.cpp for this CPU into $env (about ten minutes on two cores); pip brings cmake where there is none"
 # GGML_NATIVE: all instructions that this CPU has. LLAVA_BUILD: images are of no use here.
 # PIP_ARGS is a list of arguments, so it is split.
 # shellcheck disable=SC2086
 CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF ${CMAKE_ARGS:-}" \
-    nice "$env/bin/python" -m pip install -q -r tools/peers.txt ${PIP_ARGS:-} ||
+    nice "$env/bin/python" -m pip install $quiet -r tools/peers.txt ${PIP_ARGS:-} ||
     fail "pip did not finish (its reason is above): run this again"
 echo "$wanted" >"$stamp"
 say "done: 'roseinfer bench offline' races them"

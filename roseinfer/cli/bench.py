@@ -1,4 +1,4 @@
-"""Benchmarks of whole engines: offline batches against other engines, and the engine's memory.
+"""Benchmarks of whole engines: offline batches against other engines, the engine's memory, its host time.
 
 `roseinfer bench BENCHMARK --help` tells more.
 """
@@ -19,6 +19,7 @@ EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
+    "roseinfer bench host --batch-sizes 1,8,64",
 )
 DTYPES = ("float32", "bfloat16", "float16")
 CONTENDERS = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
@@ -27,6 +28,7 @@ OFFLINE = """Whole batches at once, everyone in turn on the same random prompts:
 Ratios are to Hugging Face's generate in the same run, and the floor of the whole run stands beside each speed. In fp32
 wrong tokens fail."""
 MEMORY = """The engine's peak of memory for one batch, in a fresh process, against its weights and its pool."""
+HOST = """What the host does in a decode step of the engine beside the model: schedule, prepare, commit, detokenise."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, about, arguments, run_it in (
         ("offline", OFFLINE, offline_arguments, offline),
         ("memory", MEMORY, memory_arguments, memory),
+        ("host", HOST, host_arguments, host),
     ):
         own = benchmarks.add_parser(name, help=about.splitlines()[0], description=about)
         arguments(own.add_argument)
@@ -107,6 +110,31 @@ def memory(args: argparse.Namespace) -> None:
     if args.output:
         args.output.write_text(peak.to_json() + "\n", encoding="utf-8")
     print(peak.text())
+
+
+def host_arguments(add: Callable[..., object]) -> None:
+    add("--model", default="tiny", help=f"{MODEL}; without a tokenizer nothing is detokenised")
+    add("--batch-sizes", default="1,2,4,8,16,32,64", metavar="SIZES", help="sequences that run at once")
+    add("--prompt-len", type=int, default=8, help="tokens of each prompt")
+    add("--max-tokens", type=int, default=34, help="steps of a run: the prefill, the last one, and those that count")
+    add("--repeats", type=int, default=3, help="interleaved runs of each, after one for warm-up")
+    add("--device", help=DEVICE)
+    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
+
+
+def host(args: argparse.Namespace) -> None:
+    require_writable("--output", args.output)
+    batch_sizes = integers("--batch-sizes", args.batch_sizes)
+    from roseinfer.bench.host import host_times
+    from roseinfer.display.cells import terminal_width
+
+    result = host_times(
+        args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
+        repeats=args.repeats, device=device_or_best(args.device),
+    )  # fmt: skip
+    if args.output:
+        args.output.write_text(result.to_json() + "\n", encoding="utf-8")
+    print(result.text(terminal_width()))
 
 
 def chosen_contenders(spec: str | None) -> tuple[list[str], list[str]]:

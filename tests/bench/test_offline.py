@@ -14,7 +14,7 @@ import torch
 from oracles import prompts_of
 
 from roseinfer.bench import ContenderFailed, TokensDiffer
-from roseinfer.bench.offline import MemoryRun, OfflineResult, PeakMemory, offline
+from roseinfer.bench.offline import MemoryRun, OfflineResult, PeakMemory, offline, peak_memory
 from roseinfer.bench.offline.contenders import Contender, Setting, entered
 from roseinfer.bench.offline.floor import run_floor
 from roseinfer.bench.offline.memory import resident
@@ -22,10 +22,13 @@ from roseinfer.bench.offline.race import share_equal
 from roseinfer.bench.offline.result import rows_of
 from roseinfer.bench.peers import PEERS, PeerProcess, why_no_peers, write_model
 from roseinfer.bench.peers.serve import read_model
+from roseinfer.bench.token_check import Referee
 from roseinfer.cli.main import main
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.llm import LLM
 from roseinfer.models import GPT2, to_hf
 from roseinfer.profiling import Machine, decode_floor, prefill_floor
-from roseinfer.reference import reference_generate
+from roseinfer.reference import reference_generate, reference_logits
 from stages import PreallocGather, VectorizedGather
 
 FAKE = Path(__file__).with_name("fake_peer.py")
@@ -126,6 +129,22 @@ def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str,
     assert [row["vs_hf"] for row in result.rows] == [None]
 
 
+def test_the_engine_runs_with_just_the_blocks_that_it_needs(spec: str, monkeypatch: pytest.MonkeyPatch):
+    result = offline(spec, contenders=["engine"], batch_sizes=[1, 3], prompt_lens=[5, 62], max_tokens=6, repeats=1)
+    assert [(s["name"], s["batch_size"]) for s in result.samples] == [("engine", 1), ("engine", 3)] * 2
+    assert result.left_out == {}
+    [llm] = made_llms(monkeypatch, spec)
+    assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table) == 3  # 68 tokens: two blocks each
+
+
+def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
+    """Those that a contender of 3 sequences of 68 tokens makes."""
+    made, make = [], LLM.__init__
+    monkeypatch.setattr(LLM, "__init__", lambda self, *a, **k: made.append(self) or make(self, *a, **k))
+    contenders.engine(Setting(spec, "cpu", 3, 68), "float32")
+    return made
+
+
 def test_who_fails_in_a_warm_up_is_left_out_of_that_cell(spec: str):
     setting = {"contenders": ["hf", "llama.cpp"], "precisions": ["float16", "int8"], "max_tokens": 3, "repeats": 1}
     result = offline(spec, batch_sizes=[4, 2], **setting)
@@ -184,6 +203,30 @@ def test_progress_counts_every_run(spec: str):
 def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
         offline(spec, **changed)
+
+
+def test_a_token_nearly_as_good_is_forgiven_to_who_may_part(small: GPT2):
+    [prompt] = prompts_of([5], small.config.vocab_size)
+    [right] = reference_generate(small, [prompt], 4)
+    logits = reference_logits(small, prompt + right[:-1])[-1]
+    best, second = logits.topk(2).values.tolist()
+    other = [*right[:-1], int(logits.topk(2).indices[1])]
+    gap = best - second
+    referee = Referee(small, [prompt])
+    referee.check("near", [other], near=1.01 * gap)
+    assert referee.verdicts == {"near": "differ (sequence 0, token 3)"}
+    for near in (0.0, 0.99 * gap):
+        with pytest.raises(TokensDiffer, match=r"^X: tokens differ from the reference at index 3 of sequence 0"):
+            referee.check("X", [other], near)
+    referee.check("right", [right])  # what was forgiven is no yardstick
+    referee.check("near", [right], near=gap)
+    assert referee.verdicts == {"near": "differ (sequence 0, token 3)", "right": "equal"}
+
+
+def test_whose_tokens_parted_in_fp32_is_told(result: OfflineResult):
+    assert "Tokens in float32 equal the reference's." in result.note
+    rows = [row | {"tokens_equal": 0.75} if row["name"] == VectorizedGather.name else row for row in result.rows]
+    assert f"equal the reference's, but for 25.0% of {VectorizedGather.name}'s" in replace(result, rows=rows).note
 
 
 # Rows
@@ -309,6 +352,15 @@ def test_what_is_beyond_weights_and_pool():
     assert json.loads(peak.to_json())["beyond"] == peak.beyond
 
 
+def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: GPT2):
+    peak = peak_memory(MemoryRun(spec, batch_size=2, prompt_len=5, max_tokens=6))
+    assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
+    assert peak.pool == EngineConfig(model=spec, num_blocks=2).sizes().pool_bytes
+    assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
+    with pytest.raises(ContenderFailed, match="^engine float32: .*max_model_len=192"):
+        peak_memory(MemoryRun(spec, prompt_len=190))
+
+
 def test_resident_memory_is_at_most_its_peak():
     now = resident("VmRSS")
     assert 10_000_000 < now and resident("VmHWM") >= now
@@ -336,7 +388,7 @@ def test_the_command_prints_tables_and_writes_json(spec: str, tmp_path: Path, ca
 
 def test_without_a_benchmark_it_lists_them(capsys):
     assert main(["bench"]) == 0
-    assert "offline" in (shown := capsys.readouterr().out) and "memory" in shown
+    assert "offline" in (shown := capsys.readouterr().out) and "memory" in shown and "host" in shown
 
 
 @pytest.mark.parametrize(

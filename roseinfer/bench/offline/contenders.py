@@ -12,6 +12,7 @@ from time import perf_counter
 
 import torch
 
+from roseinfer.engine.llm import LLM
 from roseinfer.generate import generate
 from roseinfer.models import Model, load_model, to_hf
 from roseinfer.profiling.clock import device_clock
@@ -27,19 +28,23 @@ NAMES = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.c
 CONTENDERS = tuple(NAMES)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 HALF_CACHE = ("llama.cpp",)  # keep K and V in 16 bits unless all is in fp32
+# How far below the best logit a token in fp32 may be: llama.cpp looks GELU up in a table of fp16 values.
+NEAR = {"llama.cpp": 0.01}
 
 
 @dataclass(frozen=True)
 class Contender:
     """run(prompts, max_tokens): the new token ids, and when it began and ended, by the clock of all processes.
 
-    precision: of the weights. kv_cache: the dtype of K and V. versions: of what is not in every result anyway.
+    precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of what is not in
+    every result anyway.
     """
 
     name: str
     precision: str
     run: Callable[[Tokens, int], tuple[Tokens, float, float]]
     kv_cache: torch.dtype
+    near: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -65,9 +70,9 @@ class Setting:
 def entered(
     setting: Setting, stages: List[type[Stage]], names: List[str], precisions: List[str]
 ) -> Iterator[tuple[list[Contender], dict[str, str]]]:
-    """All who can run, and why the others cannot: fp32 first, in each precision in the order of the arguments.
+    """All who can run, and why the others cannot: fp32 first; in each precision Hugging Face, stages, engine, peers.
 
-    names: keys of NAMES. Weights in 8 bits are no business of Hugging Face's generate here, nor of stages.
+    names: keys of NAMES. Of Hugging Face's generate and of stages there is none with weights in 8 bits.
     """
     contenders: list[Contender] = []
     left_out: dict[str, str] = {}
@@ -105,10 +110,13 @@ def _makers(
 
 def hf(model: Model) -> Contender:
     """transformers' generate with its dynamic cache. All prompts of a batch are equally long."""
-    theirs = to_hf(model)
+    try:
+        theirs, device = to_hf(model), model.device
+    except ValueError as error:
+        raise _LeftOut(str(error)) from error
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
-        input_ids = torch.tensor(prompts, device=model.device)
+        input_ids = torch.tensor(prompts, device=device)
         mask = torch.ones_like(input_ids)
 
         def work() -> Tokens:
@@ -120,7 +128,7 @@ def hf(model: Model) -> Contender:
 
         return work
 
-    return _here(HF_NAME, _name(model.dtype), model.device, make)
+    return _here(HF_NAME, _name(model.dtype), device, make)
 
 
 def stage(stage_class: type[Stage], model: Model) -> Contender:
@@ -136,10 +144,6 @@ def stage(stage_class: type[Stage], model: Model) -> Contender:
 
 def engine(setting: Setting, precision: str) -> Contender:
     """roseinfer.LLM, with just the blocks that the largest batch needs."""
-    try:
-        from roseinfer.engine.llm import LLM
-    except ModuleNotFoundError as error:
-        raise _LeftOut("there is no roseinfer.LLM yet") from error
     with blame(f"{ENGINE} {precision}", "its constructor"):
         llm = LLM(
             setting.spec, **({"quantization": "int8"} if precision == "int8" else {"dtype": precision}),
@@ -172,7 +176,8 @@ def peer(name: str, setting: Setting, precision: str, folder: Path, stack: ExitS
     started = PeerProcess(f"{name} {precision}", PEERS[name], folder, precision, torch.get_num_threads())
     stack.callback(started.close)
     is_half = name in HALF_CACHE and precision != "float32"
-    return Contender(name, precision, started.run, _cache_of(precision, is_half), started.versions)
+    cache = _cache_of(precision, is_half)
+    return Contender(name, precision, started.run, cache, NEAR.get(name, 0.0), started.versions)
 
 
 def _here(

@@ -136,12 +136,27 @@ class OfflineResult:
             "in place of ×: these runs show no difference. The floor: each step's bytes at the measured bandwidth or "
             "its operations at the measured rate, whichever takes longer. "
         )
-        if any(row["precision"] == FULL for row in self.rows):
-            text += "Tokens in float32 equal the reference's. "
+        text += self._on_tokens
         by_reason: dict[str, list[str]] = {}
         for who, reason in self.left_out.items():
             by_reason.setdefault(reason, []).append(who)
         return text + " ".join(f"{', '.join(who)} left out: {reason}." for reason, who in by_reason.items())
+
+    @property
+    def _on_tokens(self) -> str:
+        shares: dict[str, float] = {}
+        for row in self.rows:
+            if row["precision"] == FULL:
+                shares[row["name"]] = min(row["tokens_equal"], shares.get(row["name"], 1.0))
+        others = ", ".join(f"{1 - share:.1%} of {name}'s" for name, share in shares.items() if share < 1)
+        if not shares:
+            return ""
+        if not others:
+            return "Tokens in float32 equal the reference's. "
+        return (
+            f"Tokens in float32 equal the reference's, but for {others} at most: two logits nearly tied, and from "
+            "there on the text was another. "
+        )
 
 
 def _cell(row: Row | None) -> str:
