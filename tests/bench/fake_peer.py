@@ -13,8 +13,6 @@ from serve import Tokens, read_model, serve  # noqa: E402
 
 
 class Counting:
-    versions = {"counting": "1.0"}
-
     def __init__(self, folder: Path, precision: str, threads: int) -> None:
         if precision == "float16":
             raise ValueError("no float16 on this CPU")
@@ -24,6 +22,8 @@ class Counting:
         self.vocab_size = shape["vocab_size"]
         assert weights["wte.weight"].shape == (self.vocab_size, shape["hidden_size"])
         self.prepared = 0
+        left = [name for name in os.environ if name.startswith(("PYTHONPATH", "OMP_"))]
+        self.versions = {"counting": "1.0", "threads": str(threads), "left": ",".join(left)}
 
     def prepare(self, prompts: Tokens, max_tokens: int) -> None:
         self.prepared += 1

@@ -301,6 +301,14 @@ def test_peers_are_given_gpt2_alone():
         assert left_out == {"llama.cpp float32": "peers are given GPT-2 alone, not llama"}
 
 
+def test_a_peer_has_as_many_threads_and_no_setting_of_ours(small: GPT2, tmp_path: Path, monkeypatch):
+    write_model(small, tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    with PeerProcess("X", FAKE, tmp_path, "int8", 3, Path(sys.executable)) as peer:
+        assert peer.versions == {"counting": "1.0", "threads": "3", "left": ""}
+
+
 def test_a_peer_that_dies_is_told_by_its_last_words(small: GPT2, tmp_path: Path):
     write_model(small, tmp_path)
     with pytest.raises(ContenderFailed, match="^X failed in load: it ended with status 1, last saying: a library "):

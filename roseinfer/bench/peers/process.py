@@ -18,6 +18,8 @@ PYTHON, STAMP = ENVIRONMENT / "bin" / "python", ENVIRONMENT / ".peers-stamp"
 HERE = Path(__file__).parent
 PEERS = {"CTranslate2": HERE / "ctranslate2_peer.py", "llama.cpp": HERE / "llama_cpp_peer.py"}
 SECONDS_TO_END = 10
+# Settings of our process, of its OpenMP too, are not for others: told how many threads, they go by their defaults.
+OURS = ("PYTHONPATH", "PYTHONHOME", "OMP_", "GOMP_", "KMP_")
 
 
 def why_no_peers() -> str | None:
@@ -37,10 +39,9 @@ class PeerProcess:
     ) -> None:
         self.name = name
         self._said = tempfile.TemporaryFile()
-        outside = ("PYTHONPATH", "PYTHONHOME")  # of our environment
         self._process = subprocess.Popen(
             [str(python), str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-            env={name: value for name, value in os.environ.items() if name not in outside},
+            env={name: value for name, value in os.environ.items() if not name.startswith(OURS)},
         )  # fmt: skip
         try:
             loaded = self._ask("load", folder=str(folder), precision=precision, threads=threads)
