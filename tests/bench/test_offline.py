@@ -130,8 +130,10 @@ def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str,
 
 
 def test_the_engine_runs_with_just_the_blocks_that_it_needs(spec: str, monkeypatch: pytest.MonkeyPatch):
-    result = offline(spec, contenders=["engine"], batch_sizes=[1, 3], prompt_lens=[5, 62], max_tokens=6, repeats=1)
-    assert [(s["name"], s["batch_size"]) for s in result.samples] == [("engine", 1), ("engine", 3)] * 2
+    sizes = {"batch_sizes": [1, 3], "prompt_lens": [5, 62], "max_tokens": 6, "repeats": 1}
+    result = offline(spec, contenders=["engine"], precisions=["int8", "float32"], **sizes)
+    order = [(s["name"], s["precision"], s["batch_size"]) for s in result.samples]
+    assert order == [("engine", precision, size) for size in (1, 3) for precision in ("float32", "int8")] * 2
     assert result.left_out == {}
     [llm] = made_llms(monkeypatch, spec)
     assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table) == 3  # 68 tokens: two blocks each

@@ -55,7 +55,8 @@ class PeakMemory:
 
     @property
     def beyond(self) -> int:
-        """What comes on top of libraries, weights and pool: packed copies, activations, what loading needed."""
+        """What comes on top of libraries, weights and pool: packed copies, activations, what loading needed. Below 0
+        where loading needs the most, or where blocks that no token was written to take no memory yet."""
         return self.peak - self.libraries - self.weights - self.pool
 
     def text(self) -> str:
