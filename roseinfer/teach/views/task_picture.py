@@ -11,9 +11,10 @@ from .stepper import OUTLINE, Stepper, faint
 
 Task = tuple[int, int]  # sequence, KV head
 
-LABEL = "display: inline-block; width: 5em; font-size: 12px"
-BAR = "display: inline-block; width: calc(100% - 6em); white-space: nowrap; font-size: 0"
-BOX = f"display: inline-block; box-sizing: border-box; height: 16px; border: {OUTLINE}; vertical-align: middle"
+ROW = "display: flex; align-items: center; margin: 2px 0"
+LABEL = "flex: 0 0 5em; font-size: 12px"
+BAR = "flex: 1 1 auto; display: flex; min-width: 0"
+BOX = f"flex: 0 1 auto; box-sizing: border-box; min-width: 0; height: 16px; border: {OUTLINE}"
 
 
 def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int]) -> Stepper:
@@ -34,7 +35,7 @@ def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int]) -> Ste
             rows = "".join(_row(i, run, lengths, longest) for i, run in enumerate(runs))
             parts.append(f"<p>Numbered <b>{order}</b>: everybody waits for {wait}.</p>{rows}")
         frames.append("".join(parts))
-    return Stepper(frames, "threads", "\n".join(facts))
+    return Stepper(frames, "more threads", "\n".join(facts))
 
 
 def numbered(lengths: List[int], num_kv_heads: int, order: str) -> list[Task]:
@@ -64,4 +65,4 @@ def _row(thread: int, run: List[Task], lengths: List[int], longest: int) -> str:
         for seq, head in run
     )
     label = f'<span style="{LABEL}">thread {thread}</span>'
-    return f'<div style="margin: 2px 0; white-space: nowrap">{label}<span style="{BAR}">{boxes}</span></div>'
+    return f'<div style="{ROW}">{label}<div style="{BAR}">{boxes}</div></div>'
