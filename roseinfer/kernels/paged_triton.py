@@ -199,20 +199,24 @@ def attend_shape(
     """How a batch is cut into programs, from shapes alone: attend_kernel's constexprs and its warps.
 
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. columns: of the block tables.
-    itemsize: bytes of a value. Sizes are what compiles without spilling to memory (`roseinfer aot`).
+    itemsize: bytes of a value. Sizes are such that no program spills its registers to memory (`roseinfer aot`).
     """
-    dim_pad, decode = power_of_two(head_dim), num_tokens == num_seqs
-    if decode:
+    dim_pad = power_of_two(head_dim)
+    tile = max(16, 8192 // (dim_pad * itemsize))
+    if num_tokens == num_seqs:
         rows = 1 if group == 1 else max(16, power_of_two(group))  # 16 rows are the least that tl.dot takes
         most = min(-(-PROGRAMS // (num_seqs * num_kv_heads)), columns * block_size // SPLIT_TOKENS, MOST_SPLITS)
         splits = 1 << max(0, most.bit_length() - 1)  # the power of two that is not above
+        tile_tokens, tile = 1, min(64, tile)
     else:
         rows, splits = max(2 * power_of_two(group), 128 // itemsize), 1
+        tile_tokens, tile = rows // group, min(32, tile)
+    # Tensor cores multiply 16-bit values; a product of fp32 needs all its values in registers, so more threads.
+    values_of_4_warps = 8192 if itemsize == 2 else 1024
     return {
         "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad,
-        "BLOCK_SIZE": block_size, "ROWS": rows, "TILE_TOKENS": 1 if decode else rows // group,
-        "TILE": min(64, max(16, 8192 // (dim_pad * itemsize))), "SPLITS": splits,
-        "UPCAST": int(triton_mode.MODE == "interpret"), "num_warps": 8 if rows * dim_pad * itemsize >= 8192 else 4,
+        "BLOCK_SIZE": block_size, "ROWS": rows, "TILE_TOKENS": tile_tokens, "TILE": tile, "SPLITS": splits,
+        "UPCAST": int(triton_mode.MODE == "interpret"), "num_warps": 8 if rows * dim_pad > values_of_4_warps else 4,
     }  # fmt: skip
 
 
