@@ -2,7 +2,8 @@
 
 - store_kernel writes the new tokens' K and V to their slots. It is a launch of its own because a grid has no barrier: a
   token of a chunk sees the ones before it, which another program may not have written yet. Launches on one stream run
-  one after another, and that is the barrier.
+  one after another, and that is the barrier. (A batch of decodes alone could do without, as stage 07's kernel does. One
+  way for every batch is worth the launch, which a graph replays without the host.)
 - attend_kernel: a program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of
   one token, or of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows.
 - combine_kernel: a small batch has few programs, and if each of them walks 32,768 tokens, most of the GPU is idle. Then
@@ -203,10 +204,10 @@ def attend_shape(
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. columns: of the block tables.
     itemsize: bytes of a value. Sizes are such that no program spills its registers to memory (`roseinfer aot`).
     """
-    dim_pad = power_of_two(head_dim)
+    dim_pad = max(16, power_of_two(head_dim))  # no side of what tl.dot multiplies may be shorter
     tile = max(16, 8192 // (dim_pad * itemsize))
     if num_tokens == num_seqs:
-        rows = 1 if group == 1 else max(16, power_of_two(group))  # 16 rows are the least that tl.dot takes
+        rows = 1 if group == 1 else max(16, power_of_two(group))
         tile_tokens, tile = 1, min(64, tile)
     else:
         rows = max(2 * power_of_two(group), 128 // itemsize)

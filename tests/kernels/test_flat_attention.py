@@ -100,7 +100,7 @@ def test_scores_of_any_size_stay_finite(attention):
 # The Triton kernels
 
 
-GROUPS, HEAD_DIMS, BLOCK_SIZES = (1, 2, 4, 7, 8, 64), (32, 64, 80, 96, 128, 256), (1, 16, 64, 256)
+GROUPS, HEAD_DIMS, BLOCK_SIZES = (1, 2, 4, 7, 8, 64), (8, 32, 64, 80, 96, 128, 256), (1, 16, 64, 256)
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
