@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams, Sequence, finish_reason
 from roseinfer.stage import Stage
 
 
@@ -79,7 +79,7 @@ def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
 
 
 def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
-    """Raises ValueError for a request that `stream` cannot run to its end."""
+    """Raises ValueError for a request that `stream` cannot run to its end, or not as its params ask."""
     if len({seq.seq_id for seq in seqs}) != len(seqs):
         raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
     for seq in seqs:
@@ -90,6 +90,10 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
             )
         if stage.holds(seq):
             raise ValueError(f"sequence {seq.seq_id} is already held by {stage.name}: free it first")
+        if seq.params.stop:
+            raise ValueError(f"stop={seq.params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
+        if seq.params.logprobs is not None:
+            raise ValueError(f"logprobs={seq.params.logprobs} is for roseinfer.LLM: a stage reports none")
         stage.check_fits(seq)
 
 
@@ -103,7 +107,7 @@ def commit(stage: Stage, seqs: List[Sequence], tokens: list[int]) -> None:
     """Append each sequence's new token, and free the sequences that it finishes."""
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
-        seq.finish_reason = _finish_reason(seq, stage.config.eos_token_ids)
+        seq.finish_reason = finish_reason(seq, stage.config.eos_token_ids)
         if seq.finish_reason:
             stage.free(seq)
 
@@ -115,11 +119,3 @@ def _advance(
     commit(stage, seqs, tokens)
     running[:] = [seq for seq in running if not seq.finish_reason]
     yield from zip(seqs, tokens, strict=True)
-
-
-def _finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
-    if seq.last_token_id in seq.params.stop_token_ids:
-        return "stop"
-    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
-        return "stop"
-    return "length" if len(seq) >= seq.max_len else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import isfinite
 
 import torch
@@ -37,17 +38,46 @@ def probabilities(logits: Tensor, params: list[SamplingParams]) -> Tensor:
     exactly 0. Ties at the top-k border are broken by the sort, so exactly top_k tokens stay. All temperatures > 0.
     A row is the same to the last bit whatever rows are beside it.
     """
-    limits = torch.finfo(torch.float32)
-    temperatures = [min(max(p.temperature, limits.tiny), limits.max) for p in params]
     logits = logits.float()
     largest = logits.amax(dim=-1, keepdim=True)
     _require_numbers(largest)
-    # The largest becomes 0, so that no temperature, however low, makes an infinity of it.
-    probs = torch.softmax((logits - largest) / logits.new_tensor(temperatures)[:, None], dim=-1)
-    filtered = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1]
-    if filtered:
-        probs[filtered] = _filter(probs[filtered], [params[row] for row in filtered])
+    filtered = [row for row, p in enumerate(params) if is_filtered(p)]
+    rows = torch.tensor(filtered, device=logits.device) if filtered else None
+    column = partial(torch.tensor, device=logits.device)
+    top_k = [min(params[row].top_k, logits.size(-1)) for row in filtered]
+    top_p = [params[row].top_p for row in filtered]
+    temperature = column([finite_temperature(p) for p in params])
+    return distribution(logits - largest, temperature, rows, column(top_k), column(top_p))
+
+
+def is_filtered(params: SamplingParams) -> bool:
+    """True where top-k or top-p bans tokens."""
+    return params.top_k > 0 or params.top_p < 1
+
+
+def finite_temperature(params: SamplingParams) -> float:
+    """The temperature within what float32 can tell from 0 and from infinity."""
+    limits = torch.finfo(torch.float32)
+    return min(max(params.temperature, limits.tiny), limits.max)
+
+
+def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """As `probabilities`, from tensors alone and without reading any of them: logits [B, V] in fp32, the largest of
+    each row 0, so that no temperature [B], however low, makes an infinity of it. top_k [F] and top_p [F] belong to the
+    rows `filtered` [F] (None: no row is)."""
+    probs = torch.softmax(logits / temperature[:, None], dim=-1)
+    if filtered is not None:
+        probs[filtered] = keep_top(probs[filtered], top_k[:, None], top_p[:, None])
     return probs
+
+
+def exponential_race(probs: Tensor, noise: Tensor) -> Tensor:
+    """One token a row of probs [B, V], drawn by noise [B, V] from the exponential distribution: argmax of the quotient.
+
+    Of clocks that ring at rates p, number i is the first with probability p[i]; noise / p is when each one rings. It is
+    what torch.multinomial does for one draw, without its checks, which read the result and so wait for the device.
+    """
+    return (probs / noise).argmax(dim=-1)
 
 
 def _require_numbers(largest: Tensor) -> None:
@@ -56,11 +86,10 @@ def _require_numbers(largest: Tensor) -> None:
         raise ValueError("logits must be finite to sample from them, got NaN or infinity")
 
 
-def _filter(probs: Tensor, params: list[SamplingParams]) -> Tensor:
-    """probs [B, V], with top-k and top-p applied to each row."""
+def keep_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """probs [B, V], with top_k [B, 1] (0 keeps all) and then top_p [B, 1] applied to each row; rows sum to 1."""
     vocab_size = probs.size(-1)
-    top_k = torch.tensor([min(p.top_k or vocab_size, vocab_size) for p in params], device=probs.device)[:, None]
-    top_p = torch.tensor([p.top_p for p in params], device=probs.device)[:, None]
+    top_k = torch.where(top_k > 0, top_k, vocab_size)
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab_size, device=probs.device)
     # Masses by cumsum, which adds up each row on its own: how sum splits its work depends on the number of rows.
@@ -74,11 +103,15 @@ def _filter(probs: Tensor, params: list[SamplingParams]) -> Tensor:
 
 
 def _draw(probs: Tensor, seq: Sequence) -> int:
-    """A token from probs [V]. The generator is made from (seed, length), so nothing has to survive between steps."""
-    generator = None
-    if seq.params.seed is not None:
-        generator = torch.Generator(probs.device).manual_seed(_mix(seq.params.seed, len(seq)))
-    return int(torch.multinomial(probs, 1, generator=generator))
+    """A token from probs [V]."""
+    return int(torch.multinomial(probs, 1, generator=generator_of(seq, probs.device)))
+
+
+def generator_of(seq: Sequence, device: torch.device) -> torch.Generator | None:
+    """Made from (seed, length), so nothing has to survive between steps; None for a request without a seed."""
+    if seq.params.seed is None:
+        return None
+    return torch.Generator(device).manual_seed(_mix(seq.params.seed, len(seq)))
 
 
 def _mix(seed: int, position: int) -> int:

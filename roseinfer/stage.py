@@ -11,6 +11,8 @@ Stages differ in how the KV cache is kept and in how one decode step is run. A s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -64,27 +66,8 @@ class Stage(ABC):
         Raises ValueError when the stage holds it already, is full, or can never fit it; OutOfBlocks when the pool is
         short now. On any error nothing of the sequence stays behind.
         """
-        self.check_fits(seq)
-        if seq.seq_id in self.tables:
-            raise ValueError(f"sequence {seq.seq_id} is already held by {self.name}: decode it, or free it first")
-        if len(self.tables) >= self.max_num_seqs:
-            raise ValueError(f"{self.name} already holds max_num_seqs={self.max_num_seqs} sequences: free one first")
-        try:
-            self.tables.reserve({seq.seq_id: len(seq)})
-            attend = PromptAttention()
-            with span("roseinfer.prefill"):
-                token_ids = torch.tensor(seq.token_ids, device=self.model.device)
-                positions = torch.arange(len(seq), device=self.model.device)
-                with span("roseinfer.model.forward"):
-                    logits = self.model.logits(self.model(token_ids, positions, attend)[-1:])[0]
-                for layer, (k, v) in enumerate(attend.keys_values):
-                    self.write_prompt(seq, layer, k, v)
-                seq.num_cached_tokens = len(seq)
-        except BaseException:
-            if seq.seq_id in self.tables:
-                self.free(seq)
-            raise
-        return logits
+        with self.claimed([seq]), span("roseinfer.prefill"):
+            return self.prompt_logits(seq)
 
     @torch.inference_mode()
     def decode(self, seqs: list[Sequence]) -> Tensor:
@@ -139,6 +122,29 @@ class Stage(ABC):
     def num_free_blocks(self) -> int:
         return self.tables.num_free
 
+    @contextmanager
+    def claimed(self, seqs: list[Sequence]) -> Iterator[None]:
+        """Blocks for the prompts that are prefilled inside: all become cached, or after an error none stays behind."""
+        for seq in seqs:
+            self.check_fits(seq)
+            if seq.seq_id in self.tables:
+                raise ValueError(f"sequence {seq.seq_id} is already held by {self.name}: decode it, or free it first")
+        if len({seq.seq_id for seq in seqs}) != len(seqs):
+            raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
+        if len(self.tables) + len(seqs) > self.max_num_seqs:
+            held = f"{self.name} already holds max_num_seqs={self.max_num_seqs} sequences"
+            raise ValueError(f"{held}: free one first")
+        try:
+            self.tables.reserve({seq.seq_id: len(seq) for seq in seqs})
+            yield
+            for seq in seqs:
+                seq.num_cached_tokens = len(seq)
+        except BaseException:
+            for seq in seqs:
+                if seq.seq_id in self.tables:
+                    self.free(seq)
+            raise
+
     def check_fits(self, seq: Sequence) -> None:
         """Raises ValueError when the sequence could never run to its max_tokens here, however empty the pool."""
         longest = max(len(seq), seq.max_len)
@@ -167,6 +173,17 @@ class Stage(ABC):
         return [seq.num_cached_tokens for seq in seqs]
 
     # What a stage fills in.
+
+    def prompt_logits(self, seq: Sequence) -> Tensor:
+        """Logits [V] of a prompt's last token; K and V of all its tokens go to the blocks that it holds."""
+        attend = PromptAttention()
+        token_ids = torch.tensor(seq.token_ids, device=self.model.device)
+        positions = torch.arange(len(seq), device=self.model.device)
+        with span("roseinfer.model.forward"):
+            logits = self.model.logits(self.model(token_ids, positions, attend)[-1:])[0]
+        for layer, (k, v) in enumerate(attend.keys_values):
+            self.write_prompt(seq, layer, k, v)
+        return logits
 
     @abstractmethod
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:

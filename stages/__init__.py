@@ -7,10 +7,15 @@ from .s04_vectorized_gather import VectorizedGather
 from .s05_block_table import BlockTable
 from .s06_block_table_cache import BlockTableCache
 from .s07_triton_paged import TritonPaged
+from .s10_one_table import OneTable
+from .s11_fused_step import FusedStep
 
-LADDER = (NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged)
+LADDER = (
+    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, OneTable,
+    FusedStep,
+)  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "NaiveCat", "PreallocGather", "SelectAppend", "TritonPaged",
-    "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "OneTable", "PreallocGather", "SelectAppend",
+    "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

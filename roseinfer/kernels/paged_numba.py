@@ -14,8 +14,8 @@ from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
 
-# What the compiler may do with sums: reorder them and fuse. Not "nnan" or "ninf", with which it may assume that there is
-# no NaN and no infinity: the running maximum starts at -inf, and a slot that holds no token may hold anything.
+# What the compiler may do with sums: reorder and fuse them. Not "nnan" or "ninf", with which it may take for granted
+# that nothing is NaN or infinite: the running maximum starts at -inf, and a slot without a token may hold anything.
 SUMS = {"reassoc", "contract", "arcp", "nsz", "afn"}
 # Query rows (new tokens x query heads of the group) that one task serves: they share each block it reads, which stays
 # in the L1 cache meanwhile.
@@ -58,8 +58,8 @@ def _as_float(x):
         return lambda x: np.int32(np.int32(x) << 16).view(np.float32)
 
     def from_float16(x):
-        # Sign, exponent and fraction at their places in a float32, then the exponent's bias of 15 made 127 by a product,
-        # which gets the small numbers without a leading 1 right, too. Infinity becomes 65536: as large, and finite.
+        # Sign, exponent and fraction at their places in a float32; a product then turns the exponent's bias of 15 into
+        # 127, also for the small numbers without a leading 1. Infinity becomes 65536: as large, and finite.
         return np.int32((x & 0x8000) << 16 | (x & 0x7FFF) << 13).view(np.float32) * np.float32(2.0**112)
 
     return from_float16
@@ -121,8 +121,8 @@ def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
             query[row, d] = as_float(q[start + token, head * group + member, d]) * scale
 
     acc = np.zeros((rows, head_dim), np.float32)  # sum of exp(score - top) * v
-    total = np.zeros(rows, np.float32)  # sum of exp(score - top)
-    top = np.full(rows, -np.inf, np.float32)  # the largest score so far
+    sums = np.zeros((rows, 2), np.float32)  # the largest score so far, top; and the sum of exp(score - top)
+    sums[:, 0] = -np.inf
     weights = np.empty(block_size, np.float32)
     scratch = np.empty((2, block_size, head_dim), np.float32)
     for first in range(0, position + stop - start, block_size):
@@ -133,31 +133,32 @@ def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
         for row in range(rows):
             seen = min(used, position + row // group + 1 - first)  # a token sees itself and those before it
             if seen > 0:
-                attend_block(query[row], keys, values, seen, weights, acc[row], total[row : row + 1], top[row : row + 1])
+                attend_block(query[row], keys, values, seen, weights, acc[row], sums[row])
 
     for row in range(rows):
         token, member = divmod(row, group)
         for d in range(head_dim):
-            out[start + token, head * group + member, d] = acc[row, d] / total[row]
+            out[start + token, head * group + member, d] = acc[row, d] / sums[row, 1]
 
 
 @njit(fastmath=SUMS, inline="always")
-def attend_block(query, keys, values, seen, weights, acc, total, top):
-    """One step of the online softmax: the first `seen` tokens of a block join acc, total and top."""
-    new_top = top[0]
+def attend_block(query, keys, values, seen, weights, acc, sums):
+    """One step of the online softmax: the first `seen` tokens of a block join acc and sums."""
+    top = sums[0]
+    new_top = top
     for s in range(seen):
         score = np.float32(0.0)
         for d in range(len(query)):
             score += query[d] * keys[s, d]
         weights[s] = score
         new_top = max(new_top, score)
-    shrink = exp_of_negative(top[0] - new_top)  # what was summed up against the old top
-    top[0] = new_top
+    shrink = exp_of_negative(top - new_top)  # what was summed up against the old top
     part = np.float32(0.0)
     for s in range(seen):
         weights[s] = exp_of_negative(weights[s] - new_top)
         part += weights[s]
-    total[0] = total[0] * shrink + part
+    sums[0] = new_top
+    sums[1] = sums[1] * shrink + part
     for d in range(len(acc)):
         acc[d] *= shrink
     for s in range(seen):

@@ -1,4 +1,4 @@
-"""paged_attention_reference: write, then attend, over a flat batch, in PyTorch. Any device; what kernels are held to."""
+"""paged_attention_reference: write, then attend, over a flat batch, in PyTorch. What kernels are held to."""
 
 from __future__ import annotations
 

@@ -186,6 +186,23 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
 
 
 @pytest.mark.needs_triton
+@pytest.mark.parametrize("group", [1, 7])
+def test_a_program_writes_the_rows_of_its_own_tokens_alone(monkeypatch, group):
+    """Programs run one after another in the interpreter, where the right one may come last; on a GPU they race."""
+    kernel = paged_triton.attend_kernel
+
+    class FirstTile:
+        def __getitem__(self, grid):
+            return kernel[(1, *grid[1:])]
+
+    monkeypatch.setattr(paged_triton, "attend_kernel", FirstTile())
+    case = flat_case([(5, 40)], group=group, num_kv_heads=2)
+    tile_tokens = attend_shape(40, 1, 2, group, 32, 16, case.block_tables.size(1), 4)["TILE_TOKENS"]
+    out = paged_attention_triton(*case, out=torch.full_like(case.q, float("nan")))
+    assert 1 < tile_tokens < 40 and out[:tile_tokens].isfinite().all() and out[tile_tokens:].isnan().all()
+
+
+@pytest.mark.needs_triton
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [

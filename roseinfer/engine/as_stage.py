@@ -1,0 +1,54 @@
+"""The engine behind the first seam, so that the contract, the ladder and learners' races take it as one more stage."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.models import Attend, Model
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+from .engine import Engine
+
+
+class EngineStage(Stage):
+    """The engine's pool, blocks and runner. Its scheduler stays out: who calls a stage says which sequences run."""
+
+    name = "engine"
+
+    def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        engine = Engine(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        self.tables, self.runner = engine.blocks, engine.runner
+
+    @torch.inference_mode()
+    def first_tokens(self, seqs: list[Sequence]) -> list[int]:
+        """All prompts in one flat batch."""
+        with self.claimed(seqs):
+            return self.runner.run(seqs, [len(seq) for seq in seqs])
+
+    @torch.inference_mode()
+    def next_tokens(self, seqs: list[Sequence]) -> list[int]:
+        self._check_decodable(seqs)
+        self.tables.reserve({seq.seq_id: len(seq) for seq in seqs})
+        tokens = self.runner.run(seqs, [1] * len(seqs))
+        for seq in seqs:
+            seq.num_cached_tokens += 1
+        return tokens
+
+    def prompt_logits(self, seq: Sequence) -> Tensor:
+        return self.runner.forward(self.runner.prepare([seq], [len(seq)]))[0]
+
+    def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
+        self.batch = self.runner.prepare(seqs, [1] * len(seqs))
+        return self.batch.token_ids, self.batch.positions
+
+    def build(self, seqs: list[Sequence]) -> Attend:
+        return self.runner.attend(self.batch)
+
+    def append(self, seqs: list[Sequence], step: Attend) -> None:
+        """Attention has written K and V."""
+
+    def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
+        """So it has for a prompt."""

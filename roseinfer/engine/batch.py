@@ -1,0 +1,124 @@
+"""Batch: what one step computes. InputBuffers: where a step's inputs lie, at the same addresses on every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roseinfer.sequence import Sequence
+
+from .block_manager import BlockManager
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B sequences and, of each, the tokens that this step computes: N in all, one sequence after another.
+
+    seqs[i] has the tokens from query_start[i] to query_start[i + 1]. Prompts, chunks of them and single new tokens may
+    stand beside each other. The last token of each sequence is where its next one is chosen.
+
+    token_ids [N], positions [N] int64. slot_mapping [N], query_start [B + 1], context_lens [B], block_tables [B, W]
+    int32 as kernels/attention.py has them. sample_rows [B] int64: rows of the hidden states to choose tokens from.
+    """
+
+    seqs: list[Sequence]
+    num_new: list[int]
+    token_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+    sample_rows: Tensor
+
+    @property
+    def is_decode(self) -> bool:
+        """One new token of each sequence."""
+        return len(self.token_ids) == len(self.seqs)
+
+
+class InputBuffers:
+    """Named arrays in one piece of memory, on the host for writing and on the device for reading.
+
+    One piece, so that all inputs of a step go to a GPU in one copy; the same piece on every step, because a captured
+    graph reads the addresses that it was captured with. On a CPU the two are one memory, and nothing is copied.
+    """
+
+    def __init__(self, shapes: Shapes, device: torch.device) -> None:
+        ends = np.cumsum([-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()])
+        on_gpu = device.type == "cuda"
+        self._host = torch.zeros(int(ends[-1]), dtype=torch.uint8, pin_memory=on_gpu)
+        self._device = torch.zeros_like(self._host, device=device) if on_gpu else self._host
+        self._copied = torch.cuda.Event() if on_gpu else None
+        starts = dict(zip(shapes, [0, *ends[:-1].tolist()], strict=True))
+        cuts = {name: slice(starts[name], starts[name] + prod(shape) * dtype.itemsize)
+                for name, (shape, dtype) in shapes.items()}  # fmt: skip
+        self.host: dict[str, np.ndarray] = {
+            name: self._host[cut].view(shapes[name][1]).view(shapes[name][0]).numpy() for name, cut in cuts.items()
+        }
+        self.device: dict[str, Tensor] = {
+            name: self._device[cut].view(shapes[name][1]).view(shapes[name][0]) for name, cut in cuts.items()
+        }
+
+    def wait(self) -> None:
+        """Until the last copy has read the host's memory: then it may be written again."""
+        if self._copied:
+            self._copied.synchronize()
+
+    def upload(self) -> None:
+        if self._copied:
+            self._device.copy_(self._host, non_blocking=True)
+            self._copied.record()
+
+
+def input_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Shapes:
+    return {
+        "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
+        "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
+        "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
+        "sample_rows": ((max_num_seqs,), torch.int64),
+    }  # fmt: skip
+
+
+def make_batch(seqs: list[Sequence], num_new: list[int], blocks: BlockManager, buffers: InputBuffers) -> Batch:
+    """The next num_new[i] tokens of each sequence that are not cached yet, written to the buffers.
+
+    Every sequence holds blocks for them. What is computed from lists here is one number a sequence; what is one number
+    a token is computed from these by NumPy.
+    """
+    buffers.wait()
+    host, bs = buffers.host, blocks.block_size
+    num_seqs, num_tokens = len(seqs), sum(num_new)
+    cached = np.array([seq.num_cached_tokens for seq in seqs])
+    new = np.array(num_new)
+    rows = np.array([blocks.row_of(seq.seq_id) for seq in seqs])
+    starts = host["query_start"][: num_seqs + 1]
+    starts[0] = 0
+    np.cumsum(new, out=starts[1:])
+    np.add(cached, new, out=host["context_lens"][:num_seqs], casting="same_kind")
+    np.subtract(starts[1:], 1, out=host["sample_rows"][:num_seqs])
+    np.take(blocks.table, rows, axis=0, out=host["block_tables"][:num_seqs])
+    if num_tokens == num_seqs:
+        positions, row_of_token = cached, rows
+        token_ids = [seq.token_ids[seq.num_cached_tokens] for seq in seqs]
+    else:
+        positions = np.arange(num_tokens) + np.repeat(cached - starts[:-1], new)
+        row_of_token = np.repeat(rows, new)
+        token_ids = [token for seq, n in zip(seqs, num_new, strict=True)
+                     for token in seq.token_ids[seq.num_cached_tokens : seq.num_cached_tokens + n]]  # fmt: skip
+    host["token_ids"][:num_tokens] = token_ids
+    host["positions"][:num_tokens] = positions
+    host["slot_mapping"][:num_tokens] = blocks.table[row_of_token, positions // bs] * bs + positions % bs
+    buffers.upload()
+    device = buffers.device
+    return Batch(
+        seqs, num_new, device["token_ids"][:num_tokens], device["positions"][:num_tokens],
+        device["slot_mapping"][:num_tokens], device["query_start"][: num_seqs + 1],
+        device["context_lens"][:num_seqs], device["block_tables"][:num_seqs], device["sample_rows"][:num_seqs],
+    )  # fmt: skip

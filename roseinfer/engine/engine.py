@@ -1,0 +1,100 @@
+"""Engine: requests in, tokens out. The loop of one step: schedule, run, commit."""
+
+from __future__ import annotations
+
+from roseinfer.arguments import require_count
+from roseinfer.models import Model
+from roseinfer.profiling import span
+from roseinfer.sequence import Sequence
+
+from .block_manager import BlockManager
+from .kv_pool import KVPool
+from .runner import Runner
+from .scheduler import Scheduler
+
+STEP_TOKENS = 8192  # of one step, unless a single prompt may have more
+
+
+class Engine:
+    """model: from load_model. num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that
+    run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
+
+    Raises ValueError for a size below 1, or a max_model_len above the model's.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_blocks: int,
+        block_size: int = 64,
+        max_num_seqs: int = 64,
+        max_model_len: int | None = None,
+    ) -> None:
+        sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
+        for name, value in sizes.items():
+            require_count(name, value, at_least=1)
+        self.max_model_len = checked_length(max_model_len, model)
+        self.model = model
+        max_num_tokens = max(STEP_TOKENS, self.max_model_len)
+        max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
+        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
+        self.pool = KVPool(model, num_blocks, block_size)
+        self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids)
+        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    def add(self, seq: Sequence) -> None:
+        """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or has
+        ended already, or is here; nothing of it stays behind."""
+        check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
+        if seq.finish_reason or len(seq) >= seq.max_len:
+            raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
+        if seq.num_cached_tokens or seq in self.scheduler.waiting or seq in self.scheduler.running:
+            raise ValueError(f"sequence {seq.seq_id} was added already")
+        self.scheduler.add(seq)
+
+    def step(self) -> list[Sequence]:
+        """One step for all that run; every sequence of it has one token more, or has ended.
+
+        On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
+        logits are not finite.
+        """
+        with span("roseinfer.engine.schedule"):
+            seqs, num_new = self.scheduler.schedule()
+        tokens = self.runner.run(seqs, num_new)
+        with span("roseinfer.engine.commit"):
+            self.scheduler.commit(seqs, num_new, tokens)
+        return seqs
+
+    def abort(self, seq: Sequence) -> None:
+        """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
+        self.scheduler.abort(seq)
+
+
+def checked_length(max_model_len: int | None, model: Model) -> int:
+    most = model.config.max_model_len
+    if max_model_len is None:
+        return most
+    require_count("max_model_len", max_model_len, at_least=1)
+    if max_model_len > most:
+        raise ValueError(f"max_model_len={max_model_len} is more positions than the model has, allowed: at most {most}")
+    return max_model_len
+
+
+def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, blocks: BlockManager) -> None:
+    """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool."""
+    asked = f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens}"
+    longest = max(len(seq), seq.max_len)
+    if longest > max_model_len:
+        raise ValueError(f"{asked} is {longest} tokens, allowed: max_model_len={max_model_len}")
+    if max(seq.token_ids) >= vocab_size:
+        raise ValueError(f"token id {max(seq.token_ids)} is out of range: vocab_size={vocab_size}")
+    needed = blocks.blocks_for(longest - 1)  # the last token is returned, never cached
+    if needed > blocks.num_blocks:
+        raise ValueError(
+            f"{asked} needs {needed} blocks of {blocks.block_size} tokens, allowed: num_blocks={blocks.num_blocks}"
+        )

@@ -1,0 +1,24 @@
+"""KVPool: the blocks themselves, K and V of every layer in one tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.models import Model
+
+
+class KVPool:
+    """memory [2, L, num_blocks + 1, H_kv, block_size, D] in the model's dtype, on its device.
+
+    Head-major: what one head keeps in a block is one piece of memory, which a program reads from end to end. The last
+    block belongs to nobody. Rows that only fill a batch up to its bucket write there (`dummy_block`).
+    """
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
+        c = model.config
+        shape = (2, c.num_layers, num_blocks + 1, c.num_kv_heads, block_size, c.head_dim)
+        self.memory = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.num_blocks = self.dummy_block = num_blocks
+        self.block_size = block_size
+        self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]

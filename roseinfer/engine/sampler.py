@@ -1,0 +1,82 @@
+"""Sampler: logits to token ids inside the step, on the device, without waiting for it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered
+from roseinfer.sequence import Sequence
+
+from .batch import InputBuffers
+
+NO_TOKEN = -1
+
+
+class Sampler:
+    """For up to max_num_seqs rows of vocab_size logits. Greedy rows are one argmax; nothing else runs when all are.
+
+    Rows with a seed get the tokens that roseinfer.sampling.sample gives them. A row of logits that holds NaN or
+    infinity gives NO_TOKEN, since a check on the host would wait for the device; see read_tokens.
+    """
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+        self.vocab_size, self.device = vocab_size, device
+        self.inputs = InputBuffers(
+            {
+                "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
+                "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
+                "top_p": ((max_num_seqs,), torch.float32),
+            },
+            device,
+        )  # fmt: skip
+
+    def __call__(self, logits: Tensor, seqs: list[Sequence]) -> Tensor:
+        """logits [B, V], row i chosen by seqs[i].params -> token ids [B] int64 on the device."""
+        largest, tokens = logits.max(dim=-1)  # of equals, the first
+        drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
+        if drawn:
+            rows, probs = self.probabilities(logits, largest, seqs, drawn)
+            tokens = tokens.index_copy(0, rows, exponential_race(probs, self.noise([seqs[row] for row in drawn])))
+        return torch.where(largest.isfinite(), tokens, NO_TOKEN)
+
+    def probabilities(
+        self, logits: Tensor, largest: Tensor, seqs: list[Sequence], drawn: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The rows that are drawn, [R], and what each is drawn from, [R, V]."""
+        params = [seqs[row].params for row in drawn]
+        filtered = [row for row, p in enumerate(params) if is_filtered(p)]
+        self.inputs.wait()
+        for name, values in (
+            ("drawn", drawn), ("temperature", map(finite_temperature, params)), ("filtered", filtered),
+            ("top_k", [min(params[row].top_k, self.vocab_size) for row in filtered]),
+            ("top_p", [params[row].top_p for row in filtered]),
+        ):  # fmt: skip
+            values = list(values)
+            self.inputs.host[name][: len(values)] = values
+        self.inputs.upload()
+        given = self.inputs.device
+        rows = given["drawn"][: len(drawn)]
+        probs = distribution(
+            logits[rows].float() - largest[rows, None].float(), given["temperature"][: len(drawn)],
+            given["filtered"][: len(filtered)] if filtered else None,
+            given["top_k"][: len(filtered)], given["top_p"][: len(filtered)],
+        )  # fmt: skip
+        return rows, probs
+
+    def noise(self, seqs: list[Sequence]) -> Tensor:
+        """[R, V] from the exponential distribution; a row with a seed from a generator of its own."""
+        noise = torch.empty(len(seqs), self.vocab_size, device=self.device).exponential_()
+        for row, seq in zip(noise, seqs, strict=True):
+            if generator := generator_of(seq, self.device):
+                row.exponential_(generator=generator)
+        return noise
+
+
+def read_tokens(tokens: Tensor, seqs: list[Sequence]) -> list[int]:
+    """Token ids [B] on the host, once the device has them. Raises ValueError for a row whose logits are not finite."""
+    read = tokens.tolist()
+    if NO_TOKEN in read:
+        seq = seqs[read.index(NO_TOKEN)]
+        raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
+    return read

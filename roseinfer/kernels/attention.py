@@ -1,0 +1,33 @@
+"""One attention over flat batches, and who computes it on which device."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class PagedAttention(Protocol):
+    """What every implementation takes; see paged_attention_reference for the shapes."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
+        slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor,
+        out: Tensor | None = None,
+    ) -> Tensor: ...  # fmt: skip
+
+
+def attention_for(device: torch.device) -> PagedAttention:
+    """Numba on a CPU, Triton on a GPU, PyTorch elsewhere."""
+    if device.type == "cpu":
+        from .paged_numba import paged_attention_numba
+
+        return paged_attention_numba
+    if device.type == "cuda":
+        from .paged_triton import paged_attention_triton
+
+        return paged_attention_triton
+    from .paged_reference import paged_attention_reference
+
+    return paged_attention_reference
