@@ -23,6 +23,7 @@ from .outputs import RequestOutput
 from .pool_size import most_blocks, pool_blocks
 from .progress import progress_bar
 from .request import Request
+from .weights import check_quantization, prepare_weights
 
 Prompt = str | List[int]
 Inbox = dict[Request, None]  # in the order of their coming, each once
@@ -34,9 +35,9 @@ class LLM:
     model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype.
     tokenizer: a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty.
     dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
-    where there is one, else the CPU. max_model_len: tokens of the longest sequence, None for as many as the model has
-    positions. max_num_seqs: sequences that run at a time; others wait. seed: of torch's global generator, from which
-    requests without a seed of their own draw.
+    where there is one, else the CPU. quantization: "int8" keeps 8 bits a weight, on a CPU. max_model_len: tokens of the
+    longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time; others
+    wait. seed: of torch's global generator, from which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use.
@@ -52,6 +53,7 @@ class LLM:
         tokenizer: str | Tokenizer | None = None,
         dtype: str | None = None,
         device: str | None = None,
+        quantization: str | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
         block_size: int = 64,
@@ -63,7 +65,7 @@ class LLM:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
         require_count("seed", seed, at_least=0)
-        self.model = _model(model, dtype, device)
+        self.model = _model(model, dtype, device, quantization)
         self.spec = model if isinstance(model, str) else None
         self.tokenizer = _tokenizer(self.spec, tokenizer)
         self._template_spec = self.spec if tokenizer is None else tokenizer
@@ -238,9 +240,10 @@ def _is_token_ids(prompts: object) -> bool:
     return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)
 
 
-def _model(model: str | Model, dtype: str | None, device: str | None) -> Model:
+def _model(model: str | Model, dtype: str | None, device: str | None, quantization: str | None) -> Model:
+    check_quantization(quantization)
     if isinstance(model, Model):
-        given = {"dtype": dtype, "device": device}
+        given = {"dtype": dtype, "device": device, "quantization": quantization}
         for name in (name for name, value in given.items() if value is not None):
             raise ValueError(f"{name}={given[name]!r} is for a spec: a Model has its own")
         return model
@@ -249,7 +252,9 @@ def _model(model: str | Model, dtype: str | None, device: str | None) -> Model:
     dtype = "float32" if dtype is None else dtype
     check_dtype(dtype)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    return load_model(model, device=device, dtype=getattr(torch, dtype))
+    loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
+    prepare_weights(loaded, quantization)
+    return loaded
 
 
 def _tokenizer(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:

@@ -8,6 +8,8 @@ torchao's int8 layers were tried and not taken: uncompiled, its tensor subclass 
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import nn
 
@@ -31,8 +33,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
 
     Raises ValueError for an unknown quantization, for "int8" on a GPU, and for a model that was prepared before.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
+    check_quantization(quantization)
     if any(isinstance(module, LAYOUTS) for module in model.modules()):
         raise ValueError("model was prepared before: load it again")
     if model.device.type != "cpu":
@@ -53,6 +54,19 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
         if isinstance(module, MLP) and isinstance(module.c_fc, PackedLinear):
             module.c_fc.gelu, module.act = True, nn.Identity()
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
+
+
+def check_quantization(quantization: object) -> None:
+    """Raises ValueError unless it is one of QUANTIZATIONS."""
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
+
+
+def prepared_copy(model: Model, quantization: str | None = None) -> Model:
+    """As prepare_weights, with the model left as it is: what stays the same in both is shared, not copied."""
+    copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    prepare_weights(copy, quantization)
+    return copy
 
 
 def weight_bytes(model: Model) -> int:

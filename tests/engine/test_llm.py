@@ -12,9 +12,11 @@ from oracles import prompts_of
 import roseinfer
 from roseinfer.engine import pool_size
 from roseinfer.engine.config import block_bytes
+from roseinfer.engine.linear import packs
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
-from roseinfer.models import GPT2, load_tokenizer
+from roseinfer.engine.weights import LAYOUTS, weight_bytes
+from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams
@@ -416,3 +418,37 @@ def test_end_tokens_are_the_models(tiny):
     ends.load_state_dict(tiny.state_dict())
     [output] = LLM(ends.eval(), num_kvcache_blocks=4).generate(IDS[0])
     assert output.outputs[0].token_ids == plain[: plain.index(plain[3]) + 1]
+
+
+# Weights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_spec_is_prepared_for_this_machine(dtype):
+    llm = LLM("tiny", dtype=dtype, num_kvcache_blocks=BLOCKS)
+    assert any(isinstance(module, LAYOUTS) for module in llm.model.modules()) == packs(llm.model.dtype)
+    outputs = llm.generate(IDS, params(8), use_tqdm=False)
+    if dtype == "float32":
+        assert [list(out.outputs[0].token_ids) for out in outputs] == hf_generate(load_model("tiny"), IDS, 8)
+
+
+def test_eight_bits_a_weight():
+    llm = LLM("tiny", quantization="int8", num_kvcache_blocks=BLOCKS)
+    plain = LLM("tiny", num_kvcache_blocks=BLOCKS)
+    assert weight_bytes(llm.model) < 0.3 * weight_bytes(plain.model)
+    first = [llm_.generate(IDS, params(1, logprobs=1), use_tqdm=False) for llm_ in (llm, plain)]
+    for ours, theirs in zip(*first, strict=True):
+        assert ours.outputs[0].cumulative_logprob == pytest.approx(theirs.outputs[0].cumulative_logprob, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "message"),
+    [
+        ("tiny", "int4", "quantization must be one of None, 'int8', got 'int4'"),
+        ("tiny", 8, "quantization must be one of None, 'int8', got 8"),
+        (None, "int8", "quantization='int8' is for a spec: a Model has its own"),
+    ],
+)
+def test_quantizations_that_are_refused(tiny, model, quantization, message):
+    with pytest.raises(ValueError, match=message):
+        LLM(model or tiny, quantization=quantization)
