@@ -51,12 +51,6 @@ def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, *, seen
     return out.to(q.dtype)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Numba's first parallel loop gives torch, whose OpenMP it shares, as many threads as it takes itself."""
-    torch.set_num_threads(1)
-
-
 every_backend = pytest.mark.parametrize("attention", BACKENDS, ids=lambda attention: attention.__name__)
 
 
@@ -177,9 +171,9 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
         assert judge(paged_attention_triton, dense, case).verdict == "ok"
         return list(launches)
 
-    decodes = [launched([(n, 1), (m, 1)], 64) for n, m in ((0, 0), (1000, 3), (16, 1023))]
+    decodes = [launched([(n, 1), (m, 1)], 32) for n, m in ((0, 0), (300, 3), (16, 511))]
     assert decodes[0] == decodes[1] == decodes[2] and len(decodes[0]) == 3
-    for columns, kernels in ((64, 3), (15, 2)):
+    for columns, kernels in ((32, 3), (15, 2)):
         mixed = [launched([(n, 12), (m, 1), (7, 7)], columns) for n, m in ((0, 0), (200, 3))]
         mixed.append(launched([(0, 1), (220, 1), (7, 18)], columns))
         assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == kernels

@@ -212,7 +212,8 @@ def test_a_machine_without_triton_runs_everything_else_and_says_so():
     done = run(WITHOUT_TRITON)
     assert done.returncode == 0, done.stderr
     counted, refused = done.stdout.splitlines()
-    assert counted.startswith(f"{len(LADDER)} Triton is not installed") and refused.startswith("refused: Triton is not installed")
+    assert counted.startswith(f"{len(LADDER)} Triton is not installed")
+    assert refused.startswith("refused: Triton is not installed")
 
 
 # Every name that is a kernel in Triton's own modules, those that a method of tl.tensor keeps included, and its type.
