@@ -68,7 +68,7 @@ class Sequence:
     """One request: token_ids holds the prompt, then every token appended. Raises ValueError for an empty prompt.
 
     num_cached_tokens counts the tokens whose K and V are in a stage's cache; it is also the position of the next
-    input token, and only a stage changes it. finish_reason is None while running, then "length" or "stop".
+    input token, and only a stage changes it. finish_reason is None while running, then "length", "stop" or "abort".
     logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
@@ -109,6 +109,12 @@ class Sequence:
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
+
+
+def refuse_stop_strings(params: SamplingParams) -> None:
+    """For those who see token ids alone. Raises ValueError."""
+    if params.stop:
+        raise ValueError(f"stop={params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
 
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:

@@ -12,14 +12,13 @@ from oracles import prompts_of
 import roseinfer
 from roseinfer.engine import pool_size
 from roseinfer.engine.config import block_bytes
-from roseinfer.engine.linear import packs
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
-from roseinfer.engine.weights import LAYOUTS, weight_bytes
+from roseinfer.engine.weights import held_bytes, prepare_weights
 from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
-from roseinfer.sequence import SamplingParams
+from roseinfer.sequence import SamplingParams, Sequence
 
 TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
 TOKENIZER = load_tokenizer("tiny")
@@ -62,6 +61,25 @@ def test_texts_are_those_of_transformers(llm, tiny):
     outputs = llm.generate(TEXTS, params(40))
     assert [output.outputs[0].token_ids for output in outputs] == wanted
     assert texts(outputs) == [theirs.decode(ids, skip_special_tokens=True) for ids in wanted]
+
+
+def test_packed_weights_say_the_same(tiny):
+    """A spec's model is packed for this machine; a Model, as the others here, is used as it is."""
+    outputs = LLM("tiny", device="cpu", num_kvcache_blocks=16).generate(TEXTS, params(20))
+    assert [output.outputs[0].token_ids for output in outputs] == reference_generate(tiny, IDS, 20)
+
+
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", "int8"), ("bfloat16", None)])
+def test_fewer_bits_are_served(dtype, quantization):
+    """As of a model that was prepared by hand, to the last bit."""
+    by_hand = load_model("tiny", dtype=getattr(torch, dtype))
+    prepare_weights(by_hand, quantization)
+    llm = LLM("tiny", device="cpu", dtype=dtype, quantization=quantization, num_kvcache_blocks=4)
+    assert (llm.model.dtype, held_bytes(llm.model)) == (by_hand.dtype, held_bytes(by_hand))
+    asked = IDS[0], params(8, logprobs=2)
+    assert llm.generate(*asked)[0].outputs[0].logprobs == (
+        LLM(by_hand, num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
+    )
 
 
 def test_an_output_says_what_was_asked_and_how_it_ended(llm):
@@ -303,6 +321,7 @@ def test_one_params_or_one_for_each(llm, given):
         ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
         ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),
+        ({"quantization": "awq"}, "quantization must be one of None, 'int8', got 'awq'"),
         ({"dtype": "fp32"}, "dtype must be one of float32, float16, bfloat16, got 'fp32'$"),
         ({"device": "gpu"}, "device='gpu' is not a device"),
         ({"device": "cuda:77"}, "device='cuda:77': not on this machine, which has: cpu"),
@@ -333,10 +352,15 @@ def test_wrong_arguments_are_one_error(wrong, message):
         LLM(**{"model": "tiny", "device": "cpu", **wrong})
 
 
-@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}])
+@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"quantization": "int8"}])
 def test_a_model_has_its_own_dtype_and_device(tiny, given):
     with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
         LLM(tiny, **given)
+
+
+def test_the_engine_itself_sees_no_text(llm):
+    with pytest.raises(ValueError, match=r"^stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"):
+        llm.engine.add(Sequence([1], SamplingParams(stop="a")))
 
 
 # Tokenizers
@@ -418,37 +442,3 @@ def test_end_tokens_are_the_models(tiny):
     ends.load_state_dict(tiny.state_dict())
     [output] = LLM(ends.eval(), num_kvcache_blocks=4).generate(IDS[0])
     assert output.outputs[0].token_ids == plain[: plain.index(plain[3]) + 1]
-
-
-# Weights
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_spec_is_prepared_for_this_machine(dtype):
-    llm = LLM("tiny", dtype=dtype, num_kvcache_blocks=BLOCKS)
-    assert any(isinstance(module, LAYOUTS) for module in llm.model.modules()) == packs(llm.model.dtype)
-    outputs = llm.generate(IDS, params(8), use_tqdm=False)
-    if dtype == "float32":
-        assert [list(out.outputs[0].token_ids) for out in outputs] == hf_generate(load_model("tiny"), IDS, 8)
-
-
-def test_eight_bits_a_weight():
-    llm = LLM("tiny", quantization="int8", num_kvcache_blocks=BLOCKS)
-    plain = LLM("tiny", num_kvcache_blocks=BLOCKS)
-    assert weight_bytes(llm.model) < 0.3 * weight_bytes(plain.model)
-    first = [llm_.generate(IDS, params(1, logprobs=1), use_tqdm=False) for llm_ in (llm, plain)]
-    for ours, theirs in zip(*first, strict=True):
-        assert ours.outputs[0].cumulative_logprob == pytest.approx(theirs.outputs[0].cumulative_logprob, abs=0.2)
-
-
-@pytest.mark.parametrize(
-    ("model", "quantization", "message"),
-    [
-        ("tiny", "int4", "quantization must be one of None, 'int8', got 'int4'"),
-        ("tiny", 8, "quantization must be one of None, 'int8', got 8"),
-        (None, "int8", "quantization='int8' is for a spec: a Model has its own"),
-    ],
-)
-def test_quantizations_that_are_refused(tiny, model, quantization, message):
-    with pytest.raises(ValueError, match=message):
-        LLM(model or tiny, quantization=quantization)
