@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from roseinfer.arguments import refuse_unknown_keywords, require_count
 from roseinfer.models import Model, load_model, load_tokenizer, tokenizer_folder
+from roseinfer.profiling import span
 from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
 
 from .chat import ChatTemplate, Message
@@ -232,12 +233,14 @@ class LLM:
                 self._drop(request)
 
     def _step(self) -> None:
-        for seq in self.engine.step():
-            request, inbox = self._live[seq.seq_id]
-            request.read()
-            if request.finish_reason:
-                self._drop(request)
-            inbox[request] = None
+        seqs = self.engine.step()
+        with span("roseinfer.engine.detokenise"):
+            for seq in seqs:
+                request, inbox = self._live[seq.seq_id]
+                request.read()
+                if request.finish_reason:
+                    self._drop(request)
+                inbox[request] = None
 
     def _drop(self, request: Request) -> None:
         """Take a request out of the engine, if it is still there."""
