@@ -12,7 +12,7 @@ from .kv_pool import KVPool
 from .runner import Runner
 from .scheduler import Scheduler
 
-STEP_TOKENS = 8192  # of one step, unless a single prompt may have more
+STEP_TOKENS = 4096  # of one step, unless a single prompt may have more: activations grow with it, speed hardly
 
 
 class Engine:
