@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import ModelConfig
@@ -29,10 +28,11 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.c_fc = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.act = nn.GELU(approximate="tanh")
         self.c_proj = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return self.c_proj(self.act(self.c_fc(x)))
 
 
 class Block(nn.Module):
@@ -67,7 +67,3 @@ class GPT2(Model):
         for layer, block in enumerate(self.h):
             x = block(x, layer, attend)
         return self.ln_f(x)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [N, C] -> logits [N, V]; the output matrix is the token embedding."""
-        return F.linear(hidden, self.wte.weight)

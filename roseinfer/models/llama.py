@@ -82,7 +82,3 @@ class Llama(Model):
         for layer, block in enumerate(self.layers):
             x = block(x, layer, cos, sin, attend)
         return self.norm(x)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        output = self.embed_tokens if self.config.tie_embeddings else self.lm_head
-        return F.linear(hidden, output.weight)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import ModelConfig
@@ -20,11 +21,15 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Model(nn.Module, ABC):
-    """A decoder-only transformer of the shape `config`."""
+    """A decoder-only transformer of the shape `config`.
+
+    lm_head: the output matrix, hidden [N, C] -> logits [N, V]. None: it is the token embedding (tied).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.register_module("lm_head", None)
 
     @property
     @abstractmethod
@@ -35,9 +40,9 @@ class Model(nn.Module, ABC):
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """token_ids [N], positions [N] -> hidden [N, C], normalised and ready for `logits`."""
 
-    @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, C] -> logits [N, V]."""
+        return F.linear(hidden, self.token_embedding.weight) if self.lm_head is None else self.lm_head(hidden)
 
     @property
     def device(self) -> torch.device:

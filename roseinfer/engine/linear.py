@@ -1,0 +1,92 @@
+"""Linear layers on a CPU, x [N, K] -> x @ W.T + b [N, M], that differ in how W lies in memory.
+
+    nn.Linear       rows as they were loaded; a library may rearrange them at every call
+    PackedLinear    in oneDNN's own order, rearranged once; its products take GELU along
+    Int8Linear      8 bits a weight and a scale a row: a quarter of the bytes of float32
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roseinfer.kernels.int8_numba import ROWS, STEP, int8_linear
+from roseinfer.kernels.numba_calls import run_parallel
+
+USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
+
+
+class PackedLinear(nn.Module):
+    """A matrix in oneDNN's blocked order, for whatever number of rows x has. weight [M, K], bias [M] or None.
+
+    gelu: applied to the result, before it is written (the tanh form). Raises RuntimeError where oneDNN does not
+    multiply this dtype on this CPU, and AttributeError where torch has no such ops: they are private ones of
+    torch.compile's, so `packs` tries them.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), USUAL_ROWS)
+        self.bias = None if bias is None else bias.detach()
+        self.gelu = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        after = "gelu" if self.gelu else "none"
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, after, [], "tanh")
+
+    @property
+    def nbytes(self) -> int:
+        """Of the values; oneDNN may pad the last of its blocks, and does not say so."""
+        return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
+
+
+class Int8Linear(nn.Module):
+    """A matrix in 8 bits, a scale a row; x is quantised on the way in, a scale for each 64 values.
+
+    weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. Whatever other rows x has, a row's
+    result is the same.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        num_rows, width = weight.shape
+        rows = weight.detach().float().numpy()
+        self.scales = np.abs(rows).max(axis=1) / np.float32(127)
+        divisors = np.where(self.scales > 0, self.scales, 1)[:, None]
+        self.weight = np.full((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), 128, np.uint8)
+        self.weight[:num_rows, :width] = np.rint(rows / divisors) + 128
+        self.bias = np.zeros(num_rows, np.float32) if bias is None else bias.detach().float().numpy().copy()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.empty(len(x), len(self.scales))
+        x_float = x.float().contiguous().numpy()
+        run_parallel(int8_linear, x_float, self.weight, self.scales, self.bias, out.numpy())
+        return out.to(x.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (self.weight, self.scales, self.bias))
+
+    @staticmethod
+    def bytes_of(num_rows: int, width: int) -> int:
+        """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
+        return _rounded_up(num_rows, ROWS) * _rounded_up(width, STEP) + 2 * 4 * num_rows
+
+
+def _rounded_up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+@cache
+def packs(dtype: torch.dtype) -> bool:
+    """Whether PackedLinear works here in that dtype, found out by trying a small one."""
+    x, weight, bias = torch.ones(2, 64, dtype=dtype), torch.eye(32, 64, dtype=dtype), torch.ones(32, dtype=dtype)
+    try:
+        out = PackedLinear(weight, bias)(x)
+    except (AttributeError, RuntimeError):
+        return False
+    return torch.equal(out, F.linear(x, weight, bias))

@@ -1,0 +1,237 @@
+"""prepare_weights: the same tokens, fewer bytes, nothing held twice, and a fallback where there is nothing to gain."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from roseinfer.contract.small_models import prompts_of, small_llama, small_model
+from roseinfer.engine import weights
+from roseinfer.engine.linear import Int8Linear, PackedLinear, packs
+from roseinfer.engine.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
+from roseinfer.models import load_model, load_tokenizer
+from roseinfer.profiling.floors import decode_floor
+from roseinfer.reference import reference_generate, reference_logits
+
+MODELS = {
+    "tiny": lambda: load_model("tiny"),
+    "gpt2": small_model,
+    "llama": lambda: small_llama("llama"),
+    "qwen2": lambda: small_llama("qwen2"),
+    "untied": lambda: small_llama("qwen3", tie_embeddings=False),
+}
+MIXED = (1, 5, 17, 40)
+TEXT = "The with statement is used to wrap the execution of a block with methods defined by a context manager. " * 3
+needs_packing = pytest.mark.skipif(not packs(torch.float32), reason="this CPU or this torch packs no matrices")
+
+
+def linears(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear | PackedLinear | Int8Linear)]
+
+
+@pytest.fixture
+def no_private_ops(monkeypatch):
+    """A torch without the ops that pack."""
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    packs.cache_clear()
+    yield
+    packs.cache_clear()
+
+
+@needs_packing
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_matrices_give_the_same_tokens(name):
+    model = MODELS[name]()
+    prompts = prompts_of(MIXED, model.config.vocab_size)
+    before = reference_generate(model, prompts, 12)
+    prepare_weights(model)
+    assert all(isinstance(module, PackedLinear) for module in linears(model)) and model.lm_head is not None
+    assert reference_generate(model, prompts, 12) == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_and_plain_logits_agree_for_one_row_and_for_many(name):
+    plain, prepared = MODELS[name](), MODELS[name]()
+    prepare_weights(prepared)
+    for length in (1, 2, 16, 70, 190):
+        [prompt] = prompts_of((length,), plain.config.vocab_size)
+        torch.testing.assert_close(
+            reference_logits(prepared, prompt), reference_logits(plain, prompt), rtol=1e-3, atol=1e-3
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_the_text_of_tiny_hardly_changes(dtype, quantization):
+    """KL of the next token's distribution, in nats a token; a uniform guess is more than 3 away."""
+    token_ids = load_tokenizer("tiny").encode(TEXT).ids
+    exact = reference_logits(load_model("tiny"), token_ids).log_softmax(-1)
+    model = load_model("tiny", dtype=dtype)
+    prepare_weights(model, quantization)
+    logits = reference_logits(model, token_ids)
+    assert logits.dtype == dtype
+    kl = F.kl_div(logits.float().log_softmax(-1), exact, log_target=True, reduction="batchmean")
+    assert kl < (0.04 if quantization else 0.01)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_quantized_logits_are_close(name):
+    plain, prepared = MODELS[name](), MODELS[name]()
+    prepare_weights(prepared, "int8")
+    assert all(isinstance(module, Int8Linear) for module in linears(prepared))
+    x = torch.randn(9, plain.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    expected = plain.logits(x)
+    torch.testing.assert_close(prepared.logits(x), expected, rtol=0, atol=0.06 * float(expected.std()))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (97, 31), (130, 33), (256, 192)], ids=str)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("layer", [PackedLinear, Int8Linear])
+def test_every_shape(layer, shape, bias):
+    torch.manual_seed(0)
+    plain = nn.Linear(shape[1], shape[0], bias=bias)
+    prepared = layer(plain.weight, plain.bias)
+    for count in (1, 4, 7, 65):
+        x = torch.randn(count, 2 * shape[1])[:, ::2]  # rows with gaps, as a cut of a larger tensor has them
+        out, expected = prepared(x), plain(x).detach()
+        close = 1e-5 if layer is PackedLinear else 0.02 * float(expected.abs().max())
+        torch.testing.assert_close(out, expected, rtol=0, atol=close)
+
+
+def test_a_row_of_zeros_stays_zero():
+    weight = torch.randn(4, 64)
+    weight[2] = 0
+    assert (Int8Linear(weight, None)(torch.randn(3, 64))[:, 2] == 0).all()
+
+
+@needs_packing
+def test_gelu_is_part_of_the_product_and_runs_once():
+    model = load_model("tiny")
+    prepare_weights(model)
+    assert all(block.mlp.c_fc.gelu and isinstance(block.mlp.act, nn.Identity) for block in model.h)
+    assert not any(block.mlp.c_proj.gelu or block.attn.c_attn.gelu for block in model.h) and not model.lm_head.gelu
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_held_twice(name, quantization):
+    """Each original is gone when the next matrix is rearranged, so memory never has more than one in two layouts."""
+    if quantization is None and not packs(torch.float32):
+        pytest.skip("nothing is packed here")
+    model = MODELS[name]()
+    originals = [weakref.ref(module.weight) for module in linears(model)]
+    alive = []
+
+    class Watched(Int8Linear if quantization else PackedLinear):
+        def __init__(self, weight, bias):
+            alive.append(sum(original() is not None for original in originals))
+            super().__init__(weight, bias)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "Int8Linear" if quantization else "PackedLinear", Watched)
+        prepare_weights(model, quantization)
+    tied = model.config.tie_embeddings
+    assert alive == [*range(len(originals), 0, -1), *([0] if tied else [])]
+    assert not any(original() is not None for original in originals)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
+    """Which counts the rows of the embedding tables that a step looks up, too."""
+    model = MODELS[name]()
+    looked_up = 1 if model.config.architecture == "gpt2" else int(not model.config.tie_embeddings)
+    floor = decode_floor(model.config, [1], torch.float32).weight_bytes
+    assert weight_bytes(model) == floor - looked_up * model.config.hidden_size * 4
+    assert held_bytes(model) == sum(p.nbytes for p in model.parameters())
+
+
+def test_bytes_of_every_layout():
+    config = load_model("tiny").config
+    c, layers, vocab, positions = config.hidden_size, config.num_layers, config.vocab_size, config.max_model_len
+    assert (c, layers, vocab) == (192, 4, 2_048), "multiples of 64: nothing is padded"
+    matrices = layers * 12 * c * c + vocab * c
+    biases, norms = layers * 9 * c, layers * 4 * c + 2 * c
+    tables = (vocab + positions) * c
+    rows = layers * 9 * c + vocab
+    for dtype, quantization, expected in (
+        (torch.float32, None, 4 * (matrices + biases + norms)),
+        (torch.bfloat16, None, 2 * (matrices + biases + norms)),
+        (torch.float32, "int8", matrices + 8 * rows + 4 * norms),  # of a row: its scale and its bias
+        (torch.bfloat16, "int8", matrices + 8 * rows + 2 * norms),
+    ):
+        model = load_model("tiny", dtype=dtype)
+        before = held_bytes(model)
+        prepare_weights(model, quantization)
+        assert weight_bytes(model) == expected
+        assert held_bytes(model) == expected + tables * dtype.itemsize
+        assert before == (matrices + biases + norms + positions * c) * dtype.itemsize
+
+
+def test_without_the_private_ops_the_matrices_stay(no_private_ops):
+    model = load_model("tiny")
+    prepare_weights(model)
+    assert not packs(torch.float32)
+    assert all(type(module) is nn.Linear for module in linears(model)) and model.lm_head is None
+    assert all(isinstance(block.mlp.act, nn.GELU) for block in model.h)
+    fresh = load_model("tiny")
+    assert torch.equal(reference_logits(model, [1, 2, 3]), reference_logits(fresh, [1, 2, 3]))
+
+
+def test_8_bits_need_no_private_op(no_private_ops):
+    model = load_model("tiny")
+    prepare_weights(model, "int8")
+    assert all(isinstance(module, Int8Linear) for module in linears(model))
+    assert reference_logits(model, [1, 2, 3]).isfinite().all()
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("bf16 path needs the cpu support avx512"), NotImplementedError("no")])
+def test_ops_that_refuse_are_not_used(monkeypatch, fault):
+    def refuse(*args):
+        raise fault
+
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(_reorder_linear_weight=refuse))
+    assert not packs.__wrapped__(torch.bfloat16)
+
+
+def test_ops_that_are_wrong_are_not_used(monkeypatch):
+    """No such machine is known; but these ops promise nothing."""
+    ops = SimpleNamespace(_reorder_linear_weight=lambda w, rows: w, _linear_pointwise=lambda x, w, b, *rest: x @ w.T)
+    monkeypatch.setattr(torch.ops, "mkldnn", ops)
+    assert not packs.__wrapped__(torch.float32)
+
+
+@pytest.mark.parametrize("value", ["int4", "INT8", "", 8, True])
+def test_an_unknown_quantization(value):
+    with pytest.raises(ValueError) as error:
+        prepare_weights(small_model(), value)
+    assert str(error.value) == f"quantization must be one of None, 'int8', got {value!r}"
+
+
+def test_a_model_is_prepared_once():
+    model = small_model()
+    prepare_weights(model, "int8")
+    with pytest.raises(ValueError, match="prepared before"):
+        prepare_weights(model)
+
+
+def test_a_gpu_keeps_its_rows_and_refuses_8_bits():
+    model = small_model().to("meta")  # stands for any device that is not the CPU
+    prepare_weights(model)
+    assert all(type(module) is nn.Linear for module in linears(model)) and model.lm_head is None
+    with pytest.raises(ValueError, match="quantization='int8' runs on a CPU, and the model is on 'meta'"):
+        prepare_weights(model, "int8")
+
+
+def test_a_prepared_copy_leaves_the_model_as_it_was(tiny):
+    before = {name: (p.data_ptr(), p.clone()) for name, p in tiny.named_parameters()}
+    copy = prepared_copy(tiny)
+    assert any(isinstance(module, LAYOUTS) for module in copy.modules())
+    assert copy.token_embedding.weight.data_ptr() == tiny.token_embedding.weight.data_ptr()
+    after = dict(tiny.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(after[n].data_ptr() == at and torch.equal(after[n], values) for n, (at, values) in before.items())
