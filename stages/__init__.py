@@ -9,13 +9,14 @@ from .s06_block_table_cache import BlockTableCache
 from .s07_triton_paged import TritonPaged
 from .s10_one_table import OneTable
 from .s11_fused_step import FusedStep
+from .s12_packed_weights import PackedWeights
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, OneTable,
-    FusedStep,
+    FusedStep, PackedWeights,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "OneTable", "PreallocGather", "SelectAppend",
-    "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "OneTable", "PackedWeights", "PreallocGather",
+    "SelectAppend", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

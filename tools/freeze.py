@@ -40,6 +40,7 @@ PROMPTS = (
 MAX_TOKENS = 16
 # Counts that do not depend on the torch version; slices and views do (see roseinfer.profiling.slice_rule).
 STABLE_OPS = ("cat", "copy_", "select", "zeros", "zeros_like", "index", "index_put_", "stack", "linear")
+PRODUCTS = ("aten::linear", "mkldnn::_linear_pointwise")  # of weights as they lie, and of weights that were packed
 
 
 def frozen() -> dict[str, Any]:
@@ -68,7 +69,7 @@ def facts(stage_class: type[Stage]) -> dict[str, Any]:
     return {
         "sha256": sha256(source_file(stage_class)),
         "tokens": [seq.output_ids for seq in outputs],
-        "ops": {op: ops[f"aten::{op}"] for op in STABLE_OPS},
+        "ops": {op: ops[f"aten::{op}"] for op in STABLE_OPS} | {"linear": sum(ops[op] for op in PRODUCTS)},
     }
 
 
