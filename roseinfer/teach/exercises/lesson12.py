@@ -39,7 +39,7 @@ def gpt2_bytes(
     minutes=8,
     difficulty=2,
     importance=5,
-    stub="def weight_bytes(num_layers, width, vocab_size, bits): ...",
+    stub="def bytes_of_weights(num_layers, width, vocab_size, bits): ...",
     task="How many bytes of **matrices** does a decode step of a GPT-2 of that shape read? A layer has four: joined "
     "Q, K and V, the attention's output, and the MLP's two, which is four times as wide inside. The output matrix is "
     "`[vocab_size, width]`. With 32 or 16 `bits` a weight that is all; with 8 or 4, each **row** of a matrix "
