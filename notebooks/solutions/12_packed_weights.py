@@ -15,7 +15,7 @@ def quantize(weight):
 # --- 12.3
 def product(x, values, scales):
     out = torch.zeros(len(x), len(values))
-    for group, columns in zip(x.split(64, dim=1), values.split(64, dim=1)):
+    for group, columns in zip(x.split(64, dim=1), values.split(64, dim=1), strict=True):
         rounded, group_scales = quantize(group)
         out += (rounded.int() @ columns.int().T) * group_scales[:, None]
     return out * scales
