@@ -7,16 +7,17 @@ from .s04_vectorized_gather import VectorizedGather
 from .s05_block_table import BlockTable
 from .s06_block_table_cache import BlockTableCache
 from .s07_triton_paged import TritonPaged
+from .s09_numba_paged import NumbaPaged
 from .s10_one_table import OneTable
 from .s11_fused_step import FusedStep
 from .s12_packed_weights import PackedWeights
 
 LADDER = (
-    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, OneTable,
-    FusedStep, PackedWeights,
+    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
+    OneTable, FusedStep, PackedWeights,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "OneTable", "PackedWeights", "PreallocGather",
-    "SelectAppend", "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "NumbaPaged", "OneTable", "PackedWeights",
+    "PreallocGather", "SelectAppend", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from roseinfer.stage import Stage
 
 from . import block_promises as books
+from . import choice_promises as choice
 from . import error_promises as errors
 from . import reach_promises as reach
 from . import reuse_promises as reuse
@@ -65,6 +66,7 @@ PROMISES = (
     Promise("Large batches", "more than 64 sequences", reach.large_batches),
     Promise("Very large batches", "more than 255 sequences", reach.very_large_batches, slow=True),
     Promise("Half precision", "nothing is fp32 by accident, nothing is rounded twice", tokens.half_precision),
+    Promise("Tokens of its own choice", "chosen in the step or after it: the same", choice.chooses_as_sample),
     Promise("Freeing twice is refused", "else two sequences share a block one day", books.freeing_twice),
     Promise("Prefilled again", "a preempted sequence comes back with its output", books.prefilled_again),
     Promise("Neighbours come and go", "a sequence may live as long as a server", reuse.neighbours_come_and_go),

@@ -10,14 +10,16 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from .engine import Engine
+from .weights import prepared_copy
 
 
 class EngineStage(Stage):
-    """The engine's pool, blocks and runner. Its scheduler stays out: who calls a stage says which sequences run."""
+    """The engine's weights, pool, blocks and runner. Its scheduler stays out: a stage is told which sequences run."""
 
     name = "engine"
 
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
+        model = prepared_copy(model)  # other stages of a race share the one that was given
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         engine = Engine(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         self.tables, self.runner = engine.blocks, engine.runner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
-from roseinfer.sequence import Sequence
+from roseinfer.sequence import Sequence, refuse_stop_strings
 
 from .block_manager import BlockManager
 from .kv_pool import KVPool
@@ -50,6 +50,7 @@ class Engine:
     def add(self, seq: Sequence) -> None:
         """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or has
         ended already, or is here; nothing of it stays behind."""
+        refuse_stop_strings(seq.params)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")

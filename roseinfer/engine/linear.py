@@ -69,6 +69,11 @@ class Int8Linear(nn.Module):
     def nbytes(self) -> int:
         return sum(array.nbytes for array in (self.weight, self.scales, self.bias))
 
+    @staticmethod
+    def bytes_of(num_rows: int, width: int) -> int:
+        """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
+        return _rounded_up(num_rows, ROWS) * _rounded_up(width, STEP) + 2 * 4 * num_rows
+
 
 def _rounded_up(size: int, step: int) -> int:
     return -(-size // step) * step

@@ -9,21 +9,31 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from roseinfer.paths import DATA
 
+from . import paged_triton
+
 ARCHITECTURES = (80, 90)  # A100 and H100, H200
-KEPT = DATA / "kernels" / "s07_triton_paged.json"
+# What each module's kernels took when it was last recorded, by `roseinfer aot --out data/kernels`.
+KEPT = {name: DATA / "kernels" / f"{name}.json" for name in ("s07_triton_paged", "paged_triton")}
 # Triton's dtype, KV heads, query heads on each, head size, block size. First GPT-2 small, Qwen2.5 0.5B and 7B.
 SHAPES = (
     ("fp16", 12, 1, 64, 64), ("bf16", 2, 7, 64, 64), ("bf16", 4, 7, 128, 64), ("bf16", 8, 4, 128, 128),
     ("bf16", 8, 8, 128, 16), ("fp32", 12, 1, 64, 64), ("fp32", 8, 2, 32, 16), ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 1, 96, 16),
 )  # fmt: skip
+# Each of these as a batch of decodes and as prompts; the last one is where the fewest tokens fit a tile.
+FLAT_SHAPES = (
+    ("fp16", 12, 1, 64, 64), ("bf16", 2, 7, 64, 64), ("bf16", 4, 7, 128, 64), ("fp32", 12, 1, 64, 64),
+    ("fp16", 8, 1, 80, 32), ("fp32", 8, 8, 128, 16),
+)  # fmt: skip
+DECODE, PREFILL = (8, 8), (512, 4)  # tokens, sequences
+CONTEXT = 4096  # tokens that the block tables have room for
 
 
 @dataclass(frozen=True)
@@ -60,22 +70,70 @@ def compile_for(
     return Resources(int(found[0]), int(found[1]), compiled.metadata.shared)
 
 
-def rows(stage_module: Any) -> Iterator[dict[str, Any]]:
-    """One row for each of ARCHITECTURES and SHAPES: the shape, the tile, and what a program takes.
+class Program(NamedTuple):
+    """A kernel as it is launched on one shape; `about` is what a row says of it, the rest goes to compile_for."""
 
-    stage_module: with paged_decode_kernel and the program_shape that it is launched with. Needs the mode "compile".
-    """
-    kernel = stage_module.paged_decode_kernel
+    about: dict[str, Any]
+    kernel: Any
+    types: dict[str, str]
+    aligned: Container[str]
+    constexprs: dict[str, int]
+    warps: int
+
+
+def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
+    """One row for each of ARCHITECTURES and each program: what it is, and what it takes. Needs the mode "compile"."""
+    programs = list(programs)
     for arch in ARCHITECTURES:
-        for dtype, num_kv_heads, group, head_dim, block_size in SHAPES:
-            shape = dict(stage_module.program_shape(num_kv_heads, group, head_dim, block_size, interpreted=False))
-            warps = shape.pop("num_warps")
-            types = dict.fromkeys(kernel.arg_names, "i32")
-            types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
-            types |= {"block_table": "*i32", "context_lens": "*i32", "scale": "fp32"}
-            aligned = types.keys() - {"scale", "num_kv_heads", "table_row", "table_column", *shape}
-            yield {
-                "arch": f"sm_{arch}", "dtype": dtype, "num_kv_heads": num_kv_heads, "group": group,
-                "head_dim": head_dim, "block_size": block_size, "tile": shape["TILE"], "warps": warps,
-                **asdict(compile_for(kernel, types, aligned, shape, arch, warps)),
-            }  # fmt: skip
+        for about, *program, warps in programs:
+            yield {"arch": f"sm_{arch}", **about, "warps": warps, **asdict(compile_for(*program, arch, warps))}
+
+
+def stage07_programs(stage_module: Any) -> Iterator[Program]:
+    """paged_decode_kernel of stage 07's module in all SHAPES."""
+    kernel = stage_module.paged_decode_kernel
+    for dtype, num_kv_heads, group, head_dim, block_size in SHAPES:
+        shape = dict(stage_module.program_shape(num_kv_heads, group, head_dim, block_size, interpreted=False))
+        warps = shape.pop("num_warps")
+        types = dict.fromkeys(kernel.arg_names, "i32")
+        types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
+        types |= {"block_table": "*i32", "context_lens": "*i32", "scale": "fp32"}
+        aligned = types.keys() - {"scale", "num_kv_heads", "table_row", "table_column", *shape}
+        about = {
+            "dtype": dtype, "num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim,
+            "block_size": block_size, "tile": shape["TILE"],
+        }  # fmt: skip
+        yield Program(about, kernel, types, aligned, shape, warps)
+
+
+def flat_programs() -> Iterator[Program]:
+    """paged_triton's kernels: attention in all FLAT_SHAPES, storing and combining in those with the longest rows."""
+    for dtype, num_kv_heads, group, head_dim, block_size in FLAT_SHAPES:
+        about = {
+            "dtype": dtype, "num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim,
+            "block_size": block_size,
+        }  # fmt: skip
+        itemsize = 4 if dtype == "fp32" else 2
+        for batch, (num_tokens, num_seqs) in {"decode": DECODE, "prefill": PREFILL}.items():
+            shape = paged_triton.attend_shape(
+                num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, CONTEXT // block_size, itemsize
+            )
+            yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, shape)
+        if head_dim < 128:  # the other two kernels move one row after another: the longest rows tell
+            continue
+        shape = paged_triton.store_shape(num_kv_heads, head_dim, block_size)
+        yield flat_program("store", about, paged_triton.store_kernel, dtype, shape)
+        shape = paged_triton.combine_shape(num_kv_heads * group, head_dim, paged_triton.MOST_SPLITS)
+        yield flat_program("combine", about, paged_triton.combine_kernel, dtype, shape)
+
+
+def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shape: dict[str, int]) -> Program:
+    shape = dict(shape)
+    warps = shape.pop("num_warps", 4)  # 4 is what a launch takes that names none
+    types = dict.fromkeys(kernel.arg_names, "i32") | {"scale": "fp32"}
+    types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
+    types |= dict.fromkeys(("partial", "tops", "totals"), "*fp32")
+    types |= dict.fromkeys(("slot_mapping", "query_start", "context_lens", "block_tables"), "*i32")
+    aligned = types.keys() - {"scale", "num_rows", "num_seqs", "table_row", *shape}
+    tiles = {"rows": shape["ROWS"], "tile": shape.get("TILE"), "splits": shape.get("SPLITS", 1)}
+    return Program({"kernel": name, **about, **tiles}, kernel, types, aligned, shape, warps)

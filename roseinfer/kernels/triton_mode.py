@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import reload
 from importlib.metadata import version
@@ -93,8 +93,9 @@ def language() -> ModuleType | None:
 
 
 class InterpretedKernel:
-    """A kernel in the interpreter, kernel[grid](...) as ever. What Triton's interpreter copies to do its work is no
-    part of a stage: in a trace it lies under one span, INTERPRETER, and counting bytes does not see it."""
+    """A kernel in the interpreter, kernel[grid](...) as ever, and kernel(...) where another kernel calls it. What
+    Triton's interpreter copies to do its work is no part of a stage: in a trace it lies under one span, INTERPRETER,
+    and counting bytes does not see it."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -106,11 +107,18 @@ class InterpretedKernel:
 
         return launch
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kernel(*args, **kwargs)
 
-def jit(kernel: Callable[..., Any]) -> Any:
-    """triton.jit. Where Triton is not installed, the kernel as it is: require_triton stands before every launch."""
+
+def jit(kernel: Callable[..., Any], do_not_specialize: Sequence[str] = ()) -> Any:
+    """triton.jit. Where Triton is not installed, the kernel as it is: require_triton stands before every launch.
+
+    do_not_specialize: integer arguments for whose values 1, and multiples of 16, Triton is not to compile once more.
+    """
     if find_spec("triton") is None:
         return kernel
     import triton
 
-    return InterpretedKernel(triton.jit(kernel)) if MODE == "interpret" else triton.jit(kernel)
+    compiled = triton.jit(kernel, do_not_specialize=do_not_specialize)
+    return InterpretedKernel(compiled) if MODE == "interpret" else compiled

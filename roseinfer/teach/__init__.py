@@ -22,10 +22,12 @@ from .measure.prove import prove
 from .measure.race import race
 from .measure.recorded import recorded, recorded_kernels, recorded_trace
 from .measure.roofline import roofline
+from .measure.row_reads import count_rows
 from .measure.table_price import table_price
 from .measure.text_price import round_inputs, text_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
+from .source.functions import show_source
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
@@ -38,15 +40,17 @@ from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
 from .views.seam_picture import draw_seam
 from .views.step_debugger import step_debugger
+from .views.task_picture import walk_tasks
 from .views.token_walk import walk_tokens
 from .views.weight_order import draw_weight_order
 
 __all__ = [
     "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_shapes", "contract", "count_loads",
-    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_floors", "draw_gather",
-    "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam", "draw_weight_order",
-    "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict",
-    "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
-    "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_stage", "side_by_side", "sql", "step_debugger",
-    "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_tables", "walk_tokens",
+    "count_rows", "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_floors",
+    "draw_gather", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
+    "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
+    "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels",
+    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source", "show_stage",
+    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
+    "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

@@ -32,6 +32,8 @@ from roseinfer.bench.interleave import Run
 from roseinfer.bench.provenance import describe_host, short_commit
 from roseinfer.cli import gpu_report
 from roseinfer.cli.main import main
+from roseinfer.kernels.flat_cases import CASES
+from roseinfer.kernels.paged_reference import paged_attention_reference as flat_reference
 from roseinfer.models import model_config
 from roseinfer.profiling import Trace, capture, span
 from roseinfer.teach.measure.recorded import gpu_reports, recorded, recorded_kernels, recorded_trace
@@ -41,16 +43,18 @@ from stages.s07_triton_paged import paged_attention_reference, paged_attention_t
 CPU = torch.device("cpu")
 TINY = "random:tiny-llama"
 COURSE = Course([PreallocGather, SelectAppend], paged_attention_reference, paged_attention_triton)
+FLAT = "mixed, 3 x 1 heads of 32, blocks of 1"
 PLAN = Plan(
     seconds=3600, kernel_check_seconds=3600,
-    kernel_shapes=(KernelShape(32, 2, 16),), timed_shapes=(TimedShape(2, 16, 1, 2, 16, 16, "float32"),),
+    kernel_shapes=(KernelShape(32, 2, 16),), flat_check_seconds=3600, flat_cases=(FLAT,),
+    timed_shapes=(TimedShape(2, 16, 1, 2, 16, 16, "float32"),),
     checked_models=(TINY,), checked_prompt_lens=(1, 15, 17), checked_new_tokens=3,
     trace_model=TINY, trace_dtype="float32", trace_batch_size=2, trace_steps=2, trace_bytes=400_000,
     ladders=(LadderShape(TINY, "float32", 2), LadderShape(TINY, "bfloat16", 1)), prompt_len=4,
     ladder_sizes=(Size(5, 1), Size(3, 1)), static_cache_seconds=0, dtypes=("float32", "bfloat16"),
 )  # fmt: skip
 NO_PARTS = replace(
-    PLAN, kernel_shapes=(), timed_shapes=(), checked_models=(), ladders=(), dtypes=(), trace_steps=1
+    PLAN, kernel_shapes=(), flat_cases=(), timed_shapes=(), checked_models=(), ladders=(), dtypes=(), trace_steps=1
 )  # only traces are left
 
 
@@ -84,10 +88,14 @@ def test_every_part_has_its_rows_and_nothing_failed(report):
     data = report.data
     assert report.failures == []
     assert {part: len(data[part]) for part in data["seconds"]} == {
-        "machine": 2, "kernel_checks": 2, "kernel_times": 1, "tokens": 2, "traces": 2, "ladders": 2,
+        "machine": 2, "kernel_checks": 2, "flat_checks": 2, "kernel_times": 1, "tokens": 2, "traces": 2, "ladders": 2,
     }  # fmt: skip
     assert [(row["dtype"], row["verdict"]) for row in data["kernel_checks"]] == [("float32", "ok"), ("bfloat16", "ok")]
-    assert 0 < data["kernel_checks"][0]["max_error"] < 2e-5 < data["kernel_checks"][1]["max_error"]
+    assert [(row["case"], row["dtype"], row["verdict"]) for row in data["flat_checks"]] == [
+        (FLAT, "float32", "ok"), (FLAT, "bfloat16", "ok"),
+    ]  # fmt: skip
+    for part in ("kernel_checks", "flat_checks"):
+        assert 0 < data[part][0]["max_error"] < 2e-5 < data[part][1]["max_error"]
     assert [(row["stage"], row["verdict"]) for row in data["tokens"]] == [
         ("s02_prealloc_gather", "equal"), ("s03_select_append", "equal"),
     ]  # fmt: skip
@@ -110,7 +118,7 @@ def test_the_file_says_where_it_comes_from(report, folder):
     written = json.loads(report.path.read_text())
     assert written == json.loads(json.dumps(report.data))
     assert (written["kind"], written["format"]) == ("gpu-report", 1)
-    assert written["versions"].keys() == {"python", "torch", "triton", "transformers"}
+    assert written["versions"].keys() == {"python", "torch", "triton", "numba", "transformers"}
     assert written["arguments"] == json.loads(json.dumps(asdict(PLAN)))
     gpu = report.path.parent.name
     assert report.path == folder / "runs" / gpu / f"{written['date'][:10]}-{short_commit(written['commit'])}.json"
@@ -125,6 +133,7 @@ def test_the_summary_has_every_verdict(report):
     text = summary(report.data)
     for line in (
         "kernel checks, float32: 1 of 1, largest error",
+        "flat checks, bfloat16: 1 of 1, largest error",
         "greedy tokens equal to the reference, float32: 2 of 2 (model, stage) pairs",
         "HF generate, static cache",
         "KV GB/s",
@@ -179,7 +188,13 @@ def spoilt(tmp_path_factory):
             raise RuntimeError("no such instruction")
         return 1.01 * paged_attention_reference(q, *others)
 
-    course = Course([NaiveCat, Raises, ForgetsTheLastToken], paged_attention_reference, kernel)
+    def flat_kernel(q, k, *others):
+        if q.dtype == torch.bfloat16:
+            raise RuntimeError("no such instruction")
+        return flat_reference(q, 1.01 * k, *others)
+
+    stages = [NaiveCat, Raises, ForgetsTheLastToken]
+    course = Course(stages, paged_attention_reference, kernel, flat_kernel)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("roseinfer.bench.ladder"), "hf_contender", no_compiler)
         return run_report(
@@ -206,6 +221,10 @@ def test_a_failing_kernel_is_a_verdict(spoilt):
     assert wrong.startswith("wrong: ") and wrong.endswith(" values are too far off")
     assert raised == "failed: RuntimeError: no such instruction"
     assert sum("kernel check" in failure for failure in spoilt.failures) == 2
+    wrong, raised = [row["verdict"] for row in spoilt.data["flat_checks"]]
+    assert wrong.startswith("wrong: ") and "values of k_cache are not what they have to be afterwards" in wrong
+    assert raised == "failed: RuntimeError: no such instruction"
+    assert sum("flat check" in failure for failure in spoilt.failures) == 2
 
 
 def test_transformers_failing_is_a_note_and_no_failure(spoilt):
@@ -247,11 +266,20 @@ def test_the_first_size_that_fits_is_taken():
 
 
 def test_what_there_is_no_time_for_is_named(tmp_path):
-    plan = replace(PLAN, seconds=0, kernel_check_seconds=-1, checked_models=(), timed_shapes=(), trace_steps=1)
+    plan = replace(
+        PLAN,
+        seconds=0,
+        kernel_check_seconds=-1,
+        flat_check_seconds=-1,
+        checked_models=(),
+        timed_shapes=(),
+        trace_steps=1,
+    )
     report = run_report(COURSE, plan, device=CPU, folder=tmp_path)
     assert report.data["kernel_checks"] == report.data["ladders"] == []
     assert report.data["notes"] == [
         "kernel checks: 1 of 1 shapes not run, out of time",
+        "flat checks: 1 of 1 cases not run, out of time",
         "ladders: 2 of 2 not run, out of time",
     ]
 
@@ -268,6 +296,7 @@ def test_without_time_to_compile_there_is_no_static_cache(tmp_path):
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
 def test_a_plan_names_what_exists_and_fits(plan: Plan):
+    assert plan.flat_cases and set(plan.flat_cases) <= CASES.keys()
     longest = plan.prompt_len + max(size.max_new_tokens for size in plan.ladder_sizes)
     models = {plan.trace_model, *plan.checked_models, *(shape.model for shape in plan.ladders)}
     assert all(longest <= model_config(model).max_model_len for model in models)

@@ -26,7 +26,8 @@ def test_without_a_command_it_lists_them(capsys):
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:4] == " " * 4 and line[4] > " "]
     assert listed == NAMES
     assert NAMES == [
-        "doctor", "ladder", "reproduce", "trace", "dry-run", "aot", "gpu-report", "tensorboard", "slides", "links",
+        "doctor", "ladder", "bench", "reproduce", "trace", "dry-run", "aot", "gpu-report", "tensorboard", "slides",
+        "links",
     ]  # fmt: skip
 
 
@@ -128,7 +129,8 @@ sys.exit(main())
         ("ladder --device meta", "device='meta': not on this machine, which has: cpu"),
         ("tensorboard --no-serve --device mps", "device='mps': not on this machine, which has: cpu"),
         ("ladder --json nowhere/x.json", "--json nowhere/x.json: must be a file in a folder that exists, and can be w"),
-        ("aot --json nowhere/x.json", "--json nowhere/x.json: must be a file in a folder that exists, and can be w"),
+        ("aot --out file/kernels", "--out file/kernels: must be a folder that can be written to (Not a directo"),
+        ("aot --module triton", "--module: unknown value 'triton' (nearest: paged_triton), allowed: s07_triton_pag"),
         ("tensorboard --no-serve --logdir file/tb", "--logdir file/tb: must be a folder that can be written to (Not a"),
         ("reproduce 000 --out file/reports", "--out file/reports: must be a folder that can be written to (Not a d"),
         ("slides file --out file/slides", "--out file/slides: must be a folder that can be written to (Not a directo"),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from roseinfer.kernels.paged_triton import paged_attention_triton
 from roseinfer.stage import Stage
 
 from .plan import Plan
@@ -20,11 +21,12 @@ LONGEST_REASON = 400
 
 class Course(NamedTuple):
     """What is measured: handed in, for the library imports no stage. reference and kernel: attention of one step over
-    block tables, with the same arguments."""
+    block tables, with the same arguments. flat_kernel: attention over flat batches."""
 
     stages: Sequence[type[Stage]]
     reference: Callable[..., Tensor]
     kernel: Callable[..., Tensor]
+    flat_kernel: Callable[..., Tensor] = paged_attention_triton
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The paged attention kernel on this device: checked against the reference, and timed."""
+"""The attention kernels on this device: checked against their references, and stage 07's timed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any
 import torch
 
 from roseinfer.kernels.cases import PagedCase, paged_case
+from roseinfer.kernels.flat_cases import ATOL, CASES, Judgement, flat_case, judge
+from roseinfer.kernels.paged_reference import paged_attention_reference
 from roseinfer.profiling import measure_machine
 from roseinfer.profiling.clock import seconds_of
 
 from .context import Context, one_line
 from .plan import KernelShape, TimedShape
-
-# Kernel and reference read the same inputs and sum in fp32: what may differ is the order of the sums, and the last
-# rounding to the output's type, which is at most half its eps.
-ATOL = 2e-5
 
 
 def ragged(block_size: int) -> list[int]:
@@ -44,7 +42,11 @@ def kernel_checks(context: Context) -> Iterator[dict[str, Any]]:
 
 
 def check(context: Context, shape: KernelShape, dtype: torch.dtype) -> dict[str, Any]:
-    """max_error, the allowed error atol + rtol * |expected|, and the verdict: "ok", "wrong: ..." or "failed: ..."."""
+    """max_error, the allowed error atol + rtol * |expected|, and the verdict: "ok", "wrong: ..." or "failed: ...".
+
+    Kernel and reference read the same inputs and sum in fp32: what may differ is the order of the sums, and the last
+    rounding to the output's type, which is at most half its eps.
+    """
     rtol = torch.finfo(dtype).eps
     row = {"max_error": None, "atol": ATOL, "rtol": rtol}
     case = paged_case(ragged(shape.block_size), **asdict(shape), dtype=dtype, device=context.device)
@@ -60,6 +62,25 @@ def check(context: Context, shape: KernelShape, dtype: torch.dtype) -> dict[str,
     row["max_error"] = float(error.max())
     wrong = int((error > ATOL + rtol * expected.abs()).sum())
     return row | {"verdict": "ok" if not wrong else f"wrong: {wrong} of {error.numel()} values are too far off"}
+
+
+def flat_checks(context: Context) -> Iterator[dict[str, Any]]:
+    """One row for each (case, dtype) of attention over flat batches: K and V written, and the result."""
+    plan, until = context.plan, perf_counter() + context.plan.flat_check_seconds
+    for done, name in enumerate(plan.flat_cases):
+        if perf_counter() > until:
+            left = len(plan.flat_cases) - done
+            context.note(f"flat checks: {left} of {len(plan.flat_cases)} cases not run, out of time")
+            return
+        for dtype in plan.dtypes:
+            case = flat_case(**CASES[name], dtype=getattr(torch, dtype), device=context.device)
+            try:
+                found = judge(context.course.flat_kernel, paged_attention_reference, case)
+            except Exception as failure:  # it is the row's verdict, and the report fails
+                found = Judgement(f"failed: {one_line(failure)}")
+            if found.verdict != "ok":
+                context.fail(f"flat check {dtype}, {name}: {found.verdict}")
+            yield {"case": name, "dtype": dtype, **found._asdict()}
 
 
 def kernel_times(context: Context) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from roseinfer.kernels.flat_cases import CASES
+
 HEAD_DIMS = (32, 64, 80, 96, 128)
 GROUPS = (1, 2, 4, 7, 8)
 BLOCK_SIZES = (16, 32, 64, 128)
@@ -49,13 +51,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Plan:
-    """seconds: of the whole report; the ladders take what the other parts leave. ladder_sizes: the first that fits is
-    taken, else the last. static_cache_seconds: what a ladder must have for transformers to compile a model.
-    trace_bytes: all traces together, gzipped."""
+    """seconds: of the whole report; the ladders take what the other parts leave. flat_cases: names in flat_cases.CASES.
+    ladder_sizes: the first that fits is taken, else the last. static_cache_seconds: what a ladder must have for
+    transformers to compile a model. trace_bytes: all traces together, gzipped."""
 
     seconds: float
     kernel_check_seconds: float
     kernel_shapes: tuple[KernelShape, ...]
+    flat_check_seconds: float
+    flat_cases: tuple[str, ...]
     timed_shapes: tuple[TimedShape, ...]
     checked_models: tuple[str, ...]
     checked_prompt_lens: tuple[int, ...]
@@ -96,6 +100,8 @@ FULL = Plan(
     seconds=440,  # of the 480 that it promises: the last ladder may take longer than it was given
     kernel_check_seconds=110,
     kernel_shapes=grid(),
+    flat_check_seconds=60,
+    flat_cases=tuple(CASES),
     timed_shapes=(
         TimedShape(64, 1024, 12, 1, 64),  # GPT-2 small
         TimedShape(64, 1024, 12, 1, 64, dtype="float32"),
@@ -130,6 +136,8 @@ QUICK = replace(
     seconds=75,
     kernel_check_seconds=20,
     kernel_shapes=diagonal(),
+    flat_check_seconds=20,
+    flat_cases=tuple(name for name in CASES if name.startswith(("decode", "mixed")))[:4],
     timed_shapes=(FULL.timed_shapes[0], FULL.timed_shapes[2]),
     checked_models=("tiny", "random:tiny-qwen2"),
     ladders=(LadderShape("random:gpt2", "bfloat16", 8), LadderShape("random:qwen2.5-0.5b", "bfloat16", 8)),

@@ -17,7 +17,7 @@ from roseinfer.profiling import measure_machine
 
 from ..provenance import describe_host, short_commit
 from .context import Context, Course, one_line
-from .kernels import kernel_checks, kernel_times
+from .kernels import flat_checks, kernel_checks, kernel_times
 from .ladders import ladders
 from .plan import Plan
 from .tokens import tokens
@@ -60,6 +60,7 @@ def machine(context: Context) -> Iterator[dict[str, Any]]:
 PARTS: dict[str, Callable[[Context], Iterable[dict[str, Any]]]] = {
     "machine": machine,
     "kernel_checks": kernel_checks,
+    "flat_checks": flat_checks,
     "kernel_times": kernel_times,
     "tokens": tokens,
     "traces": traces,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 from roseinfer.display.cells import Cells, Column
@@ -26,11 +27,11 @@ def summary(data: dict[str, Any], width: int | None = None) -> str:
 
 def verdicts(data: dict[str, Any]) -> Iterable[str]:
     """How many checks there were, how many held, and everything that did not."""
-    for dtype in data["arguments"]["dtypes"]:
-        rows = [row for row in data["kernel_checks"] if row["dtype"] == dtype]
+    for part, dtype in product(("kernel_checks", "flat_checks"), data["arguments"]["dtypes"]):
+        rows = [row for row in data[part] if row["dtype"] == dtype]
         errors = [row["max_error"] for row in rows if row["max_error"] is not None]
         largest = f", largest error {max(errors):.1e}" if errors else ""
-        yield f"kernel checks, {dtype}: {_held(rows, 'ok')}{largest}"
+        yield f"{part.replace('_', ' ')}, {dtype}: {_held(rows, 'ok')}{largest}"
     yield f"greedy tokens equal to the reference, float32: {_held(data['tokens'], 'equal')} (model, stage) pairs"
     nbytes = sum(row["bytes"] for row in data["traces"])
     yield f"traces: {len(data['traces'])} stages, {nbytes:,} bytes"

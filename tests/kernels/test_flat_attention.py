@@ -1,0 +1,378 @@
+"""Attention over flat batches: every backend on every hard case, and wrong attentions, which the cases have to name."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from roseinfer.kernels import paged_triton
+from roseinfer.kernels.flat_cases import CASES, batches, flat_case, judge
+from roseinfer.kernels.paged_numba import paged_attention_numba
+from roseinfer.kernels.paged_reference import paged_attention_reference
+from roseinfer.kernels.paged_triton import attend_shape, paged_attention_triton
+
+BACKENDS = [
+    paged_attention_reference,
+    paged_attention_numba,
+    pytest.param(paged_attention_triton, marks=pytest.mark.needs_triton),
+]
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def dense(q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens, block_tables, out=None):
+    """The oracle: a token at a time in Python, its sequence gathered into one piece, softmax in fp64."""
+    write(k, k_cache, slot_mapping)
+    write(v, v_cache, slot_mapping)
+    return attend(q, k_cache, v_cache, query_start, context_lens, block_tables)
+
+
+def write(new, cache, slot_mapping):
+    for token, slot in enumerate(slot_mapping.tolist()):
+        cache[slot // cache.size(2), :, slot % cache.size(2)] = new[token]
+
+
+def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, *, seen=lambda position: position + 1):
+    """seen: how many slots the token at a position sees."""
+    num_kv_heads, block_size = k_cache.shape[1:3]
+    out = torch.full(q.shape, float("nan"), dtype=torch.float64)
+    starts = query_start.tolist()
+    for i, context_len in enumerate(context_lens.tolist()):
+        keys, values = (
+            torch.cat([cache[block] for block in block_tables[i].tolist()], dim=1).double()
+            for cache in (k_cache, v_cache)
+        )  # [H_kv, W * block_size, D]
+        for token in range(starts[i], starts[i + 1]):
+            n = seen(context_len - (starts[i + 1] - token))
+            query = q[token].double().view(num_kv_heads, -1, q.size(-1)) * q.size(-1) ** -0.5
+            weights = torch.einsum("hgd,hsd->hgs", query, keys[:, :n]).softmax(-1)
+            out[token] = torch.einsum("hgs,hsd->hgd", weights, values[:, :n]).reshape(q.shape[1:])
+    return out.to(q.dtype)
+
+
+every_backend = pytest.mark.parametrize("attention", BACKENDS, ids=lambda attention: attention.__name__)
+
+
+# With 16 bits, loads and stores are what differs: a part of the cases shows it.
+CASES_AND_DTYPES = [(name, torch.float32) for name in CASES] + [
+    (name, dtype)
+    for name in CASES
+    if name.startswith(("decode", "mixed")) and name.endswith("blocks of 16")
+    for dtype in DTYPES[1:]
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES_AND_DTYPES, ids=str)
+@every_backend
+def test_every_backend_on_every_case(attention, name, dtype):
+    assert judge(attention, dense, flat_case(**CASES[name], dtype=dtype)).verdict == "ok"
+
+
+@every_backend
+def test_the_result_goes_where_it_is_asked_to_go(attention):
+    case = flat_case([(3, 1), (20, 4)], group=2)
+    expected = attention(*case.with_own_pool())
+    out = torch.full_like(case.q, float("nan"))
+    assert attention(*case.with_own_pool(), out=out) is out
+    assert torch.equal(out, expected) and expected.is_contiguous()
+
+
+@every_backend
+def test_scores_of_any_size_stay_finite(attention):
+    """exp of an unshifted score would overflow; the largest comes first for some rows and last for others.
+
+    A score of some hundreds is itself rounded to some 1e-5 in fp32, and its weight with it.
+    """
+    for scale in (100.0, -100.0):
+        case = flat_case([(40, 1), (30, 20), (100, 1)], group=2)
+        case.q.mul_(scale)
+        expected = dense(*case.with_own_pool())
+        torch.testing.assert_close(attention(*case.with_own_pool()), expected, atol=1e-4, rtol=1e-4)
+
+
+# The Triton kernels
+
+
+GROUPS, HEAD_DIMS, BLOCK_SIZES = (1, 2, 4, 7, 8, 64), (8, 32, 64, 80, 96, 128, 256), (1, 16, 64, 256)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("num_seqs", [1, 2, 64])
+@pytest.mark.parametrize("num_tokens", [1, 64, 512])
+def test_a_grid_covers_every_query_and_tiles_fit(num_tokens, num_seqs, itemsize):
+    if num_tokens < num_seqs:
+        num_tokens = num_seqs
+    for group, head_dim, block_size in product(GROUPS, HEAD_DIMS, BLOCK_SIZES):
+        shape = attend_shape(num_tokens, num_seqs, 2, group, head_dim, block_size, 4096 // block_size, itemsize)
+        for name in ("ROWS", "TILE", "DIM_PAD", "SPLITS", "num_warps"):
+            assert shape[name].bit_count() == 1, (name, shape)
+        tokens = shape["TILE_TOKENS"]
+        assert tokens * group <= shape["ROWS"] and shape["DIM_PAD"] >= head_dim
+        assert shape["ROWS"] == 1 or min(shape["ROWS"], shape["TILE"], shape["DIM_PAD"]) >= 16  # for tl.dot
+        assert (tokens == 1) == (num_tokens == num_seqs)  # which is how the kernel knows a batch of decodes
+        # What is kept of the splits, in fp32, is bounded.
+        assert shape["SPLITS"] == 1 or num_tokens * 2 * group * shape["SPLITS"] <= 256 * shape["ROWS"]
+
+
+@pytest.mark.parametrize(
+    ("num_seqs", "num_kv_heads", "capacity", "splits"),
+    [(1, 4, 32768, 64), (1, 4, 1024, 4), (1, 4, 255, 1), (8, 2, 32768, 16), (7, 12, 32768, 2), (22, 12, 32768, 1)],
+)
+def test_a_context_is_split_while_programs_are_few_and_it_may_be_long(num_seqs, num_kv_heads, capacity, splits):
+    assert attend_shape(num_seqs, num_seqs, num_kv_heads, 7, 128, 1, capacity, 2)["SPLITS"] == splits
+
+
+def test_the_cases_meet_every_path_of_the_kernel():
+    """A sum or a dot, one tile of a sequence's queries or more, one of its tokens or more, split or not."""
+    paths = set()
+    for arguments in CASES.values():
+        case = flat_case(**arguments)
+        group, columns = arguments["group"], case.block_tables.size(1)
+        shape = attend_shape(
+            len(case.q), len(case.block_tables), case.k.size(1), group, case.q.size(2), case.block_size, columns, 4
+        )
+        longest, newest = int(case.context_lens.max()), int(case.query_start.diff().max())
+        paths.add(("rows", min(shape["ROWS"], 2)))
+        paths.add(("decode", shape["TILE_TOKENS"] == 1, "several tiles", longest > shape["TILE"]))
+        decode, split = shape["TILE_TOKENS"] == 1, shape["SPLITS"] > 1
+        paths.add(("decode", decode, "split", split, "several tiles", split and longest > shape["TILE"]))
+        paths.add(("query tiles", newest > shape["TILE_TOKENS"]))
+    assert {("rows", 1), ("rows", 2), ("query tiles", True), ("query tiles", False)} <= paths
+    for decode, several in product((True, False), repeat=2):
+        assert ("decode", decode, "several tiles", several) in paths
+        assert ("decode", decode, "split", True, "several tiles", several) in paths
+    assert ("decode", False, "split", False, "several tiles", False) in paths
+
+
+@pytest.mark.needs_triton
+def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
+    """A graph that was captured with one set of lengths is replayed with any other."""
+    launches = []
+
+    class Recorded:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            def launch(*args, **constexprs):
+                plain = tuple(x for x in args if not isinstance(x, torch.Tensor))
+                launches.append((grid, plain, tuple(constexprs.items())))
+                self.kernel[grid](*args, **constexprs)
+
+            return launch
+
+    for name in ("store_kernel", "attend_kernel", "combine_kernel"):
+        monkeypatch.setattr(paged_triton, name, Recorded(getattr(paged_triton, name)))
+
+    def launched(sequences, columns):
+        case = flat_case(sequences, group=2, spare_columns=columns - max(-(-sum(lens) // 16) for lens in sequences))
+        launches.clear()
+        assert judge(paged_attention_triton, dense, case).verdict == "ok"
+        return list(launches)
+
+    decodes = [launched([(n, 1), (m, 1)], 32) for n, m in ((0, 0), (300, 3), (16, 511))]
+    assert decodes[0] == decodes[1] == decodes[2] and len(decodes[0]) == 3
+    for columns, kernels in ((32, 3), (15, 2)):
+        mixed = [launched([(n, 12), (m, 1), (7, 7)], columns) for n, m in ((0, 0), (200, 3))]
+        mixed.append(launched([(0, 1), (220, 1), (7, 18)], columns))
+        assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == kernels
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize("group", [1, 7])
+def test_a_program_writes_the_rows_of_its_own_tokens_alone(monkeypatch, group):
+    """Programs run one after another in the interpreter, where the right one may come last; on a GPU they race."""
+    kernel = paged_triton.attend_kernel
+
+    class FirstTile:
+        def __getitem__(self, grid):
+            return kernel[(1, *grid[1:])]
+
+    monkeypatch.setattr(paged_triton, "attend_kernel", FirstTile())
+    case = flat_case([(5, 40)], group=group, num_kv_heads=2)
+    tile_tokens = attend_shape(40, 1, 2, group, 32, 16, case.block_tables.size(1), 4)["TILE_TOKENS"]
+    out = paged_attention_triton(*case, out=torch.full_like(case.q, float("nan")))
+    assert 1 < tile_tokens < 40 and out[:tile_tokens].isfinite().all() and out[tile_tokens:].isnan().all()
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("k_cache", lambda x: x[:, :, :12], "block_size must be a power of two for this kernel, got 12"),
+        ("v_cache", lambda x: x[:, :1], r"v_cache must be of shape \(\d+, 2, 16, 32\), got \(\d+, 1, 16, 32\)"),
+        ("v_cache", lambda x: x.mT.contiguous().mT, r"v_cache must be contiguous, got strides"),
+        ("q", lambda x: x[:, :3], "q must have a multiple of the 2 KV heads, got 3 heads"),
+        ("q", lambda x: x.mT.contiguous().mT, "q must be contiguous in its last dimension"),
+        ("k", lambda x: x[1:], r"k must be of shape \(5, 2, 32\), got \(4, 2, 32\)"),
+        ("v", lambda x: x.half(), "v must be torch.float32, as q is, got torch.float16"),
+        ("slot_mapping", lambda x: x.long(), "slot_mapping must be torch.int32, got torch.int64"),
+        ("query_start", lambda x: x[1:], r"query_start must be of shape \(3,\), got \(2,\)"),
+        ("context_lens", lambda x: x.repeat_interleave(2)[::2], "context_lens must be contiguous, got strides"),
+        ("block_tables", lambda x: x.t().contiguous().t(), "block_tables must be contiguous in its last dimension"),
+    ],
+)
+def test_tensors_that_the_kernels_cannot_read_are_refused(name, change, message):
+    case = flat_case([(3, 1), (20, 4)], group=2)
+    wrong = case._replace(**{name: change(getattr(case, name))})
+    with pytest.raises(ValueError, match=message):
+        paged_attention_triton(*wrong)
+    with pytest.raises(ValueError, match=r"out must be of shape \(5, 4, 32\), got \(5, 4, 16\)"):
+        paged_attention_triton(*case, out=torch.empty(5, 4, 16))
+
+
+# The cases themselves
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_case_is_hard(dtype):
+    """NaN wherever no token was written, shuffled blocks, shared ones, and cuts of wider tensors."""
+    sequences = batches(16)["chunks"]
+    case = flat_case(sequences, group=7, num_kv_heads=2, shared_blocks=1, padding=2, dtype=dtype)
+    filled = case.k_cache.isfinite().all(-1).all(1)  # [num_blocks, block_size]
+    assert torch.equal(filled, case.v_cache.isfinite().all(-1).all(1))
+    assert torch.equal(filled, case.k_cache.isfinite().any(-1).any(1))
+    having_a_full_block = sum(cached >= 16 for cached, _ in sequences)
+    assert filled.sum() == sum(cached for cached, _ in sequences) - 16 * (having_a_full_block - 1)
+    assert not filled[0].any() and not filled[-1].any()
+    assert case.real.tolist() == [True] * (len(case.q) - 2) + [False] * 2
+    new_slots = case.slot_mapping[case.real]
+    assert len(set(new_slots.tolist())) == len(new_slots) and not filled.flatten()[new_slots.long()].any()
+
+    for row, (cached, new) in zip(case.block_tables.tolist(), sequences, strict=False):
+        used = -(-(cached + new) // 16)
+        assert 0 not in row[:used] and set(row[used:]) == {0}
+    longest = max(case.block_tables.tolist(), key=lambda row: len(set(row)))
+    assert longest != sorted(longest)
+    full = torch.tensor([cached >= 16 for cached, _ in sequences] + [False] * 2)
+    assert len(case.block_tables[full, 0].unique()) == 1
+    assert not any(x.is_contiguous() for x in (case.q, case.k, case.v, case.block_tables))
+    assert {x.dtype for x in case} == {dtype, torch.int32}
+
+
+def test_the_cases_have_every_length_that_has_broken_a_kernel():
+    for block_size in (16, 64):
+        kinds = batches(block_size)
+        edges = {1, block_size - 1, block_size, block_size + 1, 4 * block_size}
+        assert {0, *edges} == {cached for cached, _ in kinds["decode"]}
+        assert edges == {new for _, new in kinds["prompts"]}
+        totals = {cached + new for cached, new in kinds["chunks"] + kinds["mixed"]}
+        assert {block_size + 1, 2 * block_size, 4 * block_size} <= totals
+    shapes = {tuple(case[key] for key in ("group", "head_dim", "block_size")) for case in CASES.values()}
+    for axis, expected in enumerate(({1, 4, 7}, {32, 64, 80, 128}, {1, 16, 64})):
+        assert {shape[axis] for shape in shapes} == expected
+
+
+# Wrong attentions, each wrong in one way
+
+
+def reads_one_slot_too_many(q, k, v, k_cache, v_cache, slots, *where):
+    write(k, k_cache, slots), write(v, v_cache, slots)
+    return attend(q, k_cache, v_cache, *where, seen=lambda position: position + 2)
+
+
+def does_not_see_itself(q, k, v, k_cache, v_cache, slots, *where):
+    write(k, k_cache, slots), write(v, v_cache, slots)
+    return attend(q, k_cache, v_cache, *where, seen=lambda position: max(1, position))
+
+
+def sees_its_whole_chunk(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables):
+    """Right for decode; in a chunk every token sees what comes after it."""
+    write(k, k_cache, slots), write(v, v_cache, slots)
+    rows = [
+        attend(q[n : n + 1], k_cache, v_cache, torch.tensor([0, 1]), context_lens[i : i + 1], tables[i : i + 1])
+        for i in range(len(tables))
+        for n in range(query_start[i], query_start[i + 1])
+    ]
+    return torch.cat(rows)
+
+
+def forgets_the_scale(q, *others):
+    return dense(q * q.size(-1) ** 0.5, *others)
+
+
+def positions_of_a_chunk_start_at_its_end(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables):
+    """Takes context_lens for what was cached before, as stage 07's kernel does."""
+    return dense(q, k, v, k_cache, v_cache, slots, query_start, context_lens + query_start.diff() - 1, tables)
+
+
+def ignores_query_start(q, k, v, k_cache, v_cache, slots, query_start, *others):
+    """Gives every sequence equally many tokens."""
+    even = torch.linspace(0, len(q), len(query_start)).int()
+    return dense(q, k, v, k_cache, v_cache, slots, even, *others)
+
+
+def attends_before_it_writes(q, k, v, k_cache, v_cache, slots, *where):
+    out = attend(q, k_cache, v_cache, *where)
+    write(k, k_cache, slots), write(v, v_cache, slots)
+    return out
+
+
+def forgets_to_keep_the_last_token(q, k, v, k_cache, v_cache, slots, *where):
+    """Has it at hand for this step, so that the result is right."""
+    out = dense(q, k, v, k_cache.clone(), v_cache.clone(), slots, *where)
+    write(k[:-1], k_cache, slots[:-1]), write(v[:-1], v_cache, slots[:-1])
+    return out
+
+
+def writes_its_neighbour_too(q, k, v, k_cache, v_cache, slots, *where):
+    out = dense(q, k, v, k_cache, v_cache, slots, *where)
+    k_cache[-2, :, -1] = 0  # the slot before the dummy block
+    return out
+
+
+def writes_whole_blocks(q, k, v, k_cache, v_cache, slots, *where):
+    """Clears the slots behind the tokens, where nothing is read."""
+    out = dense(q, k, v, k_cache, v_cache, slots, *where)
+    k_cache.nan_to_num_(0)
+    return out
+
+
+def hands_query_heads_round(q, *others):
+    """Query head h to KV head h % H_kv."""
+    num_kv_heads = others[0].size(1)
+    turned = q.unflatten(1, (-1, num_kv_heads)).transpose(1, 2).flatten(1, 2)
+    return dense(turned, *others).unflatten(1, (num_kv_heads, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def reads_blocks_in_the_pools_order(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables):
+    write(k, k_cache, slots), write(v, v_cache, slots)
+    used = (context_lens + k_cache.size(2) - 1) // k_cache.size(2)
+    ordered = tables.clone()
+    for row, n in zip(ordered, used.tolist(), strict=True):
+        row[:n] = row[:n].sort().values
+    return attend(q, k_cache, v_cache, query_start, context_lens, ordered)
+
+
+def scales_the_query_in_place(q, *others):
+    out = dense(q, *others)
+    q.mul_(2)
+    return out
+
+
+def returns_fp64(q, *others):
+    return dense(q, *others).double()
+
+
+def multiplies_masked_values_by_zero(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables):
+    """0 x NaN is NaN: whoever masks weights alone lets an unwritten slot show."""
+    out = dense(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables)
+    last = v_cache[tables.long()].sum((1, 3))  # [B, H_kv, D]
+    sequence = torch.arange(len(tables)).repeat_interleave(query_start.diff().long())
+    return out + 0 * last[sequence].repeat_interleave(q.size(1) // k.size(1), dim=1)
+
+
+RIGHT_FOR_DECODE = (sees_its_whole_chunk, positions_of_a_chunk_start_at_its_end, ignores_query_start)
+WRONG = (
+    *RIGHT_FOR_DECODE, reads_one_slot_too_many, does_not_see_itself, forgets_the_scale, attends_before_it_writes,
+    forgets_to_keep_the_last_token, writes_its_neighbour_too, writes_whole_blocks, hands_query_heads_round,
+    reads_blocks_in_the_pools_order, scales_the_query_in_place, returns_fp64, multiplies_masked_values_by_zero,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_attention_is_found_by_every_kind_of_batch(wrong):
+    verdicts = {kind: judge(wrong, dense, flat_case(lens, group=2)).verdict for kind, lens in batches(16).items()}
+    right = {kind for kind, verdict in verdicts.items() if not verdict.startswith("wrong: ")}
+    assert right == ({"decode"} if wrong in RIGHT_FOR_DECODE else set()), verdicts
