@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roseinfer.kernels.int8_numba import ROWS, STEP, int8_linear
+from roseinfer.kernels.numba_calls import run_parallel
 
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
 
@@ -62,7 +63,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), len(self.scales))
-        int8_linear(x.float().contiguous().numpy(), self.weight, self.scales, self.bias, out.numpy())
+        x_float = x.float().contiguous().numpy()
+        run_parallel(int8_linear, x_float, self.weight, self.scales, self.bias, out.numpy())
         return out.to(x.dtype)
 
     @property
