@@ -26,9 +26,17 @@ class EngineStage(Stage):
 
     @torch.inference_mode()
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:
-        """All prompts in one flat batch."""
+        """All prompts in as few flat batches as a step has room for."""
+        batches: list[list[Sequence]] = []
+        room = 0
+        for seq in seqs:
+            if len(seq) > room:
+                batches.append([])
+                room = self.runner.max_num_tokens
+            batches[-1].append(seq)
+            room -= len(seq)
         with self.claimed(seqs):
-            return self.runner.run(seqs, [len(seq) for seq in seqs])
+            return [token for batch in batches for token in self.runner.run(batch, [len(seq) for seq in batch])]
 
     @torch.inference_mode()
     def next_tokens(self, seqs: list[Sequence]) -> list[int]:

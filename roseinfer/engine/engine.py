@@ -12,7 +12,7 @@ from .kv_pool import KVPool
 from .runner import Runner
 from .scheduler import Scheduler
 
-STEP_TOKENS = 8192  # of one step, unless a single prompt may have more
+STEP_TOKENS = 4096  # of one step, unless one prompt or batch may have more: activations grow with it, speed hardly
 
 
 class Engine:
@@ -36,7 +36,7 @@ class Engine:
             require_count(name, value, at_least=1)
         self.max_model_len = checked_length(max_model_len, model)
         self.model = model
-        max_num_tokens = max(STEP_TOKENS, self.max_model_len)
+        max_num_tokens = max(STEP_TOKENS, self.max_model_len, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
         self.pool = KVPool(model, num_blocks, block_size)

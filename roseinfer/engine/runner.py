@@ -22,7 +22,7 @@ class Runner:
 
     def __init__(self, model: Model, pool: KVPool, blocks: BlockManager, max_num_tokens: int) -> None:
         c, (max_num_seqs, max_blocks) = model.config, blocks.table.shape
-        self.model, self.pool, self.blocks = model, pool, blocks
+        self.model, self.pool, self.blocks, self.max_num_tokens = model, pool, blocks, max_num_tokens
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, model.device)
         self.attention = attention_for(model.device)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import prompts_of, small_llama, small_model
 
+from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.runner import Runner
 from roseinfer.models import Model
 from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.reference import hf_generate, reference_generate
@@ -334,3 +336,19 @@ def test_seeds_do_not_know_their_neighbours(gpt2):
         run(engine_for(gpt2, [seq]))
     wanted = [seq.output_ids for seq in generate(NaiveCat(gpt2, num_blocks=60), prompts, params)]
     assert [seq.output_ids for seq in together] == [seq.output_ids for seq in alone] == wanted
+
+
+# The engine behind the first seam
+
+
+def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, monkeypatch):
+    monkeypatch.setattr("roseinfer.engine.engine.STEP_TOKENS", 1)
+    stage = EngineStage(gpt2, num_blocks=64, block_size=8)
+    room = stage.runner.max_num_tokens
+    assert room == max(gpt2.config.max_model_len, 64)
+    seqs = requests(gpt2, (room // 2, room // 2, 3, room - 1, 1), max_tokens=1)
+    ran = []
+    monkeypatch.setattr(stage.runner, "run", lambda batch, new: ran.append(new) or Runner.run(stage.runner, batch, new))
+    tokens = stage.first_tokens(seqs)
+    assert [sum(new) <= room for new in ran] == [True] * 3 and sum(ran, []) == [len(seq) for seq in seqs]
+    assert [[token] for token in tokens] == reference_generate(gpt2, [seq.token_ids for seq in seqs], 1)
