@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from roseinfer import teach
+from roseinfer.bench.contenders import StageContender
 from roseinfer.contract.small_models import small_model
 from roseinfer.teach.measure.text_price import _rounded
+from stages import FusedStep
 
 
 def cells_of(chart):
@@ -75,3 +77,13 @@ def test_rounded_inputs_change_a_model_and_zeros_stay():
     df = teach.text_price(exact, {"rounded": rounded}, {"a": text}).df
     assert 0 < df.loc[1, "KL, a"] < 1
     assert _rounded(torch.zeros(2, 5), 2).eq(0).all()
+
+
+def test_shapes_and_races_count_the_same_step():
+    """A stage may choose its tokens inside the step; neither count has that in it."""
+    table = teach.compare_shapes([FusedStep], small_model(), {"a batch": [5, 9]}, steps=2)
+    stage = StageContender(FusedStep, small_model(), [[1] * 5, [2] * 9], max_new_tokens=4)
+    counts = stage.counts(0)
+    assert [table.df.loc[0, name] for name in ("copies", "cats", "selects")] == [
+        counts[name] for name in ("copies", "cats", "selects")
+    ]
