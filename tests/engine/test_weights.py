@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import weakref
 from types import SimpleNamespace
 
@@ -235,3 +236,15 @@ def test_a_prepared_copy_leaves_the_model_as_it_was(tiny):
     after = dict(tiny.named_parameters())
     assert after.keys() == before.keys()
     assert all(after[n].data_ptr() == at and torch.equal(after[n], values) for n, (at, values) in before.items())
+
+
+def test_a_matrix_is_quantized_piece_by_piece():
+    """The output matrix of a large vocabulary is the largest of all: no copy of it in float32 is made on the way."""
+    weight = torch.randn(20_000, 64)
+    tracemalloc.start()
+    try:
+        layer = Int8Linear(weight, None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert layer.nbytes < peak < layer.nbytes + weight.nbytes / 2
