@@ -14,6 +14,7 @@ from .exercises.exercise import show_exercise as exercise
 from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
+from .measure.compare_choices import compare_prefills, compare_steps
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
@@ -30,7 +31,9 @@ from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.block_walk_picture import draw_block_walk
+from .views.clock_race import draw_clock_race
 from .views.dashboard import dashboard
+from .views.flat_batch_picture import draw_flat_batch
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
 from .views.pool_picture import draw_pool_gather
 from .views.program_picture import draw_programs
@@ -40,8 +43,10 @@ from .views.step_debugger import step_debugger
 from .views.token_walk import walk_tokens
 
 __all__ = [
-    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_shapes", "contract", "count_loads",
-    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_floors",
+    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
+    "compare_steps", "contract", "count_loads",
+    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk",
+    "draw_clock_race", "draw_flat_batch", "draw_floors",
     "draw_gather", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
     "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict",
     "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
