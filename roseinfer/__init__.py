@@ -9,16 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine.llm import LLM as LLM
+    from .engine.outputs import CompletionOutput as CompletionOutput
+    from .engine.outputs import RequestOutput as RequestOutput
     from .kernels import triton_mode as triton_mode
     from .models import load_model as load_model
     from .models import load_tokenizer as load_tokenizer
     from .sequence import SamplingParams as SamplingParams
     from .sequence import Sequence as Sequence
 
-__all__ = ["SamplingParams", "Sequence", "load_model", "load_tokenizer"]
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "Sequence", "load_model", "load_tokenizer"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        return import_module(".engine.llm", __name__).LLM
+    if name in ("CompletionOutput", "RequestOutput"):
+        return getattr(import_module(".engine.outputs", __name__), name)
     if name in ("load_model", "load_tokenizer"):
         return getattr(import_module(".models", __name__), name)
     if name in ("SamplingParams", "Sequence"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
 
 MOST_NAMES, LONGEST_NAME = 40, 100  # in one line of an error
 
@@ -38,6 +41,21 @@ def unknown_name(name: str, allowed: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.3)
     hint = f" (nearest: {shortened(nearest[0])})" if nearest else ""
     return f"{shortened(repr(name))}{hint}, allowed: {listed(allowed)}"
+
+
+def refuse_unknown_keywords(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorator of an __init__: an unknown keyword raises ValueError, with the nearest name, instead of TypeError."""
+    _, *names = inspect.signature(init).parameters
+    owner = init.__qualname__.split(".")[-2]
+
+    @wraps(init)
+    def checked_init(self: object, *values: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in names:
+                raise ValueError(f"{owner} has no argument {unknown_name(name, names)}")
+        init(self, *values, **keywords)
+
+    return checked_init
 
 
 def listed(names: Iterable[str]) -> str:

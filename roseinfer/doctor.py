@@ -175,6 +175,22 @@ def probe_triton() -> Check:
     return Check("Triton", f"{version}, compiled", "ok", "kernels are compiled for this GPU")
 
 
+def probe_numba() -> Check:
+    try:
+        import numba
+    except (ImportError, OSError) as e:  # also of a NumPy that is too new for it; its own message says so
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        return Check("Numba", reason, "missing", "kernels for a CPU are compiled with it", SET_UP, True)
+    wanted = supported_range("numba")
+    if not in_range(numba.__version__, wanted):
+        return Check("Numba", numba.__version__, "note", f"tested with {wanted}", SET_UP, True)
+    if numba.config.DISABLE_JIT:
+        means = "kernels for a CPU cannot run"
+        return Check("Numba", f"{numba.__version__}, disabled", "note", means, "unset NUMBA_DISABLE_JIT", True)
+    found = f"{numba.__version__}, {counted(numba.config.NUMBA_NUM_THREADS, 'thread')}"
+    return Check("Numba", found, "ok", "kernels for a CPU are compiled when first used", required=True)
+
+
 def what_triton_lacks() -> tuple[str, str] | None:
     """Triton compiles a small C launcher for each kernel: (what is not here, the mend), or None."""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
@@ -293,6 +309,7 @@ PROBES: dict[str, Callable[[], Check]] = {
     "Python": probe_python,
     "torch": probe_torch,
     "Triton": probe_triton,
+    "Numba": probe_numba,
     "device": probe_device,
     "bf16": probe_bf16,
     "hub": probe_hub,

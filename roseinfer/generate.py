@@ -79,7 +79,7 @@ def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
 
 
 def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
-    """Raises ValueError for a request that `stream` cannot run to its end."""
+    """Raises ValueError for a request that `stream` cannot run to its end, or not as its params ask."""
     if len({seq.seq_id for seq in seqs}) != len(seqs):
         raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
     for seq in seqs:
@@ -90,6 +90,10 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
             )
         if stage.holds(seq):
             raise ValueError(f"sequence {seq.seq_id} is already held by {stage.name}: free it first")
+        if seq.params.stop:
+            raise ValueError(f"stop={seq.params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
+        if seq.params.logprobs is not None:
+            raise ValueError(f"logprobs={seq.params.logprobs} is for roseinfer.LLM: a stage reports none")
         stage.check_fits(seq)
 
 

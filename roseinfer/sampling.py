@@ -44,10 +44,10 @@ def probabilities(logits: Tensor, params: list[SamplingParams]) -> Tensor:
     filtered = [row for row, p in enumerate(params) if is_filtered(p)]
     rows = torch.tensor(filtered, device=logits.device) if filtered else None
     column = partial(torch.tensor, device=logits.device)
-    return distribution(
-        logits - largest, column([finite_temperature(p) for p in params]), rows,
-        column([params[row].top_k for row in filtered]), column([params[row].top_p for row in filtered]),
-    )  # fmt: skip
+    top_k = [min(params[row].top_k, logits.size(-1)) for row in filtered]
+    top_p = [params[row].top_p for row in filtered]
+    temperature = column([finite_temperature(p) for p in params])
+    return distribution(logits - largest, temperature, rows, column(top_k), column(top_p))
 
 
 def is_filtered(params: SamplingParams) -> bool:

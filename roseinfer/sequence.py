@@ -11,15 +11,21 @@ from numbers import Real
 from roseinfer.arguments import is_integer
 
 _ids = itertools.count()
+MOST_LOGPROBS = 20  # candidates a position, as in vLLM
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a request's tokens are chosen and when it ends.
+    """How a request's tokens are chosen and when it ends, named as in vLLM.
 
-    max_tokens: new tokens at most. temperature: 0 is greedy. top_k: 0 keeps all. top_p: 1 keeps all.
-    stop_token_ids end the request, and so does the model's own end token unless ignore_eos; the token that ended it
-    is kept in the output. seed: the same tokens whatever else is in the batch (None: torch's global generator).
+    max_tokens: new tokens at most. temperature: 0, the default here (vLLM's is 1), is greedy. top_k: 0 or -1 keeps all.
+    top_p: 1 keeps all. stop_token_ids end the request, and so does the model's own end token unless ignore_eos; the
+    token that ended it is kept in the output. seed: the same tokens whatever else is in the batch (None: torch's global
+    generator).
+    stop: a text, or several, that end the request as soon as one is complete; the output's text ends before it, and its
+    tokens are kept. logprobs: report the log-probabilities of that many likeliest tokens and of the chosen one at each
+    position, of the model's own distribution, before temperature and filters (None: of none). Both are for
+    roseinfer.LLM, which has a tokenizer and samples by itself.
     Raises ValueError for a value out of range.
     """
 
@@ -30,12 +36,16 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _require(is_count(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens, "an integer >= 1")
         is_temperature = is_number(self.temperature) and 0 <= self.temperature < float("inf")
         _require(is_temperature, "temperature", self.temperature, "a number >= 0 (0 is greedy)")
-        _require(is_count(self.top_k), "top_k", self.top_k, "an integer >= 0 (0 keeps all)")
+        is_top_k = is_integer(self.top_k) and self.top_k >= -1
+        _require(is_top_k, "top_k", self.top_k, "an integer >= 0 (0 keeps all, and so does vLLM's -1)")
+        object.__setattr__(self, "top_k", max(self.top_k, 0))
         is_share = is_number(self.top_p) and 0 < self.top_p <= 1
         _require(is_share, "top_p", self.top_p, "a number above 0 and at most 1 (1 keeps all)")
         stops = tuple(self.stop_token_ids) if isinstance(self.stop_token_ids, Iterable) else (None,)
@@ -44,6 +54,13 @@ class SamplingParams:
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
         is_seed = self.seed is None or (is_count(self.seed) and self.seed < 2**63)
         _require(is_seed, "seed", self.seed, "None or an integer from 0 to 2**63 - 1")
+        _require(isinstance(self.stop, Iterable), "stop", self.stop, "a text or a list of texts")
+        texts = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        is_stop = all(isinstance(text, str) and text for text in texts)
+        _require(is_stop, "stop", self.stop, "a text or a list of texts, none of them empty")
+        object.__setattr__(self, "stop", texts)
+        is_number_of = self.logprobs is None or (is_count(self.logprobs) and self.logprobs <= MOST_LOGPROBS)
+        _require(is_number_of, "logprobs", self.logprobs, f"None or an integer from 0 to {MOST_LOGPROBS}")
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +69,7 @@ class Sequence:
 
     num_cached_tokens counts the tokens whose K and V are in a stage's cache; it is also the position of the next
     input token, and only a stage changes it. finish_reason is None while running, then "length" or "stop".
+    logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
     token_ids: list[int]
@@ -59,6 +77,7 @@ class Sequence:
     num_prompt_tokens: int = field(init=False)
     num_cached_tokens: int = field(init=False, default=0)
     finish_reason: str | None = field(init=False, default=None)
+    logprobs: list[dict[int, float]] | None = field(init=False, default=None)
     seq_id: int = field(init=False, default_factory=lambda: next(_ids))
 
     def __post_init__(self) -> None:
@@ -69,6 +88,7 @@ class Sequence:
         _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")
         self.token_ids = list(self.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.logprobs = None if self.params.logprobs is None else []
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -7,15 +7,16 @@ from .s04_vectorized_gather import VectorizedGather
 from .s05_block_table import BlockTable
 from .s06_block_table_cache import BlockTableCache
 from .s07_triton_paged import TritonPaged
+from .s09_numba_paged import NumbaPaged
 from .s10_one_table import OneTable
 from .s11_fused_step import FusedStep
 
 LADDER = (
-    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, OneTable,
-    FusedStep,
+    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
+    OneTable, FusedStep,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "OneTable", "PreallocGather", "SelectAppend",
-    "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "NumbaPaged", "OneTable", "PreallocGather",
+    "SelectAppend", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

@@ -90,7 +90,7 @@ class FusedStep(OneTable):
         """Which rows are drawn [B], and the distributions [B, V]; what params ask for goes up in one copy."""
         self.wishes_on_host[:, : len(params)] = torch.tensor([
             [finite_temperature(p) if p.temperature > 0 else 0.0 for p in params],
-            [p.top_k for p in params],
+            [min(p.top_k, self.config.vocab_size) for p in params],
             [p.top_p for p in params],
         ])  # fmt: skip
         if self.wishes_on_device is not self.wishes_on_host:

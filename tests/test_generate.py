@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,19 +19,44 @@ from stages import BlockTableCache as Newest  # of those that need no interprete
     ("field", "value"),
     [
         ("max_tokens", 0), ("max_tokens", 2.5), ("max_tokens", True), ("temperature", -0.1),
-        ("temperature", float("nan")), ("temperature", float("inf")), ("top_k", -1), ("top_k", 1.5), ("top_p", 0.0),
+        ("temperature", float("nan")), ("temperature", float("inf")), ("top_k", -2), ("top_k", 1.5), ("top_p", 0.0),
         ("top_p", 1.1), ("top_p", float("nan")), ("stop_token_ids", 5), ("stop_token_ids", (-1,)), ("seed", -1),
         ("seed", 1.0), ("temperature", "1"), ("temperature", None), ("temperature", True), ("top_p", "1"),
-        ("top_p", None), ("stop_token_ids", None), ("stop_token_ids", "ab"), ("ignore_eos", "no"),
+        ("top_p", None), ("stop_token_ids", None), ("stop_token_ids", "ab"), ("ignore_eos", "no"), ("stop", None),
+        ("stop", 3), ("stop", ""), ("stop", ["a", ""]), ("stop", [5]), ("stop", b"ab"), ("logprobs", -1),
+        ("logprobs", 21), ("logprobs", True), ("logprobs", 1.0),
     ],
 )  # fmt: skip
 def test_sampling_params_name_the_field_and_the_value(field, value):
-    with pytest.raises(ValueError, match=f"^{field} must be .*, got {value!r}".replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(ValueError, match=f"^{field} must be .*, got {re.escape(repr(value))}$"):
         SamplingParams(**{field: value})
 
 
-def test_stop_tokens_may_come_one_by_one():
+def test_stops_may_come_one_by_one():
     assert SamplingParams(stop_token_ids=(token for token in [3, 4])).stop_token_ids == (3, 4)
+    assert SamplingParams(stop=(text for text in ["a", "b"])).stop == ("a", "b")
+
+
+def test_one_stop_text_stands_for_itself():
+    assert SamplingParams(stop="ab").stop == ("ab",) and SamplingParams().stop == SamplingParams(stop=[]).stop == ()
+
+
+def test_all_tokens_are_kept_as_vllm_writes_it():
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stop": "ab"}, r"stop=\('ab',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids"),
+        ({"logprobs": 0}, "logprobs=0 is for roseinfer.LLM: a stage reports none"),
+    ],
+)
+def test_a_stage_refuses_what_only_the_engine_gives(small, params, message):
+    stage = Newest(small, num_blocks=2)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        generate(stage, [[1], [2]], [SamplingParams(), SamplingParams(**params)])
+    assert stage.num_free_blocks == 2
 
 
 def test_unknown_fields_are_refused():

@@ -18,12 +18,14 @@ CODE = (".", ":!data/runs", ":!data/traces")
 
 def describe_host(device: torch.device) -> dict[str, Any]:
     """host, device, versions (triton: None where it is not installed; cuda and driver: on a GPU only) and commit."""
+    import numba
     import transformers
 
     versions = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "triton": _triton_version(),
+        "numba": numba.__version__,
         "transformers": transformers.__version__,
     }
     if device.type == "cuda":

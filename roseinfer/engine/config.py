@@ -69,8 +69,7 @@ class EngineConfig:
             require_count(name, getattr(self, name), at_least=1)
         if self.max_model_len is not None:
             require_count("max_model_len", self.max_model_len, at_least=1)
-        if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {self.dtype!r}")
+        check_dtype(self.dtype)
         check_device(self.device)
 
     def sizes(self) -> EngineSizes:
@@ -88,6 +87,13 @@ class EngineConfig:
         return EngineSizes(self, shape, num_weights=sum(p.numel() for p in empty_model(shape).parameters()))
 
 
+def check_dtype(dtype: object) -> None:
+    """Raises ValueError unless it names a dtype that weights and KV cache can have."""
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        how = ": 8-bit weights are quantization='int8'" if dtype == "int8" else ""
+        raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {dtype!r}{how}")
+
+
 def check_device(device: object) -> None:
     """Raises ValueError unless torch knows a device of that name; whether this machine has one is not asked."""
     if not isinstance(device, str):
@@ -96,6 +102,11 @@ def check_device(device: object) -> None:
         torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device={device!r} is not a device: {str(error).splitlines()[0]}") from error
+
+
+def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
+    """K and V of a block's tokens, in all layers."""
+    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * block_size * value_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +143,12 @@ class EngineSizes(HasFacts):
     @property
     def kv_bytes_per_token(self) -> int:
         """K and V of one token, in all layers."""
-        s = self.shape
-        return 2 * s.num_layers * s.num_kv_heads * s.head_dim * DTYPE_BYTES[self.config.dtype]
+        return block_bytes(self.shape, 1, DTYPE_BYTES[self.config.dtype])
 
     @property
     def block_bytes(self) -> int:
         """One block in all layers."""
-        return self.config.block_size * self.kv_bytes_per_token
+        return block_bytes(self.shape, self.config.block_size, DTYPE_BYTES[self.config.dtype])
 
     @property
     def pool_bytes(self) -> int:

@@ -13,6 +13,7 @@ from roseinfer.sequence import Sequence
 from .batch import Batch, InputBuffers, input_shapes, make_batch
 from .block_manager import BlockManager
 from .kv_pool import KVPool
+from .logprobs import step_logprobs
 from .sampler import Sampler, read_tokens
 
 
@@ -39,7 +40,11 @@ class Runner:
             logits = self.forward(batch)
         with span("roseinfer.engine.sample"):
             tokens = self.sampler(logits, seqs)
-        return read_tokens(tokens, seqs)
+            logprobs = step_logprobs(logits, tokens, seqs)
+        token_ids = read_tokens(tokens, seqs)
+        if logprobs:
+            logprobs.report()
+        return token_ids
 
     def prepare(self, seqs: list[Sequence], num_new: list[int]) -> Batch:
         return make_batch(seqs, num_new, self.blocks, self.inputs)

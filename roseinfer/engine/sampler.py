@@ -49,7 +49,8 @@ class Sampler:
         self.inputs.wait()
         for name, values in (
             ("drawn", drawn), ("temperature", map(finite_temperature, params)), ("filtered", filtered),
-            ("top_k", [params[row].top_k for row in filtered]), ("top_p", [params[row].top_p for row in filtered]),
+            ("top_k", [min(params[row].top_k, self.vocab_size) for row in filtered]),
+            ("top_p", [params[row].top_p for row in filtered]),
         ):  # fmt: skip
             values = list(values)
             self.inputs.host[name][: len(values)] = values

@@ -6,7 +6,7 @@ from .config import ModelConfig
 from .gpt2 import GPT2
 from .hf import to_hf
 from .llama import Llama
-from .load import ModelLoadError, load_model, load_tokenizer, model_config, shape_of
+from .load import ModelLoadError, load_model, load_tokenizer, model_config, shape_of, tokenizer_folder
 from .model import Attend, Model
 from .rope import Rope
 from .shapes import empty_model, random_model
@@ -14,4 +14,5 @@ from .shapes import empty_model, random_model
 __all__ = [
     "GPT2", "Attend", "Llama", "Model", "ModelConfig", "ModelLoadError", "Rope",
     "empty_model", "load_model", "load_tokenizer", "model_config", "random_model", "shape_of", "to_hf",
+    "tokenizer_folder",
 ]  # fmt: skip

@@ -20,7 +20,8 @@ from .shapes import RANDOM_SHAPES, empty_model, random_model
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 CONFIG_FILES = ["config.json", "generation_config.json"]
-MODEL_FILES = [*CONFIG_FILES, "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
+TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
+MODEL_FILES = [*CONFIG_FILES, *TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json"]
 OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"
 
 
@@ -53,15 +54,20 @@ def model_config(spec: str) -> ModelConfig:
 
 def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that belongs to `spec`: `.encode(text).ids` and `.decode(ids)`. Raises ModelLoadError."""
-    if spec.startswith("random:"):
-        raise ModelLoadError(f"{spec!r} has random weights and no tokenizer: give token ids, or use 'tiny'")
-    path = _folder(spec, ["tokenizer.json"]) / "tokenizer.json"
+    path = tokenizer_folder(spec) / "tokenizer.json"
     if not path.is_file():
         raise ModelLoadError(f"{path} does not exist")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as e:  # the library has no type of its own for it
         raise ModelLoadError(f"{path} is not a tokenizer: {' '.join(str(e).split())}") from e
+
+
+def tokenizer_folder(spec: str) -> Path:
+    """Where the tokenizer of `spec` is, and its chat template if it has one. Raises ModelLoadError."""
+    if spec.startswith("random:"):
+        raise ModelLoadError(f"{spec!r} has random weights and no tokenizer: give token ids, or use 'tiny'")
+    return _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -23,9 +23,11 @@ from .measure.prove import prove
 from .measure.race import race
 from .measure.recorded import recorded, recorded_kernels, recorded_trace
 from .measure.roofline import roofline
+from .measure.row_reads import count_rows
 from .measure.table_price import table_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
+from .source.functions import show_source
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
@@ -34,22 +36,24 @@ from .views.block_walk_picture import draw_block_walk
 from .views.clock_race import draw_clock_race
 from .views.dashboard import dashboard
 from .views.flat_batch_picture import draw_flat_batch
+from .views.layout_picture import draw_layouts
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
 from .views.pool_picture import draw_pool_gather
 from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
 from .views.seam_picture import draw_seam
+from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
+from .views.task_picture import walk_tasks
 from .views.token_walk import walk_tokens
 
 __all__ = [
     "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
-    "compare_steps", "contract", "count_loads",
-    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk",
-    "draw_clock_race", "draw_flat_batch", "draw_floors",
-    "draw_gather", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
-    "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict",
-    "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
-    "reveal", "roofline", "setup", "show_diff", "show_stage", "side_by_side", "sql", "step_debugger", "table_price",
-    "table_steps", "timeline", "walk_blocks", "walk_tables", "walk_tokens",
+    "compare_steps", "contract", "count_loads", "count_rows", "course_map", "dashboard", "data_sheet", "device",
+    "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gather",
+    "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam", "exercise",
+    "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions",
+    "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace", "reveal",
+    "roofline", "setup", "show_diff", "show_source", "show_stage", "side_by_side", "sql", "step_debugger",
+    "table_price", "table_steps", "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

@@ -118,7 +118,7 @@ def test_the_file_says_where_it_comes_from(report, folder):
     written = json.loads(report.path.read_text())
     assert written == json.loads(json.dumps(report.data))
     assert (written["kind"], written["format"]) == ("gpu-report", 1)
-    assert written["versions"].keys() == {"python", "torch", "triton", "transformers"}
+    assert written["versions"].keys() == {"python", "torch", "triton", "numba", "transformers"}
     assert written["arguments"] == json.loads(json.dumps(asdict(PLAN)))
     gpu = report.path.parent.name
     assert report.path == folder / "runs" / gpu / f"{written['date'][:10]}-{short_commit(written['commit'])}.json"

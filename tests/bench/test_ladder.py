@@ -221,7 +221,7 @@ def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResul
         **SIZES, "stages": [stage.name for stage in DENSE], "seed": 0, "with_hf": True,
         "hf_caches": ["dynamic"],
     }  # fmt: skip
-    assert data["versions"].keys() == {"python", "torch", "triton", "transformers"}
+    assert data["versions"].keys() == {"python", "torch", "triton", "numba", "transformers"}
     assert data["host"].keys() == {"cpu", "cores", "torch_threads", "system"}
     assert data["device"] and data["machine"]["read_bytes_per_s"] > 0
     assert "commit" in data

@@ -12,6 +12,7 @@ import webbrowser
 from types import SimpleNamespace
 
 import huggingface_hub
+import numba
 import numpy as np
 import pytest
 import torch
@@ -23,7 +24,7 @@ from roseinfer.cli.main import main
 from roseinfer.doctor import Check, Report
 from roseinfer.paths import ROOT
 
-NAMES = "Python, torch, Triton, device, bf16, hub, bundled model, TensorBoard, JupyterLab, browser"
+NAMES = "Python, torch, Triton, Numba, device, bf16, hub, bundled model, TensorBoard, JupyterLab, browser"
 
 
 @pytest.fixture
@@ -62,8 +63,8 @@ def distribution_missing(monkeypatch, *names):
 
 def test_the_notebook_view_is_the_same_on_every_machine(no_network):
     bundle = doctor.diagnose()._repr_mimebundle_()
-    assert bundle["text/plain"] == f"doctor: 10 checks: {NAMES}"
-    assert bundle["text/html"].count("<tr>") == 1 + 10
+    assert bundle["text/plain"] == f"doctor: 11 checks: {NAMES}"
+    assert bundle["text/html"].count("<tr>") == 1 + 11
 
 
 def test_html_is_escaped_and_says_what_to_mend_first():
@@ -112,8 +113,8 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
 
     monkeypatch.setitem(doctor.PROBES, "device", ill)
     report = doctor.diagnose()
-    assert len(report.checks) == 10
-    check = report.checks[3]
+    assert len(report.checks) == 11
+    check = report.checks[4]
     assert (check.what, check.found, check.status) == ("device", "RuntimeError: first line", "note")
     assert check.mend == doctor.SET_UP
 
@@ -183,7 +184,7 @@ def test_torch_missing(without_module):
     assert doctor.probe_device().status in ("ok", "note")  # the CPU is there without torch
 
 
-# Triton, device, bf16
+# Triton, Numba, device, bf16
 
 
 @pytest.mark.parametrize(("system", "mend"), [("linux", doctor.SET_UP), ("darwin", "Linux only")])
@@ -232,6 +233,34 @@ def test_triton_without_what_it_compiles_with(triton_on_a_gpu, monkeypatch):
     (triton_on_a_gpu / "Python.h").unlink()
     check = doctor.probe_triton()
     assert (check.found, check.status) == ("3.7.1, no Python.h", "note") and "python3-dev" in check.mend
+
+
+def test_numba_in_its_range():
+    check = doctor.probe_numba()
+    assert (check.status, check.required) == ("ok", True)
+    assert check.found.startswith(f"{numba.__version__}, ") and check.found.endswith(("thread", "threads"))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "found", "mend"),
+    [
+        ((numba, "__version__"), "0.1.0", "0.1.0", doctor.SET_UP),
+        ((numba.config, "DISABLE_JIT"), 1, f"{numba.__version__}, disabled", "unset NUMBA_DISABLE_JIT"),
+    ],
+    ids=["too old", "disabled"],
+)
+def test_a_numba_that_was_not_tested_or_compiles_nothing(monkeypatch, attribute, value, found, mend):
+    monkeypatch.setattr(doctor, "supported_range", lambda name: ">=0.61")
+    monkeypatch.setattr(*attribute, value)
+    check = doctor.probe_numba()
+    assert (check.status, check.found, check.mend) == ("note", found, mend)
+
+
+def test_numba_missing(without_module):
+    without_module("numba")
+    check = doctor.probe_numba()
+    assert (check.status, check.required, check.mend) == ("missing", True, doctor.SET_UP)
+    assert "numba" in check.found
 
 
 def test_device_gpu(monkeypatch):

@@ -1,4 +1,4 @@
-"""What stages 04 to 07 promise beyond the contract: exact calls and rebuilds, sound tables, pools that stay clean."""
+"""What stages 04 to 09 promise beyond the contract: exact calls and rebuilds, sound tables, pools that stay clean."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from roseinfer.generate import begin, decode_step, generate
 from roseinfer.profiling import MODEL_OPS, count_ops
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
-from stages import BlockTable, BlockTableCache, TritonPaged, VectorizedGather
+from stages import BlockTable, BlockTableCache, NumbaPaged, TritonPaged, VectorizedGather
 
-PAGED = [BlockTable, BlockTableCache, TritonPaged]
+PAGED = [BlockTable, BlockTableCache, TritonPaged, NumbaPaged]
 GATHER = "roseinfer.decode_step_sessions.build_batched_past"
 TABLES = "roseinfer.decode_step_sessions.build_block_tables"
 TO_DEVICE = "roseinfer.decode_step_sessions.h2d_block_tables"
@@ -56,11 +56,11 @@ def test_all_tables_go_to_the_device_in_one_copy(small, stage_class):
     assert count_ops(lambda: decode_step(stage, seqs), span=TO_DEVICE)["aten::copy_"] == 1
 
 
-@pytest.mark.needs_triton
-def test_the_kernel_is_one_launch_a_layer(small, monkeypatch):
+@pytest.mark.parametrize("stage_class", [TritonPaged, NumbaPaged], ids=lambda cls: cls.name)
+def test_what_is_compiled_is_called_once_a_layer(small, monkeypatch, stage_class):
     launches = []
-    stage, seqs = ready(TritonPaged, small, [1, 70, 3, 64])
-    attention = TritonPaged.attention
+    stage, seqs = ready(stage_class, small, [1, 70, 3, 64])
+    attention = stage_class.attention
     monkeypatch.setattr(stage, "attention", lambda *args: (launches.append(args[0].shape), attention(*args))[1])
     ops = count_ops(lambda: decode_step(stage, seqs), outside=MODEL_OPS)
     assert len(launches) == small.config.num_layers and set(launches) == {torch.Size([4, 4, 8])}

@@ -31,7 +31,7 @@ TEACHING = ROOT / "teaching"
 README = (TEACHING / "README.md").read_text(encoding="utf-8")
 TIMETABLES = timetables.load()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-THREE_DAYS = ("day-1", "day-2", "day-3")
+DAYS = ("day-1", "day-2", "day-3", "day-4")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COURSE = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
 DEPENDENCIES = {r.name: r for r in map(Requirement, COURSE)}
@@ -63,8 +63,8 @@ def test_a_timetable_names_what_the_notebooks_have(name):
         assert list(part.exercises) == sorted(set(part.exercises))
 
 
-def test_three_days_have_every_section_of_every_lesson():
-    parts = {part.lesson: part for part in lesson_parts(THREE_DAYS)}
+def test_the_days_have_every_section_of_every_lesson():
+    parts = {part.lesson: part for part in lesson_parts(DAYS)}
     assert list(parts) == [path.name[:2] for path in NOTEBOOKS]
     for lesson, part in parts.items():
         _, sections = timetables.title_and_sections(lesson)

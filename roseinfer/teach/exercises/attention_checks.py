@@ -23,10 +23,15 @@ Attention = Callable[..., Tensor]  # with the arguments of paged_attention_refer
 
 
 def require_attention(
-    attention: Attention, batches: Iterable[Batch], mistakes: Mapping[str, str], device: str = "cpu"
+    attention: Attention,
+    batches: Iterable[Batch],
+    mistakes: Mapping[str, str],
+    device: str = "cpu",
+    walks: Mapping[str, Attention] | None = None,
 ) -> None:
     """Raises Wrong about the smallest batch on which `attention` is not what plain attention gives, in q's dtype, or
-    changes what it is given. mistakes: as in kernel_checks.plain_attention -> what is said of it."""
+    changes what it is given. mistakes: as in kernel_checks.plain_attention -> what is said of it. walks: what is said
+    of a mistake that is none of plain attention's -> the attention that makes it."""
 
     def right(*batch: object, mistake: str = "") -> Tensor:
         case = _case_of(*batch, device=device)
@@ -35,7 +40,11 @@ def require_attention(
     def attend(attention: Attention, *batch: object) -> Tensor:
         return _attend(attention, _case_of(*batch, device=device))
 
+    def mistaken(*batch: object, walk: Attention) -> Tensor:
+        return walk(*_case_of(*batch, device=device))
+
     known = {why: partial(right, mistake=mistake) for mistake, why in mistakes.items()}
+    known |= {why: partial(mistaken, walk=walk) for why, walk in (walks or {}).items()}
     compare(attention, batches, Expected(right, known, _explain), _describe, attend)
 
 

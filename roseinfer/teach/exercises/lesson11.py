@@ -34,9 +34,10 @@ from .tensor_checks import require_unchanged
     importance=4,
     stub="def flat_batch(cached, num_new): ...  # return query_start, positions, last_rows",
     task="A step computes `num_new[i]` tokens of sequence i, which has `cached[i]` tokens in the cache already: a "
-    "prompt (0 cached), a chunk of one, or a single new token. Return three lists: `query_start` (B + 1 numbers: where "
-    "each sequence begins in the flat batch, and where the last one ends), `positions` (of all tokens, each in its own "
-    "sequence), `last_rows` (the row of each sequence's last token, where its next one is chosen).",
+    "prompt (0 cached), a chunk of one, or a single new token. Return three lists: `query_start` (B + 1 numbers: "
+    "where each sequence begins in the flat batch, and where the last one ends), `positions` (of all tokens, "
+    "each in its own sequence), `last_rows` (the row of each sequence's last token, where its next one is "
+    "chosen).",
     hints=(
         "query_start is a running sum of num_new that begins with 0: itertools.accumulate, or a loop.",
         "The first new token of a sequence stands behind its cached ones: its position is cached[i].",
@@ -113,8 +114,8 @@ ROW_MISTAKES = {
     stub="def choose(logits, temperature, noise): ...",
     task="Choose a token for each row of `logits` [B, V]. Where `temperature` [B] is 0, the largest logit; elsewhere "
     "draw from softmax(logits / temperature) by an exponential race with `noise` [B, V], which is drawn already. "
-    "Return token ids [B], int64. The host must not read anything: no item, no tolist, no `if` on a tensor, and no index "
-    "of booleans either, whose shape the host would have to ask for.",
+    "Return token ids [B], int64. The host must not read anything: no item, no tolist, no `if` on a tensor, and "
+    "no index of booleans either, whose shape the host would have to ask for.",
     hints=(
         "Compute both answers for all rows, and take the right one of each row: torch.where needs no host.",
         "Clock i rings at noise[i] / p[i]. The first to ring wins: the smallest of these, or the largest of p / noise.",
@@ -219,10 +220,10 @@ CHOICE_MISTAKES: dict[str, Choice] = {
     importance=3,
     stub="def write_ids(prompts, buffer): ...",
     task="`buffer` is a step's persistent input, a NumPy array of int32. Write the ids of all `prompts`, one behind "
-    "the other, to its beginning, and return that piece of it: no new array, so that its address stays. A prompt is a "
-    "list of ints or a NumPy array of any type. Raise an error, **before anything is written**, when the prompts are longer "
-    "than the buffer, when an id is no whole-number type (float64 is what the post's arrays had become), or when one "
-    "does not fit into int32: NumPy would cut all of these without a word.",
+    "the other, to its beginning, and return that piece of it: no new array, so that its address stays. A prompt "
+    "is a list of ints or a NumPy array of any type. Raise an error, **before anything is written**, when the "
+    "prompts are longer than the buffer, when an id is no whole-number type (float64 is what the post's arrays "
+    "had become), or when one does not fit into int32: NumPy would cut all of these without a word.",
     hints=(
         "buffer[:n] = ids converts as it writes, and a slice is a piece of the same memory. Check before it.",
         "np.asarray(prompt).dtype.kind is 'i' or 'u' for whole numbers.",
@@ -319,9 +320,10 @@ def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: s
     importance=4,
     stub="class MyFusedStep(FusedStep): ...",
     task="Stage 11 lets all rows run the race when one is drawn, and sorts all of them when one asks for top-k or "
-    "top-p. Write a `MyFusedStep` that draws noise **only for the rows that are drawn** and sorts **only those that "
-    "ask for it**, with one read a step as before and the tokens that `sample` gives. It is tried on mixed batches; the rows "
-    "that it sorts, the rows that it draws noise for and the times that the host reads are counted.",
+    "top-p. Write a `MyFusedStep` that draws noise **only for the rows that are drawn** and sorts **only those "
+    "that ask for it**, with one read a step as before and the tokens that `sample` gives. It is tried on mixed "
+    "batches; the rows that it sorts, the rows that it draws noise for and the times that the host reads are "
+    "counted.",
     hints=(
         "Which rows are drawn is known on the host, from seq.params alone: no tensor has to be asked.",
         "Take these rows out by their numbers, logits[rows] with a list or an int64 tensor, choose, and put the tokens "

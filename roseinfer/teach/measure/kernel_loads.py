@@ -133,10 +133,10 @@ def _describe(kind: str, address: int, tensors: dict[str, Tensor]) -> str:
 
 
 def plain_function(kernel: Any) -> Any:
-    """The Python function inside a kernel, interpreted or compiled; any other function is returned as it is."""
+    """The Python function inside a kernel of Triton or Numba; any other function is returned as it is."""
     while isinstance(kernel, (triton_mode.InterpretedKernel, GuardedKernel)):
         kernel = kernel.kernel
-    return getattr(kernel, "fn", kernel)
+    return getattr(kernel, "fn", getattr(kernel, "py_func", kernel))
 
 
 def main() -> None:

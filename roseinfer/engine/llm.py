@@ -1,0 +1,261 @@
+"""LLM: the engine as one uses it. Text or token ids in, text out; named as in vLLM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from contextlib import closing
+from functools import cached_property
+
+import torch
+from tokenizers import Tokenizer
+
+from roseinfer.arguments import refuse_unknown_keywords, require_count
+from roseinfer.models import Model, load_model, load_tokenizer, tokenizer_folder
+from roseinfer.sequence import SamplingParams, Sequence
+
+from .chat import ChatTemplate, Message
+from .config import check_dtype
+from .detokenizer import Vocabulary
+from .engine import Engine, check_fits, checked_length
+from .outputs import RequestOutput
+from .pool_size import most_blocks, pool_blocks
+from .progress import progress_bar
+from .request import Request
+
+Prompt = str | List[int]
+Inbox = dict[Request, None]  # in the order of their coming, each once
+
+
+class LLM:
+    """A model that answers, with a KV cache for many requests at a time. Not for several threads.
+
+    model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype.
+    tokenizer: a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty.
+    dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
+    where there is one, else the CPU. max_model_len: tokens of the longest sequence, None for as many as the model has
+    positions. max_num_seqs: sequences that run at a time; others wait. seed: of torch's global generator, from which
+    requests without a seed of their own draw.
+    The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
+    either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
+    memory less what is in use.
+
+    Raises ValueError (ModelLoadError is one) for a wrong value and for an unknown argument, with the nearest name.
+    """
+
+    @refuse_unknown_keywords
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        tokenizer: str | Tokenizer | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 64,
+        block_size: int = 64,
+        num_kvcache_blocks: int | None = None,
+        kv_cache_memory_bytes: int | None = None,
+        gpu_memory_utilization: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
+            require_count(name, value, at_least=1)
+        require_count("seed", seed, at_least=0)
+        self.model = _model(model, dtype, device)
+        self.spec = model if isinstance(model, str) else None
+        self.tokenizer = _tokenizer(self.spec, tokenizer)
+        self._template_spec = self.spec if tokenizer is None else tokenizer
+        self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
+        self.max_model_len = checked_length(max_model_len, self.model)
+        most = most_blocks(self.max_model_len, block_size, max_num_seqs)
+        num_blocks = pool_blocks(
+            self.model, block_size, most, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization
+        )
+        self.engine = Engine(
+            self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            max_model_len=self.max_model_len,
+        )  # fmt: skip
+        torch.manual_seed(seed)
+        self._request_ids = itertools.count()
+        self._live: dict[int, tuple[Request, Inbox]] = {}  # by seq_id: those in the engine, and who waits for them
+
+    def generate(
+        self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:  # fmt: skip
+        """Run all prompts to their end; the outputs in the order of the prompts.
+
+        prompts: a text or a list of token ids, or a list of them. sampling_params: one for all (None: the defaults), or
+        one for each. use_tqdm: a progress bar, in a terminal or a notebook.
+        Raises ValueError for a request that can never run, before any does. Whatever ends it, Ctrl-C too, no request
+        of it stays behind.
+        """
+        return self._finished(self._requests(prompts, sampling_params), use_tqdm)
+
+    def stream(
+        self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None
+    ) -> Iterator[RequestOutput]:
+        """As generate, but yield a request's output whenever it has a new token, many requests interleaved.
+
+        Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
+        characters that are not whole, are held back. Close the iterator to end all its requests early. Raises when it
+        is called, not at its first output.
+        """
+        return self._outputs(self._requests(prompts, sampling_params))
+
+    def chat(
+        self, messages: list[Message] | list[list[Message]],
+        sampling_params: SamplingParams | List[SamplingParams] | None = None, use_tqdm: bool = True,
+        add_generation_prompt: bool = True, continue_final_message: bool = False,
+    ) -> list[RequestOutput]:  # fmt: skip
+        """The answer to a conversation, or to each of several, written down by the model's chat template.
+
+        messages: [{"role": "user", "content": "..."}, ...]. add_generation_prompt: an answer begins.
+        continue_final_message: the last message goes on instead (and add_generation_prompt is False).
+        Raises ValueError for wrong messages and for a model without a template, and as generate does.
+        """
+        many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
+        texts = [
+            self.chat_template.render(one, add_generation_prompt, continue_final_message)
+            for one in (messages if many else [messages])
+        ]
+        # Special tokens, BOS among them, are the template's business.
+        return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
+
+    def abort(self, request_id: str) -> None:
+        """End a request of a stream now: its last output has finish_reason "abort". KeyError when it does not run."""
+        for request, inbox in self._live.values():
+            if request.request_id == request_id:
+                self._drop(request)
+                inbox[request] = None
+                return
+        raise KeyError(request_id)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
+        if self.tokenizer is None:
+            raise ValueError(f"{self._name} has no tokenizer: give token ids, or LLM(..., tokenizer=...)")
+        return self.tokenizer
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Raises ValueError for a model without one."""
+        if not isinstance(self._template_spec, str):
+            raise ValueError(f"{self._name} has no chat template: only a model or tokenizer that is a folder has one")
+        return ChatTemplate(self._template_spec)
+
+    @property
+    def _name(self) -> str:
+        return repr(self.spec or type(self.model).__name__)
+
+    # Requests
+
+    def _requests(self, prompts: object, params: object, add_special_tokens: bool = True) -> list[Request]:
+        """A request for each prompt, none of them begun. Raises ValueError unless all of them can run."""
+        one = isinstance(prompts, str) or _is_token_ids(prompts)
+        prompts = [prompts] if one else prompts
+        if not isinstance(prompts, List):
+            raise ValueError(f"prompts must be a text, a list of token ids, or a list of them, got {prompts!r:.100}")
+        params = SamplingParams() if params is None else params
+        params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if not isinstance(params, List) or len(params) != len(prompts):
+            raise ValueError(f"sampling_params must be a SamplingParams or {len(prompts)} of them, got {params!r:.100}")
+        requests = []
+        for i, (prompt, p) in enumerate(zip(prompts, params, strict=True)):
+            try:
+                requests.append(self._request(prompt, p, add_special_tokens))
+            except ValueError as e:
+                raise ValueError(f"{'' if one else f'prompts[{i}]: '}{e}") from e
+        return requests
+
+    def _request(self, prompt: Prompt, params: SamplingParams, add_special_tokens: bool) -> Request:
+        text, token_ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
+        if text is not None:
+            token_ids = self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
+            if not token_ids:
+                raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
+        seq = Sequence(token_ids, params)
+        if params.stop and not self.tokenizer:
+            raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
+        check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
+        detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
+        return Request(str(next(self._request_ids)), text, seq, detokenizer)
+
+    # Running them
+
+    def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
+        num_done = num_tokens = 0
+        with progress_bar(len(requests), use_tqdm) as show, closing(self._run(requests)) as running:
+            for request in running:
+                num_done += request.finish_reason is not None
+                num_tokens += 1
+                show(num_done, num_tokens)
+        return [request.output() for request in requests]
+
+    def _outputs(self, requests: list[Request]) -> Iterator[RequestOutput]:
+        with closing(self._run(requests)) as running:
+            for request in running:
+                yield request.output()
+
+    def _run(self, requests: list[Request]) -> Iterator[Request]:
+        """Yield a request whenever it has something new, until all have ended. Several may run side by side: each one's
+        steps compute the others' requests, too."""
+        inbox: Inbox = {}
+        try:
+            for request in requests:
+                self.engine.add(request.seq)
+                self._live[request.seq.seq_id] = request, inbox
+            num_left = len(requests)
+            while num_left:
+                while not inbox:
+                    self._step()
+                request = next(iter(inbox))
+                del inbox[request]
+                num_left -= request.finish_reason is not None
+                yield request
+        finally:
+            for request in requests:
+                self._drop(request)
+
+    def _step(self) -> None:
+        for seq in self.engine.step():
+            request, inbox = self._live[seq.seq_id]
+            request.read()
+            if request.finish_reason:
+                self._drop(request)
+            inbox[request] = None
+
+    def _drop(self, request: Request) -> None:
+        """Take a request out of the engine, if it is still there."""
+        if self._live.pop(request.seq.seq_id, None) and not request.seq.finish_reason:
+            self.engine.abort(request.seq)
+        request.finish_reason = request.finish_reason or "abort"
+
+
+def _is_token_ids(prompts: object) -> bool:
+    return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)
+
+
+def _model(model: str | Model, dtype: str | None, device: str | None) -> Model:
+    if isinstance(model, Model):
+        given = {"dtype": dtype, "device": device}
+        for name in (name for name, value in given.items() if value is not None):
+            raise ValueError(f"{name}={given[name]!r} is for a spec: a Model has its own")
+        return model
+    if not isinstance(model, str) or not model:
+        raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
+    dtype = "float32" if dtype is None else dtype
+    check_dtype(dtype)
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    return load_model(model, device=device, dtype=getattr(torch, dtype))
+
+
+def _tokenizer(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if tokenizer is not None:
+        return load_tokenizer(tokenizer)
+    has_one = spec and not spec.startswith("random:") and (tokenizer_folder(spec) / "tokenizer.json").is_file()
+    return load_tokenizer(spec) if has_one else None

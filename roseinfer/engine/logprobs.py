@@ -1,0 +1,39 @@
+"""Log-probabilities of a step's tokens, for the sequences that ask for them; for the others nothing is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roseinfer.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogprobs:
+    """ids, values [R, 1 + K] on the device, a row for each of seqs: the chosen token, then the K likeliest ones."""
+
+    seqs: list[Sequence]
+    ids: Tensor
+    values: Tensor
+
+    def report(self) -> None:
+        """Write them to the sequences, as those of the token that each is about to get. Waits for the device."""
+        for seq, ids, values in zip(self.seqs, self.ids.tolist(), self.values.tolist(), strict=True):
+            n = 1 + seq.params.logprobs
+            # At its place, so that a step which is made again after an error reports once.
+            seq.logprobs[len(seq) - seq.num_prompt_tokens :] = [dict(zip(ids[:n], values[:n], strict=True))]
+
+
+def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepLogprobs | None:
+    """Of logits [B, V] as the model gives them, before temperature and filters, and tokens [B] chosen from them."""
+    rows = [row for row, seq in enumerate(seqs) if seq.params.logprobs is not None]
+    if not rows:
+        return None
+    asking = [seqs[row] for row in rows]
+    log_probs = logits[rows].float().log_softmax(dim=-1)
+    most = min(max(seq.params.logprobs for seq in asking), log_probs.size(-1))
+    likeliest, ids = log_probs.topk(most)
+    chosen = tokens[rows, None].clamp(min=0)  # below 0: its logits are not finite, and the step will be refused
+    return StepLogprobs(asking, torch.cat([chosen, ids], 1), torch.cat([log_probs.gather(1, chosen), likeliest], 1))

@@ -1,0 +1,36 @@
+"""What a request gives back, named as in vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """The text that follows a prompt, so far or to its end.
+
+    index: 0, as a request has one continuation. token_ids: with those of a stop string or end token, which the text
+    leaves out. finish_reason: None while it runs, "stop" (a stop string, stop token or the model's end token), "length"
+    or "abort". stop_reason: the stop string or the stop token's id; None for any other end.
+    logprobs: for each token, {token id: log-probability} of the chosen token, then of the likeliest ones;
+    cumulative_logprob: the sum over the chosen ones. Both None unless they were asked for.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, float]] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A request and what came of it. prompt: its text, None where it was given as token ids."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool

@@ -1,0 +1,54 @@
+"""Request: a sequence with its text. What LLM keeps of each while the engine runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roseinfer.sequence import Sequence
+
+from .detokenizer import Detokenizer
+from .outputs import CompletionOutput, RequestOutput
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """prompt: its text, None where it was given as token ids. detokenizer: None where there is no tokenizer."""
+
+    request_id: str
+    prompt: str | None
+    seq: Sequence
+    detokenizer: Detokenizer | None
+    finish_reason: str | None = field(init=False, default=None)
+    stop_reason: str | int | None = field(init=False, default=None)
+    num_read: int = field(init=False)  # of the sequence's tokens, those that the text knows
+
+    def __post_init__(self) -> None:
+        self.num_read = len(self.seq)
+
+    def read(self) -> None:
+        """Make text of the tokens that came. The request has ended when the sequence has, or at a stop string."""
+        seq, stop = self.seq, None
+        if self.detokenizer:
+            for token_id in seq.token_ids[self.num_read :]:
+                stop = stop or self.detokenizer.add(token_id)
+            if seq.finish_reason:
+                stop = stop or self.detokenizer.finish()
+        self.num_read = len(seq)
+        if stop:
+            self.finish_reason, self.stop_reason = "stop", stop
+        elif seq.finish_reason:
+            self.finish_reason = seq.finish_reason
+            if seq.finish_reason == "stop" and seq.last_token_id in seq.params.stop_token_ids:
+                self.stop_reason = seq.last_token_id
+
+    def output(self) -> RequestOutput:
+        """All of it so far."""
+        seq = self.seq
+        text, token_ids = self.detokenizer.text if self.detokenizer else "", seq.output_ids
+        logprobs = total = None
+        if seq.logprobs is not None:
+            logprobs = list(seq.logprobs)
+            total = sum(at[token_id] for at, token_id in zip(logprobs, token_ids, strict=True))
+        completion = CompletionOutput(0, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason)
+        prompt_ids = seq.token_ids[: seq.num_prompt_tokens]
+        return RequestOutput(self.request_id, self.prompt, prompt_ids, [completion], self.finish_reason is not None)

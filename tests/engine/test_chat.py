@@ -1,0 +1,141 @@
+"""LLM.chat: the prompt is transformers' own for the same folder, BOS stands there once, wrong messages are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, processors
+
+from roseinfer.engine.llm import LLM
+from roseinfer.paths import TINY
+from roseinfer.sequence import SamplingParams
+
+TEMPLATE = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role not in ('system', 'user', 'assistant') %}
+        {{- raise_exception('Only system, user and assistant speak,\n not ' + message.role) }}
+    {%- endif %}
+    {{- '[' + message.role + '] ' + message.content | trim + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
+HELLO = [{"role": "user", "content": "Return a new"}]
+ANSWERED = [*HELLO, {"role": "assistant", "content": "The copy"}]
+PARAMS = SamplingParams(max_tokens=4, ignore_eos=True)
+
+
+def folder_with(path: Path, template: str | None, as_file: bool = False) -> Path:
+    """The bundled model, whose tokenizer puts BOS before each text, as Llama's does, with a chat template."""
+    path.mkdir()
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json"):
+        shutil.copy(TINY / name, path / name)
+    tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+    )
+    tokenizer.save(str(path / "tokenizer.json"))
+    if template and as_file:
+        (path / "chat_template.jinja").write_text(template)
+    elif template:
+        config = json.loads((TINY / "tokenizer_config.json").read_text()) | {"chat_template": template}
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_with(tmp_path_factory.mktemp("chat") / "model", TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return LLM(str(folder), device="cpu", num_kvcache_blocks=16)
+
+
+@pytest.mark.parametrize(
+    ("messages", "settings"),
+    [
+        (HELLO, {}),
+        (ANSWERED, {"add_generation_prompt": False}),
+        (ANSWERED, {"add_generation_prompt": False, "continue_final_message": True}),
+        ([{"role": "system", "content": " Be brief é😀 "}, *ANSWERED], {}),
+    ],
+    ids=["question", "closed", "continued", "system"],
+)
+def test_the_prompt_is_transformers_own(llm, folder, messages, settings):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(folder)
+    wanted = theirs.apply_chat_template(
+        messages, return_dict=False, **{"add_generation_prompt": True, **settings}
+    )
+    [output] = llm.chat(messages, PARAMS, **settings)
+    assert output.prompt_token_ids == wanted and output.prompt_token_ids.count(0) == 1
+    assert output.prompt.startswith("<|endoftext|>[") and len(output.outputs[0].token_ids) == 4
+    [same] = llm.generate(wanted, PARAMS)
+    assert same.outputs == output.outputs
+
+
+def test_a_text_has_its_bos_from_the_tokenizer(llm):
+    [output] = llm.generate("Return a new", PARAMS)
+    assert output.prompt_token_ids[0] == 0 and output.prompt_token_ids.count(0) == 1
+
+
+def test_several_conversations_are_answered_in_order(llm):
+    alone = [llm.chat(messages, PARAMS)[0].outputs for messages in (HELLO, ANSWERED)]
+    assert [output.outputs for output in llm.chat([HELLO, ANSWERED], PARAMS)] == alone
+    assert [len(output.outputs[0].token_ids) for output in
+            llm.chat([HELLO, HELLO], [PARAMS, SamplingParams(max_tokens=2, ignore_eos=True)])] == [4, 2]  # fmt: skip
+
+
+def test_the_template_may_be_a_file_and_the_tokenizers(tmp_path, llm, tiny):
+    """Of a folder that only lends its tokenizer, too."""
+    path = folder_with(tmp_path / "model", TEMPLATE, as_file=True)
+    lent = LLM(tiny, tokenizer=str(path), num_kvcache_blocks=16)
+    assert lent.chat(HELLO, PARAMS)[0].prompt == llm.chat(HELLO, PARAMS)[0].prompt
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], r"messages must be a non-empty list of messages, got \[\]"),
+        ("Hello", "messages must be a non-empty list of messages, got 'Hello'"),
+        (["Hello"], r"messages\[0\] must be a dict with the texts 'role' and 'content', got 'Hello'"),
+        ([*HELLO, {"role": "user"}], r"messages\[1\] must be a dict with the texts .* got {'role': 'user'}"),
+        ([{"role": "user", "content": None}], r"messages\[0\] must be a dict .* got {'role': 'user', 'content': None}"),
+        ([HELLO, []], r"messages must be a non-empty list of messages, got \[\]"),
+        (
+            [{"role": "tool", "content": "5"}],
+            "the chat template refuses these messages: Only system, user and assistant speak, not tool$",
+        ),
+    ],
+    ids=["none", "text", "texts", "content", "no-content", "second", "role"],
+)  # fmt: skip
+def test_wrong_messages_are_one_error(llm, messages, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        llm.chat(messages, PARAMS)
+    assert llm.chat(HELLO, PARAMS)  # the engine goes on
+
+
+def test_an_answer_begins_or_a_message_goes_on(llm):
+    with pytest.raises(ValueError, match="^continue_final_message=True goes on .* set one of them to False$"):
+        llm.chat(ANSWERED, PARAMS, continue_final_message=True)
+
+
+def test_a_model_without_a_template(tmp_path, small):
+    path = folder_with(tmp_path / "model", None)
+    with pytest.raises(ValueError, match=r"^'.*model' has no chat template \(chat_template.jinja, or .*use generate$"):
+        LLM(str(path), device="cpu", num_kvcache_blocks=1).chat(HELLO)
+    with pytest.raises(ValueError, match="^'GPT2' has no chat template: only a model or tokenizer that is a folder"):
+        LLM(small, num_kvcache_blocks=1).chat(HELLO)
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for %}", "{{ messages[0].content.__class__.__mro__ }}"], ids=["wrong", "unsafe"]
+)
+def test_a_template_that_is_wrong_or_reaches_out_is_refused(tmp_path, template):
+    path = folder_with(tmp_path / "model", template)
+    with pytest.raises(ValueError, match="^the chat template refuses these messages: "):
+        LLM(str(path), device="cpu", num_kvcache_blocks=1).chat(HELLO)

@@ -1,0 +1,418 @@
+"""LLM: transformers' texts, every form of prompt, stop strings, streams, what is refused, what is freed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from oracles import prompts_of
+
+import roseinfer
+from roseinfer.engine import pool_size
+from roseinfer.engine.config import block_bytes
+from roseinfer.engine.llm import LLM
+from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
+from roseinfer.models import GPT2, load_tokenizer
+from roseinfer.paths import TINY
+from roseinfer.reference import hf_generate, reference_generate, reference_logits
+from roseinfer.sequence import SamplingParams
+
+TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
+TOKENIZER = load_tokenizer("tiny")
+IDS = [TOKENIZER.encode(text).ids for text in TEXTS]
+BLOCKS = 24
+
+
+@pytest.fixture(scope="module")
+def llm(tiny: GPT2) -> LLM:
+    """Three requests at a time, so that some wait."""
+    return LLM(tiny, tokenizer="tiny", max_num_seqs=3, block_size=16, num_kvcache_blocks=BLOCKS)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind(request: pytest.FixtureRequest):
+    """After every test: all blocks free, no request in the engine."""
+    yield
+    if "llm" in request.fixturenames:
+        engine = request.getfixturevalue("llm").engine
+        engine.blocks.check()
+        assert (engine.blocks.num_free, engine.has_work) == (BLOCKS, False)
+
+
+def params(max_tokens: int = 12, **others) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True, **others})
+
+
+def texts(outputs: list) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
+
+
+# What comes out
+
+
+def test_texts_are_those_of_transformers(llm, tiny):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(TINY)
+    wanted = hf_generate(tiny, IDS, 40)
+    outputs = llm.generate(TEXTS, params(40))
+    assert [output.outputs[0].token_ids for output in outputs] == wanted
+    assert texts(outputs) == [theirs.decode(ids, skip_special_tokens=True) for ids in wanted]
+
+
+def test_an_output_says_what_was_asked_and_how_it_ended(llm):
+    [output] = llm.generate("Return a new", params(3))
+    assert (output.prompt, output.prompt_token_ids, output.finished) == ("Return a new", IDS[0], True)
+    [completion] = output.outputs
+    assert completion == roseinfer.CompletionOutput(
+        index=0, text=TOKENIZER.decode(completion.token_ids), token_ids=completion.token_ids, finish_reason="length"
+    )
+    assert isinstance(output, roseinfer.RequestOutput) and len(completion.token_ids) == 3
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [TEXTS[0], IDS[0], TEXTS[:2], IDS[:2], [IDS[0], TEXTS[1]], tuple(TEXTS), [tuple(IDS[0])]],
+    ids=["text", "ids", "texts", "lists", "both", "tuple", "tuple-of-ids"],
+)
+def test_prompts_are_texts_or_token_ids_one_or_many(llm, prompts):
+    outputs = llm.generate(prompts, params(5))
+    many = 1 if prompts in (TEXTS[0], IDS[0]) else len(prompts)
+    assert texts(outputs) == texts(llm.generate(TEXTS, params(5)))[:many]
+    assert [output.prompt_token_ids for output in outputs] == IDS[:many]
+    first = prompts if isinstance(prompts, str) else prompts[0]
+    assert outputs[0].prompt == (first if isinstance(first, str) else None)
+
+
+def test_outputs_keep_the_order_of_the_prompts_and_each_its_own_params(llm, tiny):
+    lengths = [9, 1, 4, 2]
+    outputs = llm.generate(TEXTS, [params(n) for n in lengths])
+    wanted = [ids[:n] for ids, n in zip(reference_generate(tiny, IDS, 9), lengths, strict=True)]
+    assert [output.outputs[0].token_ids for output in outputs] == wanted
+
+
+def test_no_prompts_are_no_outputs(llm):
+    assert llm.generate([]) == [] and list(llm.stream([])) == [] and llm.generate([], []) == []
+
+
+def test_default_params_are_sixteen_greedy_tokens(llm, tiny):
+    [output] = llm.generate(TEXTS[:1])
+    assert [output.outputs[0].token_ids] == reference_generate(tiny, IDS[:1], 16)
+
+
+def test_temperature_zero_is_top_k_one(llm):
+    assert texts(llm.generate(TEXTS, params())) == texts(llm.generate(TEXTS, params(temperature=1.0, top_k=1)))
+
+
+def test_a_seeded_request_is_the_same_in_any_company(llm):
+    drawn = params(temperature=1.5, seed=7)
+    [alone] = llm.generate(TEXTS[0], drawn)
+    among = llm.generate(TEXTS, [drawn, params(temperature=2.0), params(), params(temperature=0.5, seed=8)])
+    assert texts([alone]) == texts(among[:1]) and texts([alone]) != texts(llm.generate(TEXTS[0], params()))
+
+
+def test_the_engines_seed_makes_other_requests_repeatable(tiny):
+    def drawn(seed: int) -> list[str]:
+        llm = LLM(tiny, tokenizer=TOKENIZER, num_kvcache_blocks=8, seed=seed)
+        return texts(llm.generate(TEXTS, params(temperature=1.0)))
+
+    assert drawn(3) == drawn(3) != drawn(4)
+
+
+def test_the_models_end_token_ends_a_request_and_is_no_text(llm, tiny):
+    [output] = llm.generate(TEXTS[0], SamplingParams(max_tokens=200))
+    [completion] = output.outputs
+    assert completion.token_ids[-1] == tiny.config.eos_token_id and "endoftext" not in completion.text
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", None)
+
+
+def test_a_stop_token_is_the_reason(llm):
+    [plain] = llm.generate(TEXTS[0], params())
+    stop = plain.outputs[0].token_ids[4]
+    [output] = llm.generate(TEXTS[0], params(stop_token_ids=[stop]))
+    assert output.outputs[0].token_ids == plain.outputs[0].token_ids[:5]
+    assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == ("stop", stop)
+
+
+def test_stop_strings_cut_the_text_and_free_the_request(llm):
+    """Each prompt has a stop string of its own, one across two tokens; the others run on."""
+    plain = texts(llm.generate(TEXTS, params(30)))
+    stops = [plain[0][9:14], "never there", plain[2][3:20]]
+    outputs = llm.generate(TEXTS[:3], [params(30, stop=[stop, "nor this"]) for stop in stops])
+    for text, stop, output in zip(plain, stops, outputs, strict=False):
+        [completion] = output.outputs
+        before, found, _ = text.partition(stop)
+        assert completion.text == before
+        assert (completion.finish_reason, completion.stop_reason) == (("stop", stop) if found else ("length", None))
+        whole = TOKENIZER.decode(completion.token_ids)
+        assert stop not in TOKENIZER.decode(completion.token_ids[:-1]) and whole.startswith(before + found)
+
+
+# Streams
+
+
+@pytest.mark.parametrize("stop", [[], ["is", "ed. "]], ids=["to-the-end", "stop"])
+def test_a_stream_grows_into_what_generate_gives(llm, stop):
+    wanted = llm.generate(TEXTS, params(30, stop=stop))
+    last: dict[str, roseinfer.RequestOutput] = {}
+    for output in llm.stream(TEXTS, params(30, stop=stop)):
+        before = last.get(output.request_id)
+        if before:
+            assert not before.finished and output.outputs[0].text.startswith(before.outputs[0].text)
+            assert output.outputs[0].token_ids[:-1] == before.outputs[0].token_ids
+        last[output.request_id] = output
+    assert [output.outputs for output in last.values()] == [output.outputs for output in wanted]
+    assert all(output.finished for output in last.values())
+
+
+def test_streamed_outputs_do_not_change_later(llm):
+    outputs = list(llm.stream(TEXTS[0], params(4, logprobs=0)))
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 2, 3, 4]
+    assert [len(output.outputs[0].logprobs) for output in outputs] == [1, 2, 3, 4]
+
+
+def test_a_closed_stream_frees_everything(llm):
+    stream = llm.stream(TEXTS, params(30))
+    for _ in range(7):
+        next(stream)
+    assert llm.engine.blocks.num_free < BLOCKS
+    stream.close()
+    assert llm.engine.blocks.num_free == BLOCKS
+    llm.stream(TEXTS, params()).close()  # one that never began
+
+
+def test_streams_side_by_side(llm):
+    """Each one's steps compute the other's requests; neither loses or repeats an end."""
+    wanted = texts(llm.generate(TEXTS, params(9)))
+    one, other = llm.stream(TEXTS[:2], params(9)), llm.stream(TEXTS[2:], params(9))
+    next(one), next(other)
+    assert texts(llm.generate(TEXTS[:1], params(9))) == wanted[:1]
+    ended = [output for stream in (one, other) for output in stream if output.finished]
+    assert len(ended) == 4 and {text for text in texts(ended)} == set(wanted)
+
+
+def test_one_request_of_a_stream_is_aborted(llm):
+    plain = texts(llm.generate(TEXTS[:2], params(9)))
+    ended = {}
+    for output in llm.stream(TEXTS[:2], params(9)):
+        if output.prompt == TEXTS[0] and len(output.outputs[0].token_ids) == 3 and not output.finished:
+            llm.abort(output.request_id)
+        if output.finished:
+            ended[output.prompt] = output
+    first, second = ended[TEXTS[0]], ended[TEXTS[1]]
+    assert first.outputs[0].finish_reason == "abort" and len(first.outputs[0].token_ids) == 3
+    assert plain[0].startswith(first.outputs[0].text) and texts([second]) == plain[1:]
+    with pytest.raises(KeyError):
+        llm.abort(first.request_id)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("at_step", [1, 2, 5])
+def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
+    wanted, forward, calls = texts(llm.generate(TEXTS, params())), llm.model.forward, []
+
+    def interrupted(*inputs):
+        calls.append(inputs)
+        if len(calls) == at_step:
+            raise error
+        return forward(*inputs)
+
+    monkeypatch.setattr(llm.model, "forward", interrupted)
+    with pytest.raises(error):
+        llm.generate(TEXTS, params())
+    assert llm.engine.blocks.num_free == BLOCKS and not llm.engine.has_work
+    assert texts(llm.generate(TEXTS, params())) == wanted  # the engine goes on
+
+
+def test_ctrl_c_between_steps_frees_everything(llm):
+    """Tokens are committed and their texts are not: those that the engine has ended are not ended twice."""
+    step = llm._step
+
+    def interrupted() -> None:
+        llm.engine.step()
+        raise KeyboardInterrupt
+
+    llm._step = interrupted
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(TEXTS[:2], [params(1), params(5)])
+    finally:
+        llm._step = step
+
+
+# Log-probabilities
+
+
+def test_logprobs_are_those_of_the_model(llm, tiny):
+    counts = [None, 0, 3]
+    outputs = llm.generate(TEXTS[:3], [params(6, logprobs=n, temperature=1.0, seed=5) for n in counts])
+    assert outputs[0].outputs[0].logprobs is None and outputs[0].outputs[0].cumulative_logprob is None
+    for output, n in zip(outputs[1:], counts[1:], strict=True):
+        [completion], start = output.outputs, len(output.prompt_token_ids)
+        logits = reference_logits(tiny, output.prompt_token_ids + completion.token_ids)[start - 1 : -1]
+        for at, token, row in zip(completion.logprobs, completion.token_ids, logits.log_softmax(-1), strict=True):
+            likeliest = row.topk(n).indices.tolist()
+            assert list(at) == [token, *(i for i in likeliest if i != token)]
+            assert list(at.values()) == pytest.approx(row[list(at)].tolist(), abs=1e-4)
+        chosen = [at[token] for at, token in zip(completion.logprobs, completion.token_ids, strict=True)]
+        assert completion.cumulative_logprob == pytest.approx(sum(chosen))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ("", r"a prompt must have at least one token, got the text ''"),
+        ([TEXTS[0], ""], r"prompts\[1\]: a prompt must have at least one token, got the text ''"),
+        ([[]], r"prompts\[0\]: token_ids must be a non-empty list of token ids"),
+        ([IDS[0], [5, -1]], r"prompts\[1\]: token_ids must be .* got \[5, -1\]"),
+        ([IDS[0], [5, 2048]], r"prompts\[1\]: token id 2048 is out of range: vocab_size=2048"),
+        ([3.0], r"prompts\[0\]: token_ids must be .* got 3.0"),
+        (None, r"prompts must be a text, a list of token ids, or a list of them, got None"),
+        ([IDS[0], [5] * 501], r"prompts\[1\]: prompt of 501 \+ max_tokens=12 is 513 tokens, allowed: max"),
+        ([IDS[0], [5] * 400], r"prompts\[1\]: .* needs 26 blocks of 16 tokens, allowed: num_blocks=24"),
+    ],
+    ids=["text", "texts", "ids", "negative", "vocabulary", "number", "none", "long", "pool"],
+)  # fmt: skip
+def test_a_request_that_cannot_run_is_refused_before_any_does(llm, monkeypatch, prompts, message):
+    monkeypatch.setattr(llm.engine, "step", lambda: pytest.fail("nothing may run"))
+    for call in (llm.generate, llm.stream):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            call(prompts, params())
+    monkeypatch.undo()
+    assert texts(llm.generate(TEXTS[:1], params(2)))  # the engine goes on
+
+
+@pytest.mark.parametrize("given", [[params()], "greedy", [params()] * 3, {"max_tokens": 3}])
+def test_one_params_or_one_for_each(llm, given):
+    with pytest.raises(ValueError, match="^sampling_params must be a SamplingParams or 2 of them, got "):
+        llm.generate(TEXTS[:2], given)
+    with pytest.raises(ValueError, match=r"^prompts\[1\]: params must be a SamplingParams, got 3"):
+        llm.generate(TEXTS[:2], [params(), 3])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
+        ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
+        ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),
+        ({"dtype": "fp32"}, "dtype must be one of float32, float16, bfloat16, got 'fp32'$"),
+        ({"device": "gpu"}, "device='gpu' is not a device"),
+        ({"device": "cuda:77"}, "device='cuda:77': not on this machine, which has: cpu"),
+        ({"max_model_len": 513}, "max_model_len=513 is more positions than the model has, allowed: at most 512"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
+        ({"block_size": 0}, "block_size must be an integer of at least 1, got 0"),
+        ({"num_kvcache_blocks": 0}, "num_kvcache_blocks must be an integer of at least 1, got 0"),
+        ({"kv_cache_memory_bytes": 1.5}, "kv_cache_memory_bytes must be an integer of at least 1, got 1.5"),
+        (
+            {"kv_cache_memory_bytes": 393_215},
+            "kv_cache_memory_bytes gives the KV cache 393,215 bytes: one block of block_size=64 has 393,216",
+        ),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization must be a number above 0 and at most 1, got 1.5"),
+        ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization=0.5 is for a GPU, and the model is on 'cpu': give "),
+        (
+            {"num_kvcache_blocks": 3, "kv_cache_memory_bytes": 10**9},
+            "num_kvcache_blocks and kv_cache_memory_bytes each size the KV cache: give one of them",
+        ),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
+        ({"model": "./nowhere"}, "no such folder: './nowhere'"),
+        ({"tokenizer": "random:gpt2"}, "'random:gpt2' has random weights and no tokenizer"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_arguments_are_one_error(wrong, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        LLM(**{"model": "tiny", "device": "cpu", **wrong})
+
+
+@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}])
+def test_a_model_has_its_own_dtype_and_device(tiny, given):
+    with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
+        LLM(tiny, **given)
+
+
+# Tokenizers
+
+
+def test_without_a_tokenizer_token_ids_are_served_and_text_is_refused(small):
+    llm = LLM(small, num_kvcache_blocks=4)
+    prompts = prompts_of([3, 5], small.config.vocab_size)
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=6))
+    assert [output.outputs[0].token_ids for output in outputs] == reference_generate(small, prompts, 6)
+    assert texts(outputs) == ["", ""]
+    for call in (lambda: llm.generate("Return"), lambda: llm.generate([[1], "Return"]), llm.get_tokenizer):
+        with pytest.raises(ValueError, match=r"'GPT2' has no tokenizer: give token ids, or LLM\(..., tokenizer=...\)$"):
+            call()
+    with pytest.raises(ValueError, match=r"stop=\('a',\) needs a tokenizer, and 'GPT2' has none: use stop_token_ids$"):
+        llm.generate([1], SamplingParams(stop="a"))
+
+
+def test_a_folder_without_a_tokenizer(tmp_path, llm):
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(TINY / name)
+    bare = LLM(str(tmp_path), device="cpu", num_kvcache_blocks=4)
+    [output] = bare.generate(IDS[0], params(5))
+    assert output.outputs[0].token_ids == llm.generate(IDS[0], params(5))[0].outputs[0].token_ids
+    with pytest.raises(ValueError, match="has no tokenizer: give token ids"):
+        bare.generate("Return a new")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="tokenizer.json is not a tokenizer"):
+        LLM(str(tmp_path), device="cpu", num_kvcache_blocks=4)
+
+
+# The KV cache
+
+
+def test_the_pool_is_what_was_asked_for(tiny):
+    one = block_bytes(tiny.config, 64, 4)
+    assert LLM(tiny, kv_cache_memory_bytes=3 * one + 1).engine.blocks.num_blocks == 3
+    assert LLM(tiny, max_num_seqs=5, max_model_len=65).engine.blocks.num_blocks == 5  # the last token is never cached
+    assert LLM(tiny, max_num_seqs=5, max_model_len=66).engine.blocks.num_blocks == 10
+
+
+def model_on(device: str, model: GPT2) -> SimpleNamespace:
+    return SimpleNamespace(config=model.config, dtype=model.dtype, device=torch.device(device))
+
+
+def test_a_cpu_pool_has_a_gibibyte_at_most(gpt2_shape):
+    one = block_bytes(gpt2_shape.config, 64, 4)
+    assert pool_blocks(gpt2_shape, 64, most=10**9) == CPU_POOL_BYTES // one
+
+
+def test_a_gpu_pool_has_a_share_of_what_is_left(gpt2_shape, monkeypatch):
+    """A GPU of 100 blocks, 30 of them in use: half of it leaves 20."""
+    one = block_bytes(gpt2_shape.config, 64, 4)
+    monkeypatch.setattr(pool_size.torch.cuda, "mem_get_info", lambda device: (70 * one, 100 * one))
+    on_gpu = model_on("cuda", gpt2_shape)
+    assert pool_blocks(on_gpu, 64, most=10**9, gpu_memory_utilization=0.5) == 20
+    assert pool_blocks(on_gpu, 64, most=10**9) == 60 and pool_blocks(on_gpu, 64, most=7) == 7
+    with pytest.raises(ValueError, match="^gpu_memory_utilization=0.3 gives the KV cache 0 bytes: one block"):
+        pool_blocks(on_gpu, 64, most=7, gpu_memory_utilization=0.3)
+
+
+# The bar
+
+
+@pytest.mark.parametrize(("use_tqdm", "terminal"), [(True, True), (True, False), (False, True)])
+def test_a_bar_is_for_those_who_look(llm, capsys, monkeypatch, use_tqdm, terminal):
+    monkeypatch.setattr("roseinfer.engine.progress.REDRAW_SECONDS", 0)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    llm.generate(TEXTS[:2], params(3), use_tqdm=use_tqdm)
+    out, err = capsys.readouterr()
+    assert out == "" and ("requests" in err) == ("tok/s" in err) == (use_tqdm and terminal)
+
+
+def test_end_tokens_are_the_models(tiny):
+    """With another end token the request ends there: nothing of it is fixed."""
+    plain = reference_generate(tiny, IDS[:1], 8)[0]
+    ends = GPT2(replace(tiny.config, eos_token_id=plain[3]))
+    ends.load_state_dict(tiny.state_dict())
+    [output] = LLM(ends.eval(), num_kvcache_blocks=4).generate(IDS[0])
+    assert output.outputs[0].token_ids == plain[: plain.index(plain[3]) + 1]
