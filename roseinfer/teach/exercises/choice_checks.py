@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from roseinfer.contract.broken_promises import count
 from roseinfer.contract.choice_promises import chooses_as_sample
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import host_reads
-from roseinfer.sequence import SamplingParams
+from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from ..measure.compare_choices import ready
+from ..measure.compare_choices import RowCounter, ready
 from .exercise import Wrong
 
-SORTS = {torch.sort, torch.argsort, torch.topk, torch.msort, Tensor.sort, Tensor.argsort, Tensor.topk, Tensor.msort}
-NOISES = {
-    Tensor.exponential_, Tensor.uniform_, Tensor.log_normal_, torch.rand_like, torch.multinomial, Tensor.multinomial,
-}  # fmt: skip
 GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=1.0, seed=1)
 FILTERED = SamplingParams(temperature=0.8, top_k=5, seed=2)
 MIXES = {
@@ -41,6 +33,23 @@ def require_choices(stage_class: type[Stage], device: str) -> None:
         raise Wrong(str(broken)) from None
 
 
+def require_finite(stage_class: type[Stage], model: Model) -> None:
+    """Raises Wrong when the logits of a row are NaN, and the step gives it a token all the same."""
+    stage = stage_class(model, num_blocks=4)
+    seqs = ready(stage, model, [GREEDY, DRAWN])
+    decode = stage.decode
+
+    def with_nan(seqs: list[Sequence]) -> Tensor:
+        return torch.cat([decode(seqs)[:1], torch.full((1, model.config.vocab_size), torch.nan, device=model.device)])
+
+    stage.decode = with_nan
+    try:
+        tokens = stage.next_tokens(seqs)
+    except ValueError:
+        return
+    raise Wrong(f"logits of NaN in row 1, and next_tokens gives {tokens}: `choose` gives -1, which `read` refuses")
+
+
 def require_thrifty(stage_class: type[Stage], model: Model) -> None:
     """Raises Wrong when a step sorts rows that ask for no filter, draws noise for more rows than it has to (a row with
     a seed may be drawn twice: with the others, and on its own), or reads more than once."""
@@ -50,32 +59,12 @@ def require_thrifty(stage_class: type[Stage], model: Model) -> None:
         filtered, drawn = (
             sum(test(p) for p in params) for test in (lambda p: p.top_k > 0, lambda p: p.temperature > 0)
         )
-        rows = _RowCounter(model.config.vocab_size)
+        rows = RowCounter(model.config.vocab_size)
         found = host_reads(lambda rows=rows, stage=stage, seqs=seqs: rows.during(lambda: decode_step(stage, seqs)))
         if found.reads > 1:
             calls = ", ".join(sorted(found.by_call))
             raise Wrong(f"{name}: the host reads {count(found.reads, 'time')} in a step ({calls}), the budget is 1")
         if rows.sorted > filtered:
             raise Wrong(f"{name}: right tokens, but {count(rows.sorted, 'row')} sorted, and {filtered} asked for it")
-        if rows.noisy > 2 * drawn:
-            raise Wrong(f"{name}: right tokens, but noise for {count(rows.noisy, 'row')}, and {drawn} drawn")
-
-
-class _RowCounter(TorchFunctionMode):
-    """Rows [V] that go through a sort, and that noise is drawn for."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.sorted = self.noisy = 0
-
-    def during(self, step: Callable[[], object]) -> None:
-        with self:
-            step()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in SORTS:
-            self.sorted += args[0].numel() // self.vocab_size
-        if func in NOISES:
-            self.noisy += args[0].numel() // self.vocab_size
-        return func(*args, **(kwargs or {}))
+        if rows.noise > 2 * drawn:
+            raise Wrong(f"{name}: right tokens, but noise for {count(rows.noise, 'row')}, and {drawn} drawn")

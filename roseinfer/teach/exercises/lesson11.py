@@ -17,7 +17,7 @@ from roseinfer.profiling import host_reads
 from roseinfer.sampling import exponential_race
 from roseinfer.stage import Stage
 
-from .choice_checks import require_choices, require_thrifty
+from .choice_checks import require_choices, require_finite, require_thrifty
 from .contract_check import require_contract
 from .drawn import Expected, compare, draw, require_all, values_of
 from .exercise import Wrong, exercise
@@ -305,7 +305,7 @@ def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: s
             raise Wrong("an error is raised, but some ids are written by then: check all of them first") from None
         return
     if total > room:
-        raise Wrong(f"{total} ids do not fit into {room} places, and nothing was raised")
+        raise Wrong(f"{count(total, 'id')} in {count(room, 'place')}, and nothing was raised")
     if made == "float64":
         raise Wrong("ids of float64 are taken: somewhere before a np.zeros or a division made them, and nobody says so")
     cut = np.array(largest).astype(np.int32)
@@ -337,4 +337,5 @@ def own_step(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     require_choices(answer, model.device.type)
     require_thrifty(answer, model)
+    require_finite(answer, model)
     require_contract(answer)

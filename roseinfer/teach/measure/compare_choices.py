@@ -8,6 +8,10 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import check_stages, mixed_prompts
 from roseinfer.display.table import Table
@@ -18,8 +22,12 @@ from roseinfer.profiling.clock import seconds_of
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
+SORTS = {torch.sort, torch.argsort, torch.topk, torch.msort, Tensor.sort, Tensor.argsort, Tensor.topk, Tensor.msort}
+NOISES = {
+    Tensor.exponential_, Tensor.uniform_, Tensor.log_normal_, torch.rand_like, torch.multinomial, Tensor.multinomial,
+}  # fmt: skip
 PROMPT_LEN = 8  # of compare_steps
-FORMATS = {"ms": "{:.1f}", "speed": "×{:.2f}", "bytes read": "{:,}"}
+FORMATS = {"ms": "{:.1f}", "speed": "×{:.2f}", "bytes": "{:,}"}
 
 Contender = tuple[Callable[[], object], dict[str, Any]]  # what is timed, and exact facts of one call
 
@@ -55,18 +63,41 @@ def compare_steps(
     """next_tokens of each stage on each batch. batches: a name -> what each sequence asks for; their max_tokens is not
     looked at. Drawn rows need a seed for their tokens to be the same.
 
+    reads, bytes: of the host (profiling.host_reads). noise rows, sorted rows: rows of the vocabulary's size that noise
+    is drawn for, and that go through a sort.
+
     Raises ValueError for what is no list of Stage classes with names of their own.
     """
 
     def contender(stage_class: type[Stage], params: List[SamplingParams]) -> Contender:
         stage = stage_class(model, num_blocks=2 * len(params))
         seqs = ready(stage, model, params)
-        reads = host_reads(partial(decode_step, stage, seqs))
-        drawn = sum(p.temperature > 0 for p in params)
-        facts = {"rows": len(params), "drawn": drawn, "reads": reads.reads, "bytes read": reads.nbytes}
+        rows = RowCounter(model.config.vocab_size)
+        found = host_reads(lambda: rows.during(partial(decode_step, stage, seqs)))
+        facts = {"reads": found.reads, "bytes": found.nbytes, "noise rows": rows.noise, "sorted rows": rows.sorted}
         return partial(decode_step, stage, seqs), facts
 
     return _compare(stages, batches, contender, repeats, "next tokens of all sequences")
+
+
+class RowCounter(TorchFunctionMode):
+    """Rows [V] that go through a sort, and that noise is drawn for."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.sorted = self.noise = 0
+
+    def during(self, step: Callable[[], object]) -> None:
+        with self:
+            step()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in SORTS:
+            self.sorted += args[0].numel() // self.vocab_size
+        if func in NOISES:
+            self.noise += args[0].numel() // self.vocab_size
+        return func(*args, **(kwargs or {}))
 
 
 def ready(stage: Stage, model: Model, params: List[SamplingParams]) -> list[Sequence]:
