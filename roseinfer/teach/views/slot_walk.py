@@ -61,7 +61,7 @@ def _facts(tokens: list[NewToken], rows: list[list[int]], block_size: int) -> st
             else:
                 runs.append([token.slot, token.slot])
         lines.append(
-            f"sequence {seq}, blocks {row}: positions {_run(own[0].position, own[-1].position)} to slots "
+            f"sequence {seq}, blocks {row}: positions {_run(own[0].position, own[-1].position)} -> slots "
             f"{', '.join(_run(*run) for run in runs)}"
         )
     return "\n".join(lines)
