@@ -50,8 +50,9 @@ class FusedStep(OneTable):
                 attend = self.write_tables(group, lengths)
                 with span("roseinfer.model.forward"):
                     hidden = self.model(token_ids, positions, attend)
-                    last = self.inputs_on_device["query_start"][1 : len(group) + 1] - 1
-                    logits = self.model.logits(hidden[last])
+                    starts = self.inputs_on_device["query_start"]
+                    last_rows = starts[1 : len(group) + 1] - 1
+                    logits = self.model.logits(hidden[last_rows])
                 tokens += read(self.choose(logits, group))
         return tokens
 

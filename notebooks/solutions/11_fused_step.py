@@ -29,6 +29,9 @@ def write_ids(prompts, buffer):
 
 
 # --- 11.4
+from roseinfer.sampling import distribution, finite_temperature, is_filtered
+
+
 class MyFusedStep(FusedStep):
     def choose(self, logits, seqs):
         largest, tokens = logits.max(dim=-1)

@@ -63,7 +63,10 @@ def flat_by_while(cached, num_new):
 @wrong_answers(
     "11.1",
     {
-        "no zero": (flat_with(0, lambda c, n, p: p[0][1:]), "query_start: you return [1], expected [0, 1]: the first sequence begins at 0"),
+        "no zero": (
+            flat_with(0, lambda c, n, p: p[0][1:]),
+            "query_start: you return [1], expected [0, 1]: the first sequence begins at 0",
+        ),
         "no end": (flat_with(0, lambda c, n, p: p[0][:-1]), "the end of the last one belongs to it: B + 1 numbers"),
         "lengths": (flat_with(0, lambda c, n, p: [0, *n]), "those are the lengths, not where they begin"),
         "cached tokens in the batch": (
@@ -76,7 +79,7 @@ def flat_by_while(cached, num_new):
         ),
         "positions from 0": (
             flat_with(1, lambda c, n, p: [i for k in n for i in range(k)]),
-            "cached [4], num_new [1]: positions: you return [0], expected [4]: the first new token stands behind",
+            "you return [0], expected [4]: the first new token stands behind the cached ones",
         ),
         "positions from 1": (flat_with(1, lambda c, n, p: [i + 1 for i in p[1]]), "the first position is 0, not 1"),
         "a position a sequence": (flat_with(1, lambda c, n, p: c), "every token has one, not every sequence"),
@@ -236,6 +239,8 @@ def write_behind(prompts, buffer):
 
 
 def write_one_by_one(prompts, buffer):
+    if sum(map(len, prompts)) > len(buffer):
+        raise ValueError("too long")
     n = 0
     for prompt in prompts:
         buffer[n : n + len(prompt)] = write([prompt], np.empty(len(prompt), np.int32))
@@ -297,7 +302,7 @@ def write_by_torch(prompts, buffer):
         "written behind the ids": (write_behind, "what lies behind the ids was written, too"),
         "at the end": (write_at_the_end, "the ids are not at the beginning of the buffer"),
         "backwards": (write_backwards, "expected [1, 2]"),
-        "no check of the room": (partial(write, room=False), "1 id in 0 places, and nothing was raised"),
+        "no check of the room": (partial(write, room=False), "2 ids in 1 place, and nothing was raised"),
         "floats taken": (partial(write, whole=False), "ids of float64 are taken"),
         "limits not checked": (partial(write, limits=False), "does not fit into int32 and is taken: it comes out as -"),
         "written before all are checked": (write_one_by_one, "some ids are written by then: check all of them first"),

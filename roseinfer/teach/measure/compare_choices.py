@@ -17,7 +17,7 @@ from roseinfer.bench.ladder import check_stages, mixed_prompts
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step, requests
 from roseinfer.models import Model
-from roseinfer.profiling import count_ops, host_reads
+from roseinfer.profiling import HostReads, count_ops, host_reads
 from roseinfer.profiling.clock import seconds_of
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -51,8 +51,9 @@ def compare_prefills(
                 stage.free(seq)
             return tokens
 
-        linear = count_ops(prefill)["aten::linear"]
-        return prefill, {"prompts": len(lengths), "linear calls": linear, "reads": host_reads(prefill).reads}
+        found: list[HostReads] = []
+        linear = count_ops(lambda: found.append(host_reads(prefill)))["aten::linear"]
+        return prefill, {"prompts": len(lengths), "linear calls": linear, "reads": found[0].reads}
 
     return _compare(stages, batches, contender, repeats, "first tokens of all prompts")
 
