@@ -10,7 +10,7 @@ PY := "$(ENV_DIR)/bin/python"
 # Two workers with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
 
-.PHONY: help setup lab test ladder reproduce gpu-report tensorboard notebooks slides check-links doctor tiny clean
+.PHONY: help setup lab test ladder reproduce gpu-report peers tensorboard notebooks slides check-links doctor tiny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,9 @@ reproduce: setup ## run what a post measured, its tables beside ours in reports/
 gpu-report: setup ## on a GPU: check every kernel and stage, race them, record it in data/ (ARGS=--quick)
 	@$(PY) -m roseinfer gpu-report $(ARGS)
 
+peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` to race; nothing else needs it
+	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/peers.sh
+
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
 	@$(PY) -m roseinfer tensorboard $(ARGS)
 
@@ -59,6 +62,6 @@ doctor: setup ## one table of what will run here, and how to mend what will not 
 tiny: setup ## train the bundled model again (ARGS="--minutes 60")
 	$(PY) tools/train_tiny.py $(ARGS)
 
-clean: ## remove .venv, the caches and the set-up's stamp
+clean: ## remove .venv, build (`make peers` compiles there), the caches and the set-up's stamp
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.sequence import SamplingParams, Sequence, finish_reason
+from roseinfer.sequence import SamplingParams, Sequence, finish_reason, refuse_stop_strings
 from roseinfer.stage import Stage
 
 
@@ -64,6 +64,7 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]
 
 def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> list[Sequence]:
     """Prefill every prompt and append its first token: a batch that is ready to decode. The caller frees it."""
+    check_honoured(params)
     seqs = [Sequence(list(prompt), params) for prompt in prompts]
     for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
         seq.append(token)
@@ -90,11 +91,15 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
             )
         if stage.holds(seq):
             raise ValueError(f"sequence {seq.seq_id} is already held by {stage.name}: free it first")
-        if seq.params.stop:
-            raise ValueError(f"stop={seq.params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
-        if seq.params.logprobs is not None:
-            raise ValueError(f"logprobs={seq.params.logprobs} is for roseinfer.LLM: a stage reports none")
+        check_honoured(seq.params)
         stage.check_fits(seq)
+
+
+def check_honoured(params: SamplingParams) -> None:
+    """Raises ValueError for what only LLM gives."""
+    refuse_stop_strings(params)
+    if params.logprobs is not None:
+        raise ValueError(f"logprobs={params.logprobs} is for roseinfer.LLM: a stage reports none")
 
 
 def _has_room(stage: Stage, seq: Sequence) -> bool:

@@ -11,6 +11,7 @@ from numbers import Real
 from roseinfer.arguments import is_integer
 
 _ids = itertools.count()
+MOST_SEED = 2**63 - 1
 MOST_LOGPROBS = 20  # candidates a position, as in vLLM
 
 
@@ -52,8 +53,8 @@ class SamplingParams:
         _require(all(map(is_count, stops)), "stop_token_ids", self.stop_token_ids, "a tuple of token ids")
         object.__setattr__(self, "stop_token_ids", stops)
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
-        is_seed = self.seed is None or (is_count(self.seed) and self.seed < 2**63)
-        _require(is_seed, "seed", self.seed, "None or an integer from 0 to 2**63 - 1")
+        is_seed = self.seed is None or (is_count(self.seed) and self.seed <= MOST_SEED)
+        _require(is_seed, "seed", self.seed, f"None or an integer from 0 to {MOST_SEED}")
         _require(isinstance(self.stop, Iterable), "stop", self.stop, "a text or a list of texts")
         texts = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         is_stop = all(isinstance(text, str) and text for text in texts)
@@ -68,7 +69,7 @@ class Sequence:
     """One request: token_ids holds the prompt, then every token appended. Raises ValueError for an empty prompt.
 
     num_cached_tokens counts the tokens whose K and V are in a stage's cache; it is also the position of the next
-    input token, and only a stage changes it. finish_reason is None while running, then "length" or "stop".
+    input token, and only a stage changes it. finish_reason is None while running, then "length", "stop" or "abort".
     logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
@@ -109,6 +110,12 @@ class Sequence:
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
+
+
+def refuse_stop_strings(params: SamplingParams) -> None:
+    """For those who see token ids alone. Raises ValueError."""
+    if params.stop:
+        raise ValueError(f"stop={params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
 
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:

@@ -10,13 +10,14 @@ from .s07_triton_paged import TritonPaged
 from .s09_numba_paged import NumbaPaged
 from .s10_one_table import OneTable
 from .s11_fused_step import FusedStep
+from .s12_packed_weights import PackedWeights
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
-    OneTable, FusedStep,
+    OneTable, FusedStep, PackedWeights,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "NumbaPaged", "OneTable", "PreallocGather",
-    "SelectAppend", "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "NumbaPaged", "OneTable", "PackedWeights",
+    "PreallocGather", "SelectAppend", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Stage 10, one table: every layer reads the same block table, and attention writes K and V before it reads them.
 
 What was slow:  the stages before keep a block table a layer, as the first post did. All of them say the same, and each
-                costs rows to build, to keep and to upload. New K and V wait in a list until the forward is over, and
-                then an append of several operations a layer computes where they belong.
+                costs rows to build, to keep and to upload. New K and V wait in a list until the forward is over; then
+                an append works out on the device where they belong, and stores them with two calls a layer.
 The change:     one table for all layers. The host works out where each new token goes, its slot; attention takes
                 these slots, writes K and V there and attends over the cache, the new token in it. All inputs of a
                 step lie in one buffer, at the same addresses on every step.
@@ -110,7 +110,7 @@ class OneTable(Stage):
         return WriteThenAttend(self, len(slots), len(seqs))
 
     def write_row(self, row: int, seq: Sequence) -> None:
-        """The sequence's blocks, as a row of the table. What an older batch left behind them is never looked at."""
+        """The sequence's blocks, as a row of the table. What an older batch left after them is never looked at."""
         blocks = self.tables.of(seq.seq_id, 0)
         self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
         self.rows_built += 1

@@ -23,6 +23,12 @@ from stages import TritonPaged  # noqa: E402
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Numba's first parallel loop gives torch, whose OpenMP it shares, as many threads as it takes itself."""
+    torch.set_num_threads(1)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_triton: skipped, and said so, where Triton is not installed")
 

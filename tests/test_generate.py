@@ -9,7 +9,7 @@ import pytest
 from oracles import prompts_of, small_model
 
 from roseinfer.blocks import BlockTables, OutOfBlocks
-from roseinfer.generate import generate, stream
+from roseinfer.generate import begin, generate, stream
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from stages import BlockTableCache as Newest  # of those that need no interpreter here
@@ -56,6 +56,8 @@ def test_a_stage_refuses_what_only_the_engine_gives(small, params, message):
     stage = Newest(small, num_blocks=2)
     with pytest.raises(ValueError, match=f"^{message}$"):
         generate(stage, [[1], [2]], [SamplingParams(), SamplingParams(**params)])
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        begin(stage, [[1], [2]], SamplingParams(**params))
     assert stage.num_free_blocks == 2
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from roseinfer.generate import begin, decode_step, generate
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.paths import ROOT, TINY
-from roseinfer.profiling import MODEL_OPS, count_ops
+from roseinfer.profiling import MODEL_OPS, trace_once
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 from stages import LADDER
@@ -40,6 +40,7 @@ PROMPTS = (
 MAX_TOKENS = 16
 # Counts that do not depend on the torch version; slices and views do (see roseinfer.profiling.slice_rule).
 STABLE_OPS = ("cat", "copy_", "select", "zeros", "zeros_like", "index", "index_put_", "stack", "linear")
+PACKED_PRODUCT = "mkldnn::_linear_pointwise"  # counts as a linear layer: not every machine packs weights
 
 
 def frozen() -> dict[str, Any]:
@@ -64,7 +65,9 @@ def facts(stage_class: type[Stage]) -> dict[str, Any]:
 
     stage = stage_class(model, num_blocks=16)
     seqs = begin(stage, prompts, params)
-    ops = count_ops(lambda: decode_step(stage, seqs), outside=MODEL_OPS)
+    trace = trace_once(lambda: decode_step(stage, seqs))
+    ops = trace.op_counts(outside=MODEL_OPS)
+    ops["aten::linear"] += trace.count(PACKED_PRODUCT)
     return {
         "sha256": sha256(source_file(stage_class)),
         "tokens": [seq.output_ids for seq in outputs],

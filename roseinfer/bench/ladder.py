@@ -22,9 +22,7 @@ from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .token_check import Referee, TokensDiffer
-from .verdict import difference
-
-VERDICTS = {1: "faster", -1: "slower", 0: "no difference shown"}
+from .verdict import VERDICTS, difference
 
 
 def ladder(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+VERDICTS = {1: "faster", -1: "slower", 0: "no difference shown"}
+
 
 def difference(before: Sequence[float], after: Sequence[float]) -> int:
     """1 or -1 where the figures of `after` are higher or lower than those of `before`; 0 where runs do not show it.

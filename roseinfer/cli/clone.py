@@ -29,15 +29,22 @@ def find_tools() -> None:
     sys.path.insert(0, str(ROOT))
 
 
+def rungs() -> list[type[Stage]]:
+    """All stages, and the finished engine as the last one."""
+    from roseinfer.engine.as_stage import EngineStage
+
+    return [*course().LADDER, EngineStage]
+
+
 def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:
-    """The stages that `spec` names ("s01,s03_select_append"), in its order; all for None.
+    """The stages that `spec` names ("s01,s03_select_append,engine"), in its order; all for None, the engine last.
 
     Raises ValueError, with the flag that asked for it, for an unknown one.
     """
-    stages = course().LADDER
+    stages = rungs()
     require_named(flag, spec)
     if spec is None:
-        return list(stages)
+        return stages
     by_name = {name: stage for stage in stages for name in (stage.name, stage.name.split("_")[0])}
     chosen = [name.strip() for name in spec.split(",")]
     for name in chosen:

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
     parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
     parser.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
+    parser.add_argument("--quantization", help="int8 for matrices in 8 bits, on a CPU")
     parser.add_argument("--device", help="cpu, cuda, ...: need not be here")
 
 

@@ -62,14 +62,13 @@ def what_is_missing() -> str | None:
 
 
 def course() -> Course:
-    """Every stage that runs on a GPU, and the newest kernel with its reference."""
+    """Every stage that runs on a GPU, the engine, and the newest kernel with its reference."""
     import torch
 
     from roseinfer.bench.gpu_report import Course
 
-    stages = clone.course()
-    kernels = stages.s07_triton_paged
+    kernels = clone.course().s07_triton_paged
     return Course(
-        stages=[stage for stage in stages.LADDER if not stage.why_untimed(torch.device("cuda"))],
+        stages=[stage for stage in clone.rungs() if not stage.why_untimed(torch.device("cuda"))],
         reference=kernels.paged_attention_reference, kernel=kernels.paged_attention_triton,
     )  # fmt: skip

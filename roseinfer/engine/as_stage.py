@@ -10,23 +10,33 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from .engine import Engine
+from .weights import prepared_copy
 
 
 class EngineStage(Stage):
-    """The engine's pool, blocks and runner. Its scheduler stays out: who calls a stage says which sequences run."""
+    """The engine's weights, pool, blocks and runner. Its scheduler stays out: a stage is told which sequences run."""
 
     name = "engine"
 
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
+        model = prepared_copy(model)  # other stages of a race share the one that was given
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         engine = Engine(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         self.tables, self.runner = engine.blocks, engine.runner
 
     @torch.inference_mode()
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:
-        """All prompts in one flat batch."""
+        """All prompts in as few flat batches as a step has room for."""
+        batches: list[list[Sequence]] = []
+        room = 0
+        for seq in seqs:
+            if len(seq) > room:
+                batches.append([])
+                room = self.runner.max_num_tokens
+            batches[-1].append(seq)
+            room -= len(seq)
         with self.claimed(seqs):
-            return self.runner.run(seqs, [len(seq) for seq in seqs])
+            return [token for batch in batches for token in self.runner.run(batch, [len(seq) for seq in batch])]
 
     @torch.inference_mode()
     def next_tokens(self, seqs: list[Sequence]) -> list[int]:

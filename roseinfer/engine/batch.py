@@ -77,48 +77,68 @@ class InputBuffers:
             self._copied.record()
 
 
-def input_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Shapes:
-    return {
-        "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
-        "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
-        "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
-        "sample_rows": ((max_num_seqs,), torch.int64),
-    }  # fmt: skip
+class BatchBuffers(InputBuffers):
+    """The inputs of batches of up to max_num_seqs sequences and max_num_tokens tokens."""
+
+    def __init__(self, max_num_seqs: int, max_num_tokens: int, max_blocks: int, device: torch.device) -> None:
+        shapes: Shapes = {
+            "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
+            "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
+            "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
+            "sample_rows": ((max_num_seqs,), torch.int64),
+        }  # fmt: skip
+        super().__init__(shapes, device)
+        self._kept: dict[int, tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
+
+    def views(self, num_seqs: int, num_tokens: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
+        """The front of each array, as much as a batch fills. Those of decode steps are kept: cutting them anew on every
+        step takes longer than writing them."""
+        if num_tokens == num_seqs and num_seqs in self._kept:
+            return self._kept[num_seqs]
+        lengths = dict.fromkeys(("token_ids", "positions", "slot_mapping"), num_tokens) | {"query_start": num_seqs + 1}
+        cuts = {name: slice(lengths.get(name, num_seqs)) for name in self.host}
+        views = ({name: x[cuts[name]] for name, x in self.host.items()},
+                 {name: x[cuts[name]] for name, x in self.device.items()})  # fmt: skip
+        if num_tokens == num_seqs:
+            self._kept[num_seqs] = views
+        return views
 
 
-def make_batch(seqs: list[Sequence], num_new: list[int], blocks: BlockManager, buffers: InputBuffers) -> Batch:
+def make_batch(seqs: list[Sequence], num_new: list[int], blocks: BlockManager, buffers: BatchBuffers) -> Batch:
     """The next num_new[i] tokens of each sequence that are not cached yet, written to the buffers.
 
-    Every sequence holds blocks for them. What is computed from lists here is one number a sequence; what is one number
-    a token is computed from these by NumPy.
+    Every sequence holds blocks for them. Python's lists have one number a sequence; what is one number a token is
+    computed from these by NumPy.
     """
     buffers.wait()
-    host, bs = buffers.host, blocks.block_size
-    num_seqs, num_tokens = len(seqs), sum(num_new)
-    cached = np.array([seq.num_cached_tokens for seq in seqs])
-    new = np.array(num_new)
-    rows = np.array([blocks.row_of(seq.seq_id) for seq in seqs])
-    starts = host["query_start"][: num_seqs + 1]
-    starts[0] = 0
-    np.cumsum(new, out=starts[1:])
-    np.add(cached, new, out=host["context_lens"][:num_seqs], casting="same_kind")
-    np.subtract(starts[1:], 1, out=host["sample_rows"][:num_seqs])
-    np.take(blocks.table, rows, axis=0, out=host["block_tables"][:num_seqs])
+    num_seqs, num_tokens, size = len(seqs), sum(num_new), blocks.block_size
+    host, device = buffers.views(num_seqs, num_tokens)
+    cached = [seq.num_cached_tokens for seq in seqs]
+    rows = [blocks.row_of(seq.seq_id) for seq in seqs]
+    # "clip": rows are in range, and without the check NumPy writes to `out` without a buffer between.
+    np.take(blocks.table, rows, axis=0, out=host["block_tables"], mode="clip")
     if num_tokens == num_seqs:
-        positions, row_of_token = cached, rows
-        token_ids = [seq.token_ids[seq.num_cached_tokens] for seq in seqs]
+        host["token_ids"][:] = [seq.token_ids[at] for seq, at in zip(seqs, cached, strict=True)]
+        host["positions"][:] = cached
+        host["slot_mapping"][:] = [
+            blocks.of(seq.seq_id)[at // size] * size + at % size for seq, at in zip(seqs, cached, strict=True)
+        ]
+        host["query_start"][:] = np.arange(num_seqs + 1)
+        host["sample_rows"][:] = np.arange(num_seqs)
+        np.add(host["positions"], 1, out=host["context_lens"], casting="same_kind")
     else:
-        positions = np.arange(num_tokens) + np.repeat(cached - starts[:-1], new)
+        first, new = np.array(cached), np.array(num_new)
+        starts = host["query_start"]
+        starts[0] = 0
+        np.cumsum(new, out=starts[1:])
+        positions = np.arange(num_tokens) + np.repeat(first - starts[:-1], new)
         row_of_token = np.repeat(rows, new)
-        token_ids = [token for seq, n in zip(seqs, num_new, strict=True)
-                     for token in seq.token_ids[seq.num_cached_tokens : seq.num_cached_tokens + n]]  # fmt: skip
-    host["token_ids"][:num_tokens] = token_ids
-    host["positions"][:num_tokens] = positions
-    host["slot_mapping"][:num_tokens] = blocks.table[row_of_token, positions // bs] * bs + positions % bs
+        host["token_ids"][:] = [
+            token for seq, at, n in zip(seqs, cached, num_new, strict=True) for token in seq.token_ids[at : at + n]
+        ]
+        host["positions"][:] = positions
+        host["slot_mapping"][:] = blocks.table[row_of_token, positions // size] * size + positions % size
+        host["context_lens"][:] = first + new
+        host["sample_rows"][:] = starts[1:] - 1
     buffers.upload()
-    device = buffers.device
-    return Batch(
-        seqs, num_new, device["token_ids"][:num_tokens], device["positions"][:num_tokens],
-        device["slot_mapping"][:num_tokens], device["query_start"][: num_seqs + 1],
-        device["context_lens"][:num_seqs], device["block_tables"][:num_seqs], device["sample_rows"][:num_seqs],
-    )  # fmt: skip
+    return Batch(seqs, num_new, **device)

@@ -14,6 +14,7 @@ from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.profiling.facts import Facts, HasFacts
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+QUANTIZATIONS = (None, "int8")
 BLOCK_ID_BYTES = 4  # block tables are int32
 MIB = 2**20
 
@@ -49,7 +50,8 @@ class EngineConfig:
 
     model: a spec as load_model takes it. num_blocks: blocks of the KV pool, each block_size tokens in every layer.
     max_num_seqs: sequences held at a time. max_model_len: tokens of the longest sequence, None for as many as the model
-    has positions. device: where the engine will run; it need not exist here.
+    has positions. quantization: "int8" for matrices in 8 bits, on a CPU. device: where the engine will run; it need not
+    exist here.
 
     Raises ValueError for a wrong value, and for a field that is unknown (with the nearest name) or missing.
     """
@@ -60,6 +62,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_model_len: int | None = None
     dtype: str = "float32"
+    quantization: str | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -71,6 +74,8 @@ class EngineConfig:
             require_count("max_model_len", self.max_model_len, at_least=1)
         check_dtype(self.dtype)
         check_device(self.device)
+        check_quantization(self.quantization, self.device)
+        check_block_size(self.block_size, torch.device(self.device).type)
 
     def sizes(self) -> EngineSizes:
         """All sizes, from the model's config alone: its weights are counted on the meta device, not read or made.
@@ -83,8 +88,13 @@ class EngineConfig:
                 f"max_model_len={self.max_model_len} is more positions than {self.model} has, "
                 f"allowed: at most {shape.max_model_len}"
             )
-        # parameters() names a tied one once.
-        return EngineSizes(self, shape, num_weights=sum(p.numel() for p in empty_model(shape).parameters()))
+        model = empty_model(shape)
+        num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
+        if not self.quantization:
+            return EngineSizes(self, shape, num_weights)
+        from .weights import int8_sizes
+
+        return EngineSizes(self, shape, num_weights, *int8_sizes(model))
 
 
 def check_dtype(dtype: object) -> None:
@@ -104,6 +114,20 @@ def check_device(device: object) -> None:
         raise ValueError(f"device={device!r} is not a device: {str(error).splitlines()[0]}") from error
 
 
+def check_quantization(quantization: object, device: str) -> None:
+    """Raises ValueError for what no device does, or not this one."""
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
+    if quantization and torch.device(device).type != "cpu":
+        raise ValueError(f"quantization={quantization!r} runs on a CPU, and the model is on {device!r}")
+
+
+def check_block_size(block_size: int, device_type: str) -> None:
+    """Raises ValueError for one that the kernels of that device cannot take."""
+    if device_type == "cuda" and block_size & (block_size - 1):
+        raise ValueError(f"block_size must be a power of two on a GPU, got {block_size}")
+
+
 def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
     """K and V of a block's tokens, in all layers."""
     return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * block_size * value_bytes
@@ -113,13 +137,16 @@ def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
 class EngineSizes(HasFacts):
     """What an engine of `config` allocates before its first request: exact integers. Shown as a table.
 
-    shape: of the model. num_weights: values, tied ones counted once. Left out is what comes and goes with a step:
-    activations, and the padded batch of a stage that gathers; and what a GPU's runtime takes for itself.
+    shape: of the model. num_weights: values, tied ones counted once; num_in_int8 of them are not in the dtype but in 8
+    bits, int8_bytes with their scales. Left out is what comes and goes with a step: activations, and the padded batch
+    of a stage that gathers; and what a GPU's runtime takes for itself.
     """
 
     config: EngineConfig
     shape: ModelConfig
     num_weights: int
+    num_in_int8: int = 0
+    int8_bytes: int = 0
 
     @property
     def max_model_len(self) -> int:
@@ -138,7 +165,7 @@ class EngineSizes(HasFacts):
 
     @property
     def weight_bytes(self) -> int:
-        return self.num_weights * DTYPE_BYTES[self.config.dtype]
+        return (self.num_weights - self.num_in_int8) * DTYPE_BYTES[self.config.dtype] + self.int8_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -211,8 +238,10 @@ class EngineSizes(HasFacts):
         width = counted(self.table_width, "block")
         tables = f"[{layers}, {counted(c.max_num_seqs, 'sequence')}, {width}] x {BLOCK_ID_BYTES}"
         longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
+        weights = f"{self.num_weights - self.num_in_int8:,} x {item}"
+        weights += f" + {self.int8_bytes:,} for matrices in 8 bits" if self.int8_bytes else ""
         return [
-            ("weights", self.weight_bytes, "bytes", f"{self.num_weights:,} x {item}"),
+            ("weights", self.weight_bytes, "bytes", weights),
             ("K and V of a token", self.kv_bytes_per_token, "bytes", token),
             ("block", self.block_bytes, "bytes", counted(tokens, "token")),
             ("pool", self.pool_bytes, "bytes", blocks),

@@ -38,6 +38,7 @@ class Detokenizer:
 
     def __init__(self, text: Text, stop: tuple[str, ...]) -> None:
         self._text, self._stop = text, stop
+        self._first = {text[0] for text in stop}
         self._shown: list[str] = []
         self._held = ""  # may be the beginning of a stop string
 
@@ -50,10 +51,10 @@ class Detokenizer:
     def add(self, token_id: int) -> str | None:
         """Take a new token. The stop string that it completes, or None; nothing may be added after one."""
         new = self._text.feed(token_id)
-        if not self._stop:
-            self._shown.append(new)
-            return None
-        return self._search(new) if new else None
+        if self._held or not self._first.isdisjoint(new):
+            return self._search(new)
+        self._shown.append(new)  # most tokens: no stop string begins in them
+        return None
 
     def finish(self) -> str | None:
         """Show what was held back: no more tokens come. The stop string that is complete now, or None."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
-from roseinfer.sequence import Sequence
+from roseinfer.sequence import Sequence, refuse_stop_strings
 
 from .block_manager import BlockManager
 from .kv_pool import KVPool
 from .runner import Runner
 from .scheduler import Scheduler
 
-STEP_TOKENS = 8192  # of one step, unless a single prompt may have more
+STEP_TOKENS = 4096  # of one step, unless one prompt or batch may have more: activations grow with it, speed hardly
 
 
 class Engine:
@@ -36,7 +36,7 @@ class Engine:
             require_count(name, value, at_least=1)
         self.max_model_len = checked_length(max_model_len, model)
         self.model = model
-        max_num_tokens = max(STEP_TOKENS, self.max_model_len)
+        max_num_tokens = max(STEP_TOKENS, self.max_model_len, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
         self.pool = KVPool(model, num_blocks, block_size)
@@ -50,6 +50,7 @@ class Engine:
     def add(self, seq: Sequence) -> None:
         """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or has
         ended already, or is here; nothing of it stays behind."""
+        refuse_stop_strings(seq.params)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")

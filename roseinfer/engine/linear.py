@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roseinfer.kernels.int8_numba import ROWS, STEP, int8_linear
+from roseinfer.kernels.numba_calls import run_parallel
 
+PIECE = 1024  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
 
 
@@ -53,21 +55,29 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         num_rows, width = weight.shape
-        rows = weight.detach().float().numpy()
-        self.scales = np.abs(rows).max(axis=1) / np.float32(127)
-        divisors = np.where(self.scales > 0, self.scales, 1)[:, None]
+        self.scales = np.empty(num_rows, np.float32)
         self.weight = np.full((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), 128, np.uint8)
-        self.weight[:num_rows, :width] = np.rint(rows / divisors) + 128
+        for first in range(0, num_rows, PIECE):
+            piece = slice(first, min(first + PIECE, num_rows))
+            rows = weight[piece].detach().float().numpy()
+            self.scales[piece] = scales = np.abs(rows).max(axis=1) / np.float32(127)
+            self.weight[piece, :width] = np.rint(rows / np.where(scales > 0, scales, 1)[:, None]) + 128
         self.bias = np.zeros(num_rows, np.float32) if bias is None else bias.detach().float().numpy().copy()
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), len(self.scales))
-        int8_linear(x.float().contiguous().numpy(), self.weight, self.scales, self.bias, out.numpy())
+        x_float = x.float().contiguous().numpy()
+        run_parallel(int8_linear, x_float, self.weight, self.scales, self.bias, out.numpy())
         return out.to(x.dtype)
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in (self.weight, self.scales, self.bias))
+
+    @staticmethod
+    def bytes_of(num_rows: int, width: int) -> int:
+        """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
+        return _rounded_up(num_rows, ROWS) * _rounded_up(width, STEP) + 2 * 4 * num_rows
 
 
 def _rounded_up(size: int, step: int) -> int:

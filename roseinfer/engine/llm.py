@@ -5,20 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import closing
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from tokenizers import Tokenizer
 
 from roseinfer.arguments import refuse_unknown_keywords, require_count
-from roseinfer.models import Model, load_model, load_tokenizer, tokenizer_folder
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.models import Model
+from roseinfer.profiling import span
+from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
 
 from .chat import ChatTemplate, Message
-from .config import check_dtype
+from .config import check_block_size
 from .detokenizer import Vocabulary
 from .engine import Engine, check_fits, checked_length
+from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .pool_size import most_blocks, pool_blocks
 from .progress import progress_bar
@@ -34,9 +37,9 @@ class LLM:
     model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype.
     tokenizer: a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty.
     dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
-    where there is one, else the CPU. max_model_len: tokens of the longest sequence, None for as many as the model has
-    positions. max_num_seqs: sequences that run at a time; others wait. seed: of torch's global generator, from which
-    requests without a seed of their own draw.
+    where there is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of
+    the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
+    others wait. seed: of torch's global generator, from which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use.
@@ -52,6 +55,7 @@ class LLM:
         tokenizer: str | Tokenizer | None = None,
         dtype: str | None = None,
         device: str | None = None,
+        quantization: str | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
         block_size: int = 64,
@@ -62,10 +66,12 @@ class LLM:
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
-        require_count("seed", seed, at_least=0)
-        self.model = _model(model, dtype, device)
+        if not is_count(seed) or seed > MOST_SEED:
+            raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
+        self.model = model_to_serve(model, dtype, device, quantization)
+        check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
-        self.tokenizer = _tokenizer(self.spec, tokenizer)
+        self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
         self._template_spec = self.spec if tokenizer is None else tokenizer
         self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
         self.max_model_len = checked_length(max_model_len, self.model)
@@ -179,6 +185,8 @@ class LLM:
         seq = Sequence(token_ids, params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
+        if params.stop:
+            seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
         detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
         return Request(str(next(self._request_ids)), text, seq, detokenizer)
@@ -187,45 +195,52 @@ class LLM:
 
     def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         num_done = num_tokens = 0
-        with progress_bar(len(requests), use_tqdm) as show, closing(self._run(requests)) as running:
-            for request in running:
-                num_done += request.finish_reason is not None
-                num_tokens += 1
+        with progress_bar(len(requests), use_tqdm) as show, self._running(requests) as inbox:
+            while num_done < len(requests):
+                self._step()
+                num_done += sum(request.finish_reason is not None for request in inbox)
+                num_tokens += len(inbox)
+                inbox.clear()
                 show(num_done, num_tokens)
         return [request.output() for request in requests]
 
     def _outputs(self, requests: list[Request]) -> Iterator[RequestOutput]:
-        with closing(self._run(requests)) as running:
-            for request in running:
+        with self._running(requests) as inbox:
+            num_left = len(requests)
+            while num_left:
+                while not inbox:
+                    self._step()
+                request = next(iter(inbox))  # one at a time: whoever takes it may run others meanwhile
+                del inbox[request]
+                num_left -= request.finish_reason is not None
                 yield request.output()
 
-    def _run(self, requests: list[Request]) -> Iterator[Request]:
-        """Yield a request whenever it has something new, until all have ended. Several may run side by side: each one's
-        steps compute the others' requests, too."""
+    @contextmanager
+    def _running(self, requests: list[Request]) -> Iterator[Inbox]:
+        """Let requests run, and give the inbox for those that have something new after a step. When it is left, for
+        whatever reason, none of them is in the engine any more.
+
+        Several may run side by side: each one's steps compute the others' requests, too.
+        """
         inbox: Inbox = {}
         try:
             for request in requests:
                 self.engine.add(request.seq)
                 self._live[request.seq.seq_id] = request, inbox
-            num_left = len(requests)
-            while num_left:
-                while not inbox:
-                    self._step()
-                request = next(iter(inbox))
-                del inbox[request]
-                num_left -= request.finish_reason is not None
-                yield request
+            yield inbox
         finally:
             for request in requests:
                 self._drop(request)
 
     def _step(self) -> None:
-        for seq in self.engine.step():
-            request, inbox = self._live[seq.seq_id]
-            request.read()
-            if request.finish_reason:
-                self._drop(request)
-            inbox[request] = None
+        seqs = self.engine.step()
+        with span("roseinfer.engine.detokenise"):
+            for seq in seqs:
+                request, inbox = self._live[seq.seq_id]
+                request.read()
+                if request.finish_reason:
+                    self._drop(request)
+                inbox[request] = None
 
     def _drop(self, request: Request) -> None:
         """Take a request out of the engine, if it is still there."""
@@ -236,26 +251,3 @@ class LLM:
 
 def _is_token_ids(prompts: object) -> bool:
     return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)
-
-
-def _model(model: str | Model, dtype: str | None, device: str | None) -> Model:
-    if isinstance(model, Model):
-        given = {"dtype": dtype, "device": device}
-        for name in (name for name, value in given.items() if value is not None):
-            raise ValueError(f"{name}={given[name]!r} is for a spec: a Model has its own")
-        return model
-    if not isinstance(model, str) or not model:
-        raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
-    dtype = "float32" if dtype is None else dtype
-    check_dtype(dtype)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    return load_model(model, device=device, dtype=getattr(torch, dtype))
-
-
-def _tokenizer(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
-    if isinstance(tokenizer, Tokenizer):
-        return tokenizer
-    if tokenizer is not None:
-        return load_tokenizer(tokenizer)
-    has_one = spec and not spec.startswith("random:") and (tokenizer_folder(spec) / "tokenizer.json").is_file()
-    return load_tokenizer(spec) if has_one else None

@@ -10,7 +10,7 @@ from roseinfer.models import Attend, Model
 from roseinfer.profiling import span
 from roseinfer.sequence import Sequence
 
-from .batch import Batch, InputBuffers, input_shapes, make_batch
+from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .kv_pool import KVPool
 from .logprobs import step_logprobs
@@ -22,8 +22,8 @@ class Runner:
 
     def __init__(self, model: Model, pool: KVPool, blocks: BlockManager, max_num_tokens: int) -> None:
         c, (max_num_seqs, max_blocks) = model.config, blocks.table.shape
-        self.model, self.pool, self.blocks = model, pool, blocks
-        self.inputs = InputBuffers(input_shapes(max_num_seqs, max_num_tokens, max_blocks), model.device)
+        self.model, self.pool, self.blocks, self.max_num_tokens = model, pool, blocks, max_num_tokens
+        self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, model.device)
         self.attention = attention_for(model.device)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.sampler = Sampler(max_num_seqs, c.vocab_size, model.device)

@@ -8,15 +8,17 @@ torchao's int8 layers were tried and not taken: uncompiled, its tensor subclass 
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import nn
 
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
+from .config import check_quantization
 from .linear import Int8Linear, PackedLinear, packs
 
-QUANTIZATIONS = (None, "int8")
 LAYOUTS = (PackedLinear, Int8Linear)
 
 
@@ -31,13 +33,10 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
 
     Raises ValueError for an unknown quantization, for "int8" on a GPU, and for a model that was prepared before.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
+    check_quantization(quantization, str(model.device))
     if any(isinstance(module, LAYOUTS) for module in model.modules()):
         raise ValueError("model was prepared before: load it again")
     if model.device.type != "cpu":
-        if quantization:
-            raise ValueError(f"quantization={quantization!r} runs on a CPU, and the model is on {str(model.device)!r}")
         return
     layout = Int8Linear if quantization == "int8" else PackedLinear if packs(model.dtype) else None
     if layout is None:
@@ -53,6 +52,24 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
         if isinstance(module, MLP) and isinstance(module.c_fc, PackedLinear):
             module.c_fc.gelu, module.act = True, nn.Identity()
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
+
+
+def prepared_copy(model: Model, quantization: str | None = None) -> Model:
+    """As prepare_weights, with the model left as it is: what stays the same in both is shared, not copied."""
+    copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    prepare_weights(copy, quantization)
+    return copy
+
+
+def int8_sizes(model: Model) -> tuple[int, int]:
+    """(values that leave the model's dtype, bytes that they have in 8 bits) when prepare_weights quantises the model,
+    of which only the shapes are looked at. The second has a tied output matrix, too, whose table stays as it is."""
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    shapes = [tuple(linear.weight.shape) for linear in linears]
+    if model.lm_head is None:
+        shapes.append(tuple(model.token_embedding.weight.shape))
+    num_values = sum(p.numel() for linear in linears for p in linear.parameters())
+    return num_values, sum(Int8Linear.bytes_of(*shape) for shape in shapes)
 
 
 def weight_bytes(model: Model) -> int:

@@ -132,7 +132,7 @@ def batches(block_size: int) -> dict[str, list[tuple[int, int]]]:
     return {kind: [(cached, new) for cached, new in found if new > 0] for kind, found in kinds.items()}
 
 
-LONGEST = 1024  # tokens that a decode's tables have room for
+LONGEST = 1024  # tokens
 # KV heads, query heads on each, head size, block size.
 SHAPES = ((2, 1, 64, 16), (1, 7, 64, 64), (2, 4, 80, 16), (1, 4, 128, 16), (3, 1, 32, 1), (1, 7, 80, 1))
 
@@ -145,8 +145,10 @@ def cases() -> dict[str, dict[str, Any]]:
         for kind, sequences in batches(block_size).items():
             name = f"{kind}, {num_kv_heads} x {group} heads of {head_dim}, blocks of {block_size}"
             found[name] = {"sequences": sequences, **shape, "shared_blocks": 2}
-            if kind == "decode":  # as it is captured once for all lengths: padded, and with tables for the longest
-                found[name] |= {"padding": 2, "spare_columns": LONGEST // block_size}
+            if kind in ("decode", "chunks"):  # tables with room for the longest, as buffers that are kept have them
+                found[name]["spare_columns"] = LONGEST // block_size
+            if kind == "decode":
+                found[name]["padding"] = 2
     return found
 
 

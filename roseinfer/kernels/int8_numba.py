@@ -24,6 +24,8 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from .numba_calls import compiled
+
 STEP = 64  # values of K that one vector holds: weights are padded to a multiple of it
 ROWS = 4  # rows of x, and of W, that are multiplied with each other at a time
 BLOCK = 64  # rows of x that are quantised before W is read: they stay in a core's L2
@@ -206,7 +208,7 @@ def write(out, m, n, sums, too_much, scales, bias):
             out[m, n + i] = (sums[i] - too_much) * scales[n + i] + bias[n + i]
 
 
-@njit(parallel=True, cache=True)
+@compiled(parallel=True)
 def int8_linear(x, weight, scales, bias, out):
     """out [N, M] = x [N, K] @ ((weight - 128) * scales).T + bias.
 

@@ -1,18 +1,21 @@
 """paged_attention_numba: write, then attend, over a flat batch, in loops that Numba compiles for the CPU.
 
 Lam, Pitrou and Seibert, "Numba: a LLVM-based Python JIT compiler", 2015. Online softmax: Milakov and Gimelshein, 2018.
-
-torch must be imported before a parallel Numba function first runs, as it is here: its OpenMP library then serves both,
-and one set of threads takes turns. Two sets would spin beside each other, each waiting for its own next loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
+import numba
 import numpy as np
 import torch
 from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
+
+from .numba_calls import compiled, run_parallel
 
 # What the compiler may do with sums: reorder and fuse them. Not "nnan" or "ninf", with which it may take for granted
 # that nothing is NaN or infinite: the running maximum starts at -inf, and a slot without a token may hold anything.
@@ -30,11 +33,25 @@ def paged_attention_numba(
     """As paged_attention_reference, on a CPU: float32, or a 16-bit type with sums in fp32."""
     out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
     sums = out if out.dtype == torch.float32 else torch.empty(q.shape, dtype=torch.float32)
-    write_then_attend(
-        sums.numpy(), bits(q), bits(k), bits(v), bits(k_cache), bits(v_cache),
+    run_parallel(
+        compiled_for(k_cache.dtype), sums.numpy(), bits(q), bits(k), bits(v), bits(k_cache), bits(v_cache),
         slot_mapping.numpy(), query_start.numpy(), context_lens.numpy(), block_tables.numpy(),
     )  # fmt: skip
     return out if sums is out else out.copy_(sums)
+
+
+@cache
+def compiled_for(dtype: torch.dtype) -> Callable[..., None]:
+    """write_then_attend in machine code: seconds, or read from disk where it was kept.
+
+    The types are given, so that one compilation does for cuts of any tensor ("A": any strides); a batch of one token
+    has other strides than one of two.
+    """
+    number = numba.typeof(bits(torch.empty(0, dtype=dtype))).dtype
+    new, pool, index = types.Array(number, 3, "A"), types.Array(number, 4, "C"), types.Array(types.int32, 1, "C")
+    out, table = types.Array(types.float32, 3, "C"), types.Array(types.int32, 2, "A")
+    signature = types.void(out, new, new, new, pool, pool, index, index, index, table)
+    return compiled(signature, parallel=True, fastmath=SUMS)(write_then_attend)
 
 
 def bits(x: Tensor) -> np.ndarray:
@@ -82,7 +99,6 @@ def exp_of_negative(x):
     return np.int32((np.int32(n) + 127) << 23).view(np.float32) * p
 
 
-@njit(parallel=True, fastmath=SUMS, cache=True, nogil=True)
 def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens, block_tables):
     num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
     # All K and V first, and only then any attention: a prompt's token reads what its neighbours wrote.
@@ -93,13 +109,15 @@ def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start,
                 k_cache[block, head, offset, d] = k[n, head, d]
                 v_cache[block, head, offset, d] = v[n, head, d]
 
-    # Then a task for each KV head of each tile, a few neighbouring tokens of one sequence.
+    # Then a task for each KV head of each tile, a few neighbouring tokens of one sequence. Threads get runs of tasks;
+    # numbered head by head, each run has some of every sequence, the longest too.
     tile_size = max(1, ROWS_PER_TASK // (q.shape[1] // num_kv_heads))
     first_tile = np.zeros(len(context_lens) + 1, np.int64)
     for i in range(len(context_lens)):
         first_tile[i + 1] = first_tile[i] + (query_start[i + 1] - query_start[i] + tile_size - 1) // tile_size
-    for task in prange(first_tile[-1] * num_kv_heads):
-        tile, head = divmod(np.int64(task), num_kv_heads)
+    num_tiles = first_tile[-1]
+    for task in prange(num_tiles * num_kv_heads):
+        head, tile = divmod(np.int64(task), num_tiles)
         i = np.searchsorted(first_tile, tile, side="right") - 1
         start = query_start[i] + (tile - first_tile[i]) * tile_size
         stop = min(start + tile_size, query_start[i + 1])
@@ -107,7 +125,7 @@ def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start,
         attend(out, q, k_cache, v_cache, block_tables[i], head, start, stop, position)
 
 
-@njit(fastmath=SUMS, cache=True)
+@njit(fastmath=SUMS)
 def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
     """Tokens start to stop of one sequence, the first of them at `position`, and all query heads of one KV head."""
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]

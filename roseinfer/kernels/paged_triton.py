@@ -2,11 +2,12 @@
 
 - store_kernel writes the new tokens' K and V to their slots. It is a launch of its own because a grid has no barrier: a
   token of a chunk sees the ones before it, which another program may not have written yet. Launches on one stream run
-  one after another, and that is the barrier.
+  one after another, and that is the barrier. (A batch of decodes alone could do without, as stage 07's kernel does. One
+  way for every batch is worth the launch, which a graph replays without the host.)
 - attend_kernel: a program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of
   one token, or of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows.
-- combine_kernel: with few sequences there are few programs, and one that walks 32,768 tokens leaves the GPU idle. Then
-  each row's tokens are split among several programs, whose results are weighted and added here.
+- combine_kernel: a small batch has few programs, and if each of them walks 32,768 tokens, most of the GPU is idle. Then
+  the tokens that a tile sees are split among several programs, whose results are weighted and added here.
 
 What is launched follows from shapes alone, never from values on the device: no sync, and a CUDA graph that was captured
 with one set of lengths is right for all. Lengths are read in the kernels: there a program finds out what it has to do.
@@ -117,7 +118,6 @@ def attend_kernel(
     low = split * split_tokens
     high = tl.minimum(low + split_tokens, end)
 
-    # Slot 0 is seen by every row, so the first tile makes top finite; a split's rows all see the same tokens.
     top = tl.full([ROWS], float("-inf"), tl.float32)  # the largest score so far, in powers of two
     total = tl.zeros([ROWS], tl.float32)  # sum of exp2(score - top)
     acc = tl.zeros([ROWS, DIM_PAD], tl.float32)  # sum of exp2(score - top) * value
@@ -141,8 +141,11 @@ def attend_kernel(
             scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
         scores = tl.where(seen[None, :] <= position[:, None], scores * scale, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - new_top[:, None])
-        shrink = tl.exp2(top - new_top)  # what was summed up against the old top
+        # Slot 0 is seen by every row, so top is finite from the first tile on; but a later split may hold nothing that
+        # the first tokens of a chunk see, and -inf - -inf is NaN.
+        base = tl.where(new_top == float("-inf"), 0.0, new_top) if SPLITS > 1 else new_top
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(top - base)  # what was summed up against the old top
         total = total * shrink + tl.sum(weights, axis=1)
         if ROWS == 1:
             new = tl.sum(tl.trans(weights) * values.to(tl.float32), axis=0)[None, :]
@@ -155,7 +158,7 @@ def attend_kernel(
         to = out + (start + token)[:, None] * out_token + head[:, None] * out_head + dim
         tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
     else:
-        # Not divided yet: a split without tokens leaves top -inf, total 0 and acc 0, which count for nothing.
+        # Not divided yet: where a row saw nothing, top is -inf, total 0 and acc 0, which count for nothing.
         to = ((start + token) * NUM_KV_HEADS * GROUP + head) * SPLITS + split
         tl.store(partial + to[:, None] * HEAD_DIM + dim, acc, mask=real)
         tl.store(tops + to, top, mask=real_row)
@@ -199,21 +202,31 @@ def attend_shape(
     """How a batch is cut into programs, from shapes alone: attend_kernel's constexprs and its warps.
 
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. columns: of the block tables.
-    itemsize: bytes of a value. Sizes are what compiles without spilling to memory (`roseinfer aot`).
+    itemsize: bytes of a value. Sizes are such that no program spills its registers to memory (`roseinfer aot`).
     """
-    dim_pad, decode = power_of_two(head_dim), num_tokens == num_seqs
-    if decode:
-        rows = 1 if group == 1 else max(16, power_of_two(group))  # 16 rows are the least that tl.dot takes
-        most = min(-(-PROGRAMS // (num_seqs * num_kv_heads)), columns * block_size // SPLIT_TOKENS, MOST_SPLITS)
-        splits = 1 << max(0, most.bit_length() - 1)  # the power of two that is not above
+    dim_pad = max(16, power_of_two(head_dim))  # no side of what tl.dot multiplies may be shorter
+    tile = max(16, 8192 // (dim_pad * itemsize))
+    if num_tokens == num_seqs:
+        rows = 1 if group == 1 else max(16, power_of_two(group))
+        tile_tokens, tile = 1, min(64, tile)
     else:
-        rows, splits = max(2 * power_of_two(group), 128 // itemsize), 1
+        rows = max(2 * power_of_two(group), 128 // itemsize)
+        tile_tokens, tile = rows // group, min(32, tile)
+    programs = query_tiles(num_tokens, num_seqs, tile_tokens) * num_kv_heads
+    splits = max(1, min(PROGRAMS // programs, columns * block_size // SPLIT_TOKENS, MOST_SPLITS))
+    # Tensor cores multiply 16-bit values; a product of fp32 needs all its values in registers, so more threads.
+    values_of_4_warps = 8192 if itemsize == 2 else 1024
     return {
         "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad,
-        "BLOCK_SIZE": block_size, "ROWS": rows, "TILE_TOKENS": 1 if decode else rows // group,
-        "TILE": min(64, max(16, 8192 // (dim_pad * itemsize))), "SPLITS": splits,
-        "UPCAST": int(triton_mode.MODE == "interpret"), "num_warps": 8 if rows * dim_pad * itemsize >= 8192 else 4,
+        "BLOCK_SIZE": block_size, "ROWS": rows, "TILE_TOKENS": tile_tokens, "TILE": tile,
+        "SPLITS": 1 << splits.bit_length() - 1,  # the power of two that is not above
+        "UPCAST": int(triton_mode.MODE == "interpret"), "num_warps": 8 if rows * dim_pad > values_of_4_warps else 4,
     }  # fmt: skip
+
+
+def query_tiles(num_tokens: int, num_seqs: int, tile_tokens: int) -> int:
+    """How many tiles the grid has for the new tokens: as many as any lengths may need, see sequence_of."""
+    return num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
 
 
 def combine_shape(num_heads: int, head_dim: int, splits: int) -> dict[str, int]:
@@ -242,7 +255,7 @@ def paged_attention_triton(
     at least. context_lens [B]: tokens of each sequence, the new ones included. block_tables [B, W]: block ids in token
     order; those behind the last used one are ignored. All four int32.
 
-    Two launches, three for a batch of decodes that is split; which ones depends on shapes alone. Sums are fp32; with
+    Two launches, three for a batch whose contexts are split; which ones depends on shapes alone. Sums are fp32; with
     16-bit tensors the softmax's weights are rounded to 16 bits, too, where tensor cores multiply them.
 
     Raises ValueError for tensors that the kernels cannot read, TritonUnavailable where no kernel can run.
@@ -264,8 +277,7 @@ def paged_attention_triton(
     shape = attend_shape(
         num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, columns, itemsize=q.element_size()
     )
-    splits, tile_tokens = shape["SPLITS"], shape["TILE_TOKENS"]
-    tiles = num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
+    splits, tiles = shape["SPLITS"], query_tiles(num_tokens, num_seqs, shape["TILE_TOKENS"])
     num_rows = num_tokens * num_heads
     partial = tops = totals = out  # not touched without splits
     if splits > 1:

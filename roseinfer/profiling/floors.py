@@ -128,24 +128,58 @@ def decode_floor(
 
     Raises ValueError for an architecture not in ARCHITECTURES, no sequence, or a context outside 1..max_model_len.
     """
-    if config.architecture not in ARCHITECTURES:
-        raise ValueError(f"architecture={config.architecture!r}: decode_floor knows {', '.join(ARCHITECTURES)}")
-    if not context_lens:
-        raise ValueError("context_lens must name at least one sequence, got none")
-    for length in context_lens:
-        if not 1 <= length <= config.max_model_len:
-            raise ValueError(f"context_lens must lie in 1..{config.max_model_len} (max_model_len), got {length!r}")
-
-    matrix_weights = _matrix_weights(config)
-    rows = len(set(context_lens)) if config.architecture == "gpt2" else int(not config.tie_embeddings)
-    weights = matrix_weights + _vector_weights(config) + rows * config.hidden_size
-    weight_bytes = weights * dtype.itemsize
-    tokens = sum(context_lens)
-    kv_bytes = tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-    attention_flops = 4 * config.num_layers * config.num_heads * config.head_dim * tokens
-    flops = 2 * matrix_weights * len(context_lens) + attention_flops
-    exact = Floor(weight_bytes, kv_bytes, flops, batch_size=len(context_lens))
+    _check(config, "context_lens", context_lens)
+    seqs, tokens = len(context_lens), sum(context_lens)
+    flops = 2 * _matrix_weights(config) * seqs + _attention_flops(config, seen=tokens)
+    weight_bytes = _weight_bytes(config, dtype, positions=len(set(context_lens)))
+    exact = Floor(weight_bytes, _kv_bytes(config, dtype, tokens), flops, batch_size=seqs)
     return exact if machine is None else _timed(exact, machine)
+
+
+def prefill_floor(
+    config: ModelConfig, prompt_lens: Sequence[int], dtype: torch.dtype, machine: Machine | None = None
+) -> Floor:
+    """The least that prefilling these prompts in one forward must move and compute; see decode_floor.
+
+    kv_bytes: K and V of every token written. flops: the output matrix for the last token of each prompt alone, and
+    attention of each token to those before it and itself.
+
+    Raises ValueError as decode_floor does.
+    """
+    _check(config, "prompt_lens", prompt_lens)
+    seqs, tokens = len(prompt_lens), sum(prompt_lens)
+    seen = sum(length * (length + 1) // 2 for length in prompt_lens)
+    output = config.vocab_size * config.hidden_size
+    matrices = (_matrix_weights(config) - output) * tokens + output * seqs
+    flops = 2 * matrices + _attention_flops(config, seen)
+    weight_bytes = _weight_bytes(config, dtype, positions=max(prompt_lens))
+    exact = Floor(weight_bytes, _kv_bytes(config, dtype, tokens), flops, batch_size=seqs)
+    return exact if machine is None else _timed(exact, machine)
+
+
+def _check(config: ModelConfig, argument: str, lengths: Sequence[int]) -> None:
+    if config.architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture={config.architecture!r}: floors are known of {', '.join(ARCHITECTURES)}")
+    if not lengths:
+        raise ValueError(f"{argument} must name at least one sequence, got none")
+    for length in lengths:
+        if not 1 <= length <= config.max_model_len:
+            raise ValueError(f"{argument} must lie in 1..{config.max_model_len} (max_model_len), got {length!r}")
+
+
+def _weight_bytes(config: ModelConfig, dtype: torch.dtype, positions: int) -> int:
+    """positions: how many rows of GPT-2's position embedding are in use."""
+    rows = positions if config.architecture == "gpt2" else int(not config.tie_embeddings)
+    return (_matrix_weights(config) + _vector_weights(config) + rows * config.hidden_size) * dtype.itemsize
+
+
+def _kv_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int) -> int:
+    return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def _attention_flops(config: ModelConfig, seen: int) -> int:
+    """seen: tokens attended to, summed over all that attend."""
+    return 4 * config.num_layers * config.num_heads * config.head_dim * seen
 
 
 def _timed(floor: Floor, machine: Machine) -> Floor:

@@ -25,6 +25,7 @@ from .measure.recorded import recorded, recorded_kernels, recorded_trace
 from .measure.roofline import roofline
 from .measure.row_reads import count_rows
 from .measure.table_price import table_price
+from .measure.text_price import round_inputs, text_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
 from .source.functions import show_source
@@ -46,14 +47,16 @@ from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
 from .views.task_picture import walk_tasks
 from .views.token_walk import walk_tokens
+from .views.weight_order import draw_weight_order
 
 __all__ = [
     "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
     "compare_steps", "contract", "count_loads", "count_rows", "course_map", "dashboard", "data_sheet", "device",
     "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gather",
-    "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam", "exercise",
-    "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions",
-    "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels", "recorded_trace", "reveal",
-    "roofline", "setup", "show_diff", "show_source", "show_stage", "side_by_side", "sql", "step_debugger",
-    "table_price", "table_steps", "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
+    "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
+    "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
+    "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels",
+    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source", "show_stage",
+    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
+    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from roseinfer.bench.contenders import hf_contender
 from roseinfer.bench.token_check import Referee
 from roseinfer.cli.clone import chosen_stages, untimed
 from roseinfer.cli.main import main as roseinfer
+from roseinfer.engine.as_stage import EngineStage
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
@@ -374,8 +375,8 @@ def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
 
 
 def test_stages_are_chosen_by_first_part_or_whole_name():
-    assert chosen_stages(None) == list(LADDER)
-    assert chosen_stages("s03, s01_naive_cat") == [SelectAppend, NaiveCat]
+    assert chosen_stages(None) == [*LADDER, EngineStage]
+    assert chosen_stages("s03, s01_naive_cat, engine") == [SelectAppend, NaiveCat, EngineStage]
 
 
 class Untimed(PreallocGather):
@@ -393,7 +394,7 @@ def test_a_stage_without_times_is_left_out_unless_it_is_named(capsys, monkeypatc
     out, err = capsys.readouterr()
     data = json.loads(out.splitlines()[-1])
     assert err == "Untimed left out: its times on cpu say nothing\n"
-    assert data["arguments"]["stages"] == ["s01_naive_cat"]
+    assert data["arguments"]["stages"] == ["s01_naive_cat", "engine"]
     assert data["not_run"] == {"Untimed": "its times on cpu say nothing"}
     assert "left out: its times" in " ".join(out.split())  # the table's note, wrapped
 

@@ -9,6 +9,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 import torch
+from oracles import small_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.cli.main import main as roseinfer
@@ -16,14 +17,17 @@ from roseinfer.cli.main import parser
 from roseinfer.display import Table
 from roseinfer.engine import config as engine_config
 from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.weights import held_bytes, prepare_weights
 from roseinfer.hardware import available_bytes
-from roseinfer.models import GPT2
+from roseinfer.models import GPT2, load_model, to_hf
 from stages.s05_block_table import BlockTable
 
 GPT2_SMALL = {"model": "random:gpt2", "num_blocks": 2048}
 SMALL_RUN = "--model random:gpt2 --num-blocks 2048"
-FIELDS = "model, num_blocks, block_size, max_num_seqs, max_model_len, dtype, device"
-FLAGS = "allowed: --model, --num-blocks, --block-size, --max-num-seqs, --max-model-len, --dtype, --device"
+FIELDS = "model, num_blocks, block_size, max_num_seqs, max_model_len, dtype, quantization, device"
+FLAGS = (
+    "allowed: --model, --num-blocks, --block-size, --max-num-seqs, --max-model-len, --dtype, --quantization, --device"
+)
 
 
 @pytest.fixture
@@ -91,6 +95,10 @@ def test_fields_are_given_by_name_and_stay():
         ({"max_model_len": 0}, "max_model_len must be an integer of at least 1, got 0"),
         ({"dtype": "bf16"}, "dtype must be one of float32, float16, bfloat16, got 'bf16'"),
         ({"dtype": torch.float16}, "dtype must be one of .* got torch.float16"),
+        ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'"),
+        ({"quantization": "awq"}, "quantization must be one of None, 'int8', got 'awq'"),
+        ({"quantization": "int8", "device": "cuda"}, "quantization='int8' runs on a CPU, and the model is on 'cuda'"),
+        ({"block_size": 48, "device": "cuda"}, "block_size must be a power of two on a GPU, got 48"),
         ({"device": "gpu"}, "device='gpu' is not a device"),
         ({"device": 0}, "device must be a string .* got 0"),
     ],
@@ -144,6 +152,21 @@ def test_grouped_heads_need_less():
     sizes = EngineConfig(model="random:qwen2.5-7b", num_blocks=1, dtype="bfloat16").sizes()
     assert sizes.kv_bytes_per_token == 2 * 28 * 4 * 128 * 2
     assert sizes.block_bytes == sizes.pool_bytes == 64 * sizes.kv_bytes_per_token
+
+
+@pytest.mark.parametrize("model", ["tiny", "llama"])  # with a tied output matrix, and with one of its own
+def test_matrices_in_8_bits_are_what_the_engine_holds(tmp_path, model: str):
+    if model == "llama":
+        llama = to_hf(small_llama("llama"))
+        llama.save_pretrained(tmp_path)
+        assert not llama.config.tie_word_embeddings
+    spec = "tiny" if model == "tiny" else str(tmp_path)
+    loaded = load_model(spec)
+    prepare_weights(loaded, "int8")
+    sizes = EngineConfig(model=spec, num_blocks=1, quantization="int8").sizes()
+    assert sizes.weight_bytes == held_bytes(loaded)
+    how = sizes.facts().df["how"][0]
+    assert how == f"{sizes.num_weights - sizes.num_in_int8:,} x 4 + {sizes.int8_bytes:,} for matrices in 8 bits"
 
 
 # The table
@@ -243,7 +266,7 @@ def main(arguments: list[str]) -> int:
 
 def test_every_field_has_a_flag():
     values = {"model": "random:gpt2", "num_blocks": 3, "block_size": 16, "max_num_seqs": 2, "max_model_len": 99,
-              "dtype": "float16", "device": "cuda:1"}  # fmt: skip
+              "dtype": "float16", "quantization": "int8", "device": "cuda:1"}  # fmt: skip
     assert list(values) == [field.name for field in fields(EngineConfig)]
     line = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     given = parser().parse_args(["dry-run", *line])

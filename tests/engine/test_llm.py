@@ -7,17 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from oracles import prompts_of
+from oracles import prompts_of, small_llama
+from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
 from roseinfer.engine import pool_size
 from roseinfer.engine.config import block_bytes
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
-from roseinfer.models import GPT2, load_tokenizer
+from roseinfer.engine.weights import held_bytes, prepare_weights
+from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
-from roseinfer.sequence import SamplingParams
+from roseinfer.sequence import SamplingParams, Sequence
 
 TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
 TOKENIZER = load_tokenizer("tiny")
@@ -60,6 +62,25 @@ def test_texts_are_those_of_transformers(llm, tiny):
     outputs = llm.generate(TEXTS, params(40))
     assert [output.outputs[0].token_ids for output in outputs] == wanted
     assert texts(outputs) == [theirs.decode(ids, skip_special_tokens=True) for ids in wanted]
+
+
+def test_packed_weights_say_the_same(tiny):
+    """A spec's model is packed for this machine; a Model, as the others here, is used as it is."""
+    outputs = LLM("tiny", device="cpu", num_kvcache_blocks=16).generate(TEXTS, params(20))
+    assert [output.outputs[0].token_ids for output in outputs] == reference_generate(tiny, IDS, 20)
+
+
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", "int8"), ("bfloat16", None)])
+def test_fewer_bits_are_served(dtype, quantization):
+    """As of a model that was prepared by hand, to the last bit."""
+    by_hand = load_model("tiny", dtype=getattr(torch, dtype))
+    prepare_weights(by_hand, quantization)
+    llm = LLM("tiny", device="cpu", dtype=dtype, quantization=quantization, num_kvcache_blocks=4)
+    assert (llm.model.dtype, held_bytes(llm.model)) == (by_hand.dtype, held_bytes(by_hand))
+    asked = IDS[0], params(8, logprobs=2)
+    assert llm.generate(*asked)[0].outputs[0].logprobs == (
+        LLM(by_hand, num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
+    )
 
 
 def test_an_output_says_what_was_asked_and_how_it_ended(llm):
@@ -260,6 +281,13 @@ def test_logprobs_are_those_of_the_model(llm, tiny):
         assert completion.cumulative_logprob == pytest.approx(sum(chosen))
 
 
+def test_logits_that_are_no_numbers_end_a_request_that_asks_for_them(llm, monkeypatch):
+    logits = llm.model.logits
+    monkeypatch.setattr(llm.model, "logits", lambda hidden: logits(hidden) * float("nan"))
+    with pytest.raises(ValueError, match="^logits must be finite to sample from them"):
+        llm.generate(TEXTS[:2], [params(), params(logprobs=2)])
+
+
 # What is refused
 
 
@@ -301,6 +329,7 @@ def test_one_params_or_one_for_each(llm, given):
         ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
         ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),
+        ({"quantization": "awq"}, "quantization must be one of None, 'int8', got 'awq'"),
         ({"dtype": "fp32"}, "dtype must be one of float32, float16, bfloat16, got 'fp32'$"),
         ({"device": "gpu"}, "device='gpu' is not a device"),
         ({"device": "cuda:77"}, "device='cuda:77': not on this machine, which has: cpu"),
@@ -319,7 +348,10 @@ def test_one_params_or_one_for_each(llm, given):
             {"num_kvcache_blocks": 3, "kv_cache_memory_bytes": 10**9},
             "num_kvcache_blocks and kv_cache_memory_bytes each size the KV cache: give one of them",
         ),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"device": "gpu", "quantization": "int8"}, "device='gpu' is not a device"),
+        ({"device": "meta", "quantization": "int8"}, "quantization='int8' runs on a CPU, and the model is on 'meta'"),
+        ({"seed": -1}, "seed must be an integer from 0 to 9223372036854775807, got -1"),
+        ({"seed": 2**63}, "seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
         ({"model": "./nowhere"}, "no such folder: './nowhere'"),
         ({"tokenizer": "random:gpt2"}, "'random:gpt2' has random weights and no tokenizer"),
@@ -331,10 +363,15 @@ def test_wrong_arguments_are_one_error(wrong, message):
         LLM(**{"model": "tiny", "device": "cpu", **wrong})
 
 
-@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}])
+@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"quantization": "int8"}])
 def test_a_model_has_its_own_dtype_and_device(tiny, given):
     with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
         LLM(tiny, **given)
+
+
+def test_the_engine_itself_sees_no_text(llm):
+    with pytest.raises(ValueError, match=r"^stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"):
+        llm.engine.add(Sequence([1], SamplingParams(stop="a")))
 
 
 # Tokenizers
@@ -351,6 +388,21 @@ def test_without_a_tokenizer_token_ids_are_served_and_text_is_refused(small):
             call()
     with pytest.raises(ValueError, match=r"stop=\('a',\) needs a tokenizer, and 'GPT2' has none: use stop_token_ids$"):
         llm.generate([1], SamplingParams(stop="a"))
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama", "metaspace"])
+def test_texts_continue_their_prompts_in_every_kind_of_tokenizer(kind):
+    """Random weights say tokens of every sort: bytes, parts of characters, special ones."""
+    tokenizer = tokenizer_of(kind)
+    model = small_llama("llama", vocab_size=tokenizer.get_vocab_size())
+    llm = LLM(model, tokenizer=tokenizer, num_kvcache_blocks=16)
+    prompts = ["a new", "no way", "don't"]
+    drawn = [params(40, temperature=3.0, seed=seed) for seed in range(3)]
+    for prompt, output in zip(prompts, llm.generate(prompts, drawn), strict=True):
+        ids = tokenizer.encode(prompt).ids
+        assert output.prompt_token_ids == ids
+        whole = tokenizer.decode(ids + output.outputs[0].token_ids)
+        assert whole == tokenizer.decode(ids) + output.outputs[0].text and "�" in whole
 
 
 def test_a_folder_without_a_tokenizer(tmp_path, llm):

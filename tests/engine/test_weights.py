@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import weakref
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from torch import nn
 from roseinfer.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.engine import weights
 from roseinfer.engine.linear import Int8Linear, PackedLinear, packs
-from roseinfer.engine.weights import held_bytes, prepare_weights, weight_bytes
+from roseinfer.engine.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.profiling.floors import decode_floor
 from roseinfer.reference import reference_generate, reference_logits
@@ -225,3 +226,25 @@ def test_a_gpu_keeps_its_rows_and_refuses_8_bits():
     assert all(type(module) is nn.Linear for module in linears(model)) and model.lm_head is None
     with pytest.raises(ValueError, match="quantization='int8' runs on a CPU, and the model is on 'meta'"):
         prepare_weights(model, "int8")
+
+
+def test_a_prepared_copy_leaves_the_model_as_it_was(tiny):
+    before = {name: (p.data_ptr(), p.clone()) for name, p in tiny.named_parameters()}
+    copy = prepared_copy(tiny)
+    assert any(isinstance(module, LAYOUTS) for module in copy.modules())
+    assert copy.token_embedding.weight.data_ptr() == tiny.token_embedding.weight.data_ptr()
+    after = dict(tiny.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(after[n].data_ptr() == at and torch.equal(after[n], values) for n, (at, values) in before.items())
+
+
+def test_a_matrix_is_quantized_piece_by_piece():
+    """The output matrix of a large vocabulary is the largest of all: no copy of it in float32 is made on the way."""
+    weight = torch.randn(20_000, 64)
+    tracemalloc.start()
+    try:
+        layer = Int8Linear(weight, None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert layer.nbytes < peak < layer.nbytes + weight.nbytes / 2

@@ -7,7 +7,7 @@ import torch
 
 from roseinfer.display import Table
 from roseinfer.models import GPT2, ModelConfig, empty_model, shape_of
-from roseinfer.profiling import Machine, decode_floor, measure_machine
+from roseinfer.profiling import Machine, decode_floor, measure_machine, prefill_floor
 from roseinfer.profiling.floors import CACHE_SIZES, MIB
 
 GPT2_SMALL = ModelConfig("gpt2", 50257, 768, 12, 12, 12, 64, 3072, 1024)
@@ -72,6 +72,28 @@ def test_operations_are_two_per_matrix_weight_and_sequence_plus_attention():
     attention_per_token = 4 * 12 * 12 * 64
     floor = decode_floor(GPT2_SMALL, [100, 28], torch.float32)
     assert floor.flops == 2 * 2 * matrix_weights + 128 * attention_per_token
+
+
+def test_a_prefill_computes_every_token_and_the_logits_of_the_last_ones():
+    layer_weights, output = 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072), 50257 * 768
+    floor = prefill_floor(GPT2_SMALL, [100, 28], torch.float32)
+    seen = sum(range(1, 101)) + sum(range(1, 29))
+    assert floor.flops == 2 * (layer_weights * 128 + output * 2) + 4 * 12 * 12 * 64 * seen
+    assert floor.kv_bytes == 128 * 2 * 12 * 12 * 64 * 4
+    assert floor.weight_bytes == 4 * (GPT2_SMALL_PARAMETERS - POSITION_PARAMETERS + 100 * 768)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2", "qwen3"])
+def test_a_prefill_of_single_tokens_is_a_decode_step_of_them(architecture):
+    config = GPT2_SMALL if architecture == "gpt2" else shape_of(f"random:tiny-{architecture}")
+    step = decode_floor(config, [1, 1, 1], torch.bfloat16, machine(1e9, 1e12))
+    assert prefill_floor(config, [1, 1, 1], torch.bfloat16, machine(1e9, 1e12)) == step
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [1025]])
+def test_a_prefill_that_cannot_be_is_refused(lengths):
+    with pytest.raises(ValueError, match="^prompt_lens must"):
+        prefill_floor(GPT2_SMALL, lengths, torch.float32)
 
 
 def test_seconds_are_the_larger_of_moving_and_computing():

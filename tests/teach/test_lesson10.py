@@ -267,7 +267,7 @@ def nothing_written(q, k, v, k_cache, v_cache, slot_mapping, *rest):
         "keys and values swapped": (written_by(swapped), "these are the values: k belongs there"),
         "the last token alone": (written_by(last_token_alone), "k_cache: 1 slot wrong, the first in block 2"),
         "attend first": (changed(order="attend, write"), "in the slots of new tokens until they are written"),
-        "the future seen": (changed(causal="none"), "a token of a prompt sees those behind it"),
+        "the future seen": (changed(causal="none"), "a token of a prompt sees those after it"),
         "causal from key 0": (changed(causal="top"), "the causal mask begins at key 0"),
         "not itself": (changed(causal="without itself"), "a token does not see itself"),
         "not scaled": (changed(scaled=False), "the scores are not scaled"),

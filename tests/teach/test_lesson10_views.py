@@ -27,7 +27,7 @@ def test_a_frame_a_token_says_where_it_goes():
 
 
 def test_slots_are_told_in_runs_a_line_a_sequence():
-    tables = torch.tensor([[3, 1, 9], [2, 5, 9]], dtype=torch.int32)  # behind the last block anything may stand
+    tables = torch.tensor([[3, 1, 9], [2, 5, 9]], dtype=torch.int32)  # after the last block anything may stand
     lens, starts = torch.tensor([10, 6]), torch.tensor([0, 1, 5])
     walk = walk_slots(torch.tensor([5, 10, 11, 20, 21]), starts, lens, tables[:, :3], block_size=4)
     assert repr(walk) == (

@@ -27,12 +27,14 @@ else:
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TARGETS = {
     "help", "setup", "lab", "test", "ladder", "reproduce", "notebooks", "doctor", "gpu-report", "tensorboard", "tiny",
-    "slides", "check-links", "clean",
+    "slides", "check-links", "clean", "peers",
 }  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LAYERS = {"engine": PROJECT["dependencies"], **EXTRAS}  # each holds what is first needed there
 DEPENDENCIES = {canonicalize_name(r.name): r for lines in LAYERS.values() for r in map(Requirement, lines)}
+PEERS = ROOT / "roseinfer" / "bench" / "peers"
+IN_THE_PEERS_ENVIRONMENT = (PEERS / "serve.py", *PEERS.glob("*_peer.py"))
 PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 
 
@@ -104,7 +106,8 @@ def layer_of(path, on_loading):
 
 
 def test_what_is_imported_is_declared_in_its_layer():
-    files = [p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")]
+    files = {p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
+    files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "fake_peer.py"}
     ours = {"roseinfer", "stages", "tools"} | {p.stem for depth in ("*", "*/*") for p in (ROOT / "tests").glob(depth)}
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
@@ -120,6 +123,14 @@ def test_what_is_imported_is_declared_in_its_layer():
                 and not {canonicalize_name(d) for d in distributions.get(name, [name])} & declared
             }
     assert not undeclared
+
+
+def test_what_peers_import_is_pinned_in_their_own_list():
+    lines = (ROOT / "tools" / "peers.txt").read_text().splitlines()
+    pinned = {canonicalize_name(Requirement(line.split("#")[0]).name) for line in lines if line.split("#")[0].strip()}
+    imported = {name for path in IN_THE_PEERS_ENVIRONMENT for name in imported_packages(path, on_loading=False)}
+    others = {name.replace("llama_cpp", "llama_cpp_python") for name in imported - sys.stdlib_module_names - {"serve"}}
+    assert len(IN_THE_PEERS_ENVIRONMENT) == 3 and {canonicalize_name(name) for name in others} == pinned
 
 
 # The Makefile
@@ -295,6 +306,49 @@ def test_each_obstacle_has_one_line_with_the_mend(checkout, obstacle, mend):
     assert not checkout.installs
     if obstacle != "no_pip":
         assert not (checkout.root / ".venv").exists()
+
+
+# tools/peers.sh, with the same Python
+
+
+def make_peers(checkout, **environment):
+    """(exit code, what it says) of its script."""
+    for name in ("peers.sh", "peers.txt"):
+        shutil.copy(ROOT / "tools" / name, checkout.root / "tools" / name)
+    path = f"{checkout.fake}:{os.environ['PATH']}"
+    environment = {"PATH": path, "FAKE": str(checkout.fake), "CXX": "true"} | environment
+    command = ["sh", "tools/peers.sh"]
+    done = subprocess.run(command, cwd=checkout.root, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_peers_are_made_once_in_an_environment_of_their_own(checkout):
+    code, said = make_peers(checkout, PIP_ARGS="--index-url INDEX")
+    assert code == 0 and len(said.splitlines()) == 2
+    assert checkout.installs == ["-m pip install -q -r tools/peers.txt --index-url INDEX"]
+    assert (checkout.root / "build" / "peers" / ".peers-stamp").is_file() and not (checkout.root / ".venv").exists()
+    assert make_peers(checkout) == (0, "")
+
+
+def test_peers_that_were_not_finished_are_not_there(checkout):
+    (checkout.fake / "offline").touch()
+    code, said = make_peers(checkout)
+    assert code != 0 and "pip did not finish" in said.splitlines()[-1]
+    assert not (checkout.root / "build" / "peers" / ".peers-stamp").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "obstacle", "mend"),
+    [
+        ({"CXX": "no-such-compiler"}, "", "'no-such-compiler' is not installed: on Debian and Ubuntu run 'sudo apt in"),
+        ({}, "no_venv", "sudo apt install python3-venv"),
+        ({"PYTHON": "no-such-python"}, "", "'no-such-python' does not run"),
+    ],
+)
+def test_what_peers_lack_is_one_line(checkout, environment, obstacle, mend):
+    (checkout.fake / (obstacle or "none")).touch()
+    code, said = make_peers(checkout, **environment)
+    assert code != 0 and mend in said and said.count("\n") == 1 and not checkout.installs
 
 
 def test_python_too_old(checkout):

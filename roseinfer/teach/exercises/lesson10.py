@@ -153,7 +153,7 @@ Written = tuple[list[tuple[int, int]], int, int, int, int, str]
     task="One layer's attention over a flat batch, in PyTorch. First write `k` and `v` [N, H_kv, D] to their slots in "
     "the head-major pools [num_blocks, H_kv, block_size, D]. Then, for each sequence, take its own blocks, keep its "
     "`context_lens[i]` tokens, and let its new tokens, rows `query_start[i]` to `query_start[i + 1]` of `q` [N, H, D], "
-    "attend: each sees itself and all before it, none behind it. Return [N, H, D] in q's dtype. Slots without a token "
+    "attend: each sees itself and all before it, none after it. Return [N, H, D] in q's dtype. Slots without a token "
     "may be NaN. Loops over sequences are fine.",
     hints=(
         "slot // block_size and slot % block_size are block and offset. In a head-major pool an offset is the third "
@@ -187,8 +187,8 @@ def write_then_attend(answer: Callable[..., Tensor]) -> None:
 
 
 ATTEND_MISTAKES = {
-    "future": "a token of a prompt sees those behind it: let it see itself and those before it alone",
-    "top": "the causal mask begins at key 0: the first new token stands behind all cached ones and sees them",
+    "future": "a token of a prompt sees those after it: let it see itself and those before it alone",
+    "top": "the causal mask begins at key 0: the first new token comes after all cached ones and sees them",
     "self": "a token does not see itself: its key and value are in the pool by now",
     "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
     "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
@@ -260,7 +260,7 @@ def _explain_attention(got: object, want: Tensor) -> str | None:
             return f"{message}: the output has q's dtype"
         if got.isnan().any():
             return (
-                f"{message}; NaN lies where no token is: behind a sequence's context_lens[i] tokens, and in the slots "
+                f"{message}; NaN lies where no token is: after a sequence's context_lens[i] tokens, and in the slots "
                 "of new tokens until they are written"
             )
     return message

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from functools import partial
 from statistics import median
+from typing import Any
+
+from torch import Tensor
 
 from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import interleaved
@@ -15,6 +18,8 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import MODEL_OPS, Trace, bytes_copied, count_ops
 from roseinfer.profiling.clock import seconds_of
+from roseinfer.sampling import sample
+from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from .progress_bar import progress_bar
@@ -42,9 +47,10 @@ def compare_shapes(
     rows = []
     with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
         for name, lengths in shapes.items():
-            decodes = {stage.name: _decoding(stage, model, lengths, steps, block_size) for stage in stages}
-            counted = {stage: _counts(decode, done) for stage, decode in decodes.items()}
-            times = interleaved({stage: partial(_timed, decode, done) for stage, decode in decodes.items()}, steps)
+            running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
+            counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
+            decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
+            times = interleaved(decodes, steps)
             medians = {stage: median(seconds) for stage, seconds in times.items()}
             for stage, seconds in medians.items():
                 rows.append({"batch": name, "stage": stage, "cached tokens": sum(lengths), **counted[stage]})
@@ -59,21 +65,27 @@ def compare_shapes(
     )
 
 
-def _decoding(
+def _running(
     stage_class: type[Stage], model: Model, lengths: list[int], steps: int, block_size: int
-) -> Callable[[], object]:
-    """Decodes one more token for each sequence of the batch, up to steps + 2 times."""
+) -> tuple[Stage, list[Sequence]]:
+    """The batch, ready to decode up to steps + 2 more tokens for each sequence."""
     prompts = [[1 + i % 7] * n for i, n in enumerate(lengths)]
-    stage, seqs = StageContender(stage_class, model, prompts, steps + 3, block_size=block_size).at_step(0)
-    return partial(decode_step, stage, seqs)
+    return StageContender(stage_class, model, prompts, steps + 3, block_size=block_size).at_step(0)
 
 
-def _counts(decode: Callable[[], object], done: Callable[[], None]) -> dict[str, int]:
-    """The counts of the first step, without what the model's own ops start, and the bytes of the second."""
-    ops = count_ops(decode, outside=MODEL_OPS)
-    done()
-    moved = bytes_copied(decode)
-    done()
+def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dict[str, int]:
+    """The counts of the first step, without what the model's own ops start, and the bytes of the second.
+
+    One whole stage.decode, as the ladder counts: choosing the tokens is not included.
+    """
+    counted: list[Any] = []
+    for count in (partial(count_ops, outside=MODEL_OPS), bytes_copied):
+        logits: list[Tensor] = []
+        counted.append(count(lambda logits=logits: logits.append(stage.decode(seqs))))
+        for seq, token in zip(seqs, sample(logits[0], seqs), strict=True):
+            seq.append(token)
+        done()
+    ops, moved = counted
     return {
         "copies": ops["aten::copy_"], "cats": ops["aten::cat"], "selects": ops["aten::select"],
         "bytes copied": moved.copied, "bytes zeroed": moved.filled,

@@ -1,0 +1,122 @@
+"""What the host does in a decode step of the engine beside the model: schedule, prepare, commit, detokenise."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+
+from roseinfer.arguments import require_count
+from roseinfer.display.cells import Cells, Column
+from roseinfer.engine.llm import LLM
+from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
+from roseinfer.sequence import SamplingParams
+
+from .interleave import interleaved
+from .ladder import random_prompts
+from .provenance import describe_host, short_commit
+
+SPAN = "roseinfer.engine."
+HOST, MODEL = ("schedule", "prepare", "commit", "detokenise"), ("forward", "sample")
+NOTE_WIDTH = 120
+
+Step = dict[str, float]
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """rows: one a batch size, in seconds, each the median of the decode steps of all repeats. Beside the spans of HOST
+    and MODEL: planning (schedule, prepare and commit together), step (from one schedule to the next) and rest, which no
+    span covers: the loop around the engine. samples: those steps, raw."""
+
+    arguments: dict[str, Any]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    rows: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+
+    def to_json(self) -> str:
+        """Everything, on one line."""
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None) -> str:
+        shown = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
+        columns = [Column("batch"), *(Column(f"{name} us", lambda s: f"{1e6 * s:,.0f}") for name in shown)]
+        table = Cells.of(columns, [(row["batch_size"], *(row[name] for name in shown)) for row in self.rows])
+        a = self.arguments
+        note = (
+            f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. "
+            f"Medians of {a['repeats']} x {a['max_tokens'] - 2} decode steps through LLM.generate. planning: schedule, "
+            "prepare and commit together; rest: what no span covers; step: all of it, model and sampling included."
+        )
+        return f"{table.text(width)}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+
+
+def host_times(
+    spec: str,
+    *,
+    batch_sizes: List[int] = (1, 8, 64),
+    prompt_len: int = 8,
+    max_tokens: int = 34,
+    repeats: int = 3,
+    device: str = "cpu",
+) -> HostResult:
+    """Time the host's share of each decode step of the engine, batch sizes in turn, after a warm-up of each.
+
+    Raises ValueError for a bad argument.
+    """
+    require_count("prompt_len", prompt_len, at_least=1)
+    require_count("max_tokens", max_tokens, at_least=4)  # so that two steps are neither the prefill nor the last
+    require_count("repeats", repeats, at_least=1)
+    if not batch_sizes or len(set(batch_sizes)) != len(batch_sizes):
+        raise ValueError(f"batch_sizes must be a list with each value once, got {batch_sizes!r}")
+    for size in batch_sizes:
+        require_count("batch_sizes", size, at_least=1)
+    llm = LLM(spec, device=device, max_num_seqs=max(batch_sizes))
+    prompts = random_prompts(llm.model, max(batch_sizes), prompt_len)
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    runs = {size: partial(decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens)
+            for size in batch_sizes}  # fmt: skip
+    taken = interleaved(runs, repeats, warmup=1)
+    samples = [{"batch_size": size, **step} for size in batch_sizes for steps in taken[size] for step in steps]
+    rows = [
+        {"batch_size": size} | {name: median(s[name] for s in samples if s["batch_size"] == size) for name in samples[0]
+                                if name != "batch_size"} for size in batch_sizes
+    ]  # fmt: skip
+    return HostResult(
+        arguments={
+            "model": spec, "batch_sizes": list(batch_sizes), "prompt_len": prompt_len, "max_tokens": max_tokens,
+            "repeats": repeats, "device": device,
+        },
+        **describe_host(torch.device(device)), rows=rows, samples=samples,
+    )  # fmt: skip
+
+
+def decode_steps(generate: Callable[[], object], max_tokens: int) -> list[Step]:
+    """The steps of one call of generate, whose prompts all fit one prefill: without that, and without the last step, in
+    which requests end."""
+    names = {SPAN + name: name for name in (*HOST, *MODEL)}
+    times = SpanTimes(lambda name, around: name in names)
+    with listening(times):
+        generate()
+    spans = sorted(times.take(), key=lambda span: span.began)
+    starts = [i for i, span in enumerate(spans) if span.name == SPAN + "schedule"]
+    steps = [(spans[i:j], spans[j].began - spans[i].began) for i, j in pairwise(starts)]
+    assert len(starts) == max_tokens, f"{len(starts)} steps for {max_tokens} tokens: prompts did not fit one prefill"
+    return [_step(inside, seconds, names) for inside, seconds in steps[1:]]
+
+
+def _step(spans: list[TimedSpan], seconds: float, names: dict[str, str]) -> Step:
+    took = {names[span.name]: span.seconds for span in spans}
+    planning = took["schedule"] + took["prepare"] + took["commit"]
+    return took | {"planning": planning, "step": seconds, "rest": seconds - sum(took.values())}

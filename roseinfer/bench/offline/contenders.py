@@ -1,0 +1,208 @@
+"""Who runs in an offline race: each takes a whole batch of prompts, and gives exactly so many new tokens of each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as List
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from roseinfer.engine.llm import LLM
+from roseinfer.generate import generate
+from roseinfer.models import Model, load_model, to_hf
+from roseinfer.profiling.clock import device_clock
+from roseinfer.sequence import SamplingParams
+from roseinfer.stage import Stage
+
+from ..contenders import BLOCK_SIZE, HF_NAME, ContenderFailed, blame, stage_for
+from ..peers import PEERS, PeerProcess, wait_until_idle, why_no_peers, write_model
+
+Tokens = list[list[int]]
+ENGINE = "engine"
+NAMES = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}  # as one types them
+CONTENDERS = tuple(NAMES)
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+HALF_CACHE = ("llama.cpp",)  # keep K and V in 16 bits unless all is in fp32
+# How far below the best logit a token in fp32 may be: llama.cpp looks GELU up in a table of fp16 values.
+NEAR = {"llama.cpp": 0.01}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """run(prompts, max_tokens): the new token ids, and when it began and ended, by the clock of all processes.
+
+    precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of what is not in
+    every result anyway.
+    """
+
+    name: str
+    precision: str
+    run: Callable[[Tokens, int], tuple[Tokens, float, float]]
+    kv_cache: torch.dtype
+    near: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.precision
+
+    @property
+    def weights(self) -> torch.dtype:
+        return getattr(torch, self.precision)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all contenders have in common. spec, device: as load_model takes them. most_...: of the largest batch."""
+
+    spec: str
+    device: str
+    most_seqs: int
+    most_tokens: int
+
+
+@contextmanager
+def entered(
+    setting: Setting, stages: List[type[Stage]], names: List[str], precisions: List[str]
+) -> Iterator[tuple[list[Contender], dict[str, str]]]:
+    """All who can run, and why the others cannot: fp32 first; in each precision Hugging Face, stages, engine, peers.
+
+    names: keys of NAMES. Of Hugging Face's generate and of stages there is none with weights in 8 bits.
+    """
+    contenders: list[Contender] = []
+    left_out: dict[str, str] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for precision in sorted(precisions, key=PRECISIONS.index):
+            for who, make in _makers(setting, stages, names, precision, folder, stack):
+                try:
+                    contenders.append(make())
+                except (ContenderFailed, _LeftOut) as reason:
+                    left_out[f"{who} {precision}"] = str(reason)
+        yield contenders, left_out
+
+
+class _LeftOut(Exception):
+    """Why a contender does not run here."""
+
+
+def _makers(
+    setting: Setting, stages: List[type[Stage]], names: List[str], precision: str, folder: Path, stack: ExitStack
+) -> Iterator[tuple[str, Callable[[], Contender]]]:
+    in_torch = precision != "int8"
+    if in_torch and ("hf" in names or stages):
+        model = load_model(setting.spec, setting.device, getattr(torch, precision))
+        if "hf" in names:
+            yield HF_NAME, lambda: hf(model)
+        for stage_class in stages:
+            yield stage_class.name, lambda stage_class=stage_class: stage(stage_class, model)
+    if "engine" in names:
+        yield ENGINE, lambda: engine(setting, precision)
+    for name in names:
+        if NAMES[name] in PEERS:
+            yield NAMES[name], lambda name=name: peer(NAMES[name], setting, precision, folder, stack)
+
+
+def hf(model: Model) -> Contender:
+    """transformers' generate with its dynamic cache. All prompts of a batch are equally long."""
+    try:
+        theirs, device = to_hf(model), model.device
+    except ValueError as error:
+        raise _LeftOut(str(error)) from error
+
+    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+        input_ids = torch.tensor(prompts, device=device)
+        mask = torch.ones_like(input_ids)
+
+        def work() -> Tokens:
+            output = theirs.generate(
+                input_ids, attention_mask=mask, max_new_tokens=max_tokens, do_sample=False, use_cache=True,
+                eos_token_id=None, pad_token_id=0,
+            )  # fmt: skip
+            return output[:, input_ids.size(1) :].tolist()
+
+        return work
+
+    return _here(HF_NAME, _name(model.dtype), device, make)
+
+
+def stage(stage_class: type[Stage], model: Model) -> Contender:
+    """A stage behind the continuous loop, allocated before the clock starts."""
+
+    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+        fresh = stage_for(stage_class, model, [len(prompt) + max_tokens for prompt in prompts])
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        return lambda: [seq.output_ids for seq in generate(fresh, prompts, params)]
+
+    return _here(stage_class.name, _name(model.dtype), model.device, make)
+
+
+def engine(setting: Setting, precision: str) -> Contender:
+    """roseinfer.LLM, with just the blocks that the largest batch needs."""
+    with blame(f"{ENGINE} {precision}", "its constructor"):
+        llm = LLM(
+            setting.spec, **({"quantization": "int8"} if precision == "int8" else {"dtype": precision}),
+            device=setting.device, max_num_seqs=setting.most_seqs, block_size=BLOCK_SIZE,
+            num_kvcache_blocks=num_blocks(setting),
+        )  # fmt: skip
+
+    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        return lambda: [list(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False)]
+
+    return _here(ENGINE, precision, torch.device(setting.device), make)
+
+
+def num_blocks(setting: Setting) -> int:
+    return setting.most_seqs * -(-setting.most_tokens // BLOCK_SIZE)
+
+
+def peer(name: str, setting: Setting, precision: str, folder: Path, stack: ExitStack) -> Contender:
+    """Another engine, in its own process until `stack` is closed."""
+    if reason := why_no_peers():
+        raise _LeftOut(reason)
+    if torch.device(setting.device).type != "cpu":
+        raise _LeftOut("peers run on the CPU alone")
+    if not any(folder.iterdir()):
+        try:
+            write_model(load_model(setting.spec), folder)
+        except ValueError as error:
+            raise _LeftOut(str(error)) from error
+    started = PeerProcess(f"{name} {precision}", PEERS[name], folder, precision, torch.get_num_threads())
+    stack.callback(started.close)
+    is_half = name in HALF_CACHE and precision != "float32"
+    cache = _cache_of(precision, is_half)
+    return Contender(name, precision, started.run, cache, NEAR.get(name, 0.0), started.versions)
+
+
+def _here(
+    name: str, precision: str, device: torch.device, make: Callable[[Tokens, int], Callable[[], Tokens]]
+) -> Contender:
+    """One that runs in this process. make(prompts, max_tokens): allocates what it needs, and gives the work."""
+    now = device_clock(device, perf_counter)
+
+    def run(prompts: Tokens, max_tokens: int) -> tuple[Tokens, float, float]:
+        with blame(f"{name} {precision}", f"a batch of {len(prompts)}"):
+            work = make(prompts, max_tokens)
+            began = now()
+            outputs = work()
+            ended = now()
+        wait_until_idle()
+        return outputs, began, ended
+
+    return Contender(name, precision, run, _cache_of(precision))
+
+
+def _cache_of(precision: str, is_half: bool = False) -> torch.dtype:
+    if is_half:
+        return torch.float16
+    return torch.float32 if precision == "int8" else getattr(torch, precision)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

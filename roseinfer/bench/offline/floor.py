@@ -1,0 +1,59 @@
+"""The least that a whole run must move and compute: its prefill, and each of its decode steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+
+import torch
+
+from roseinfer.models import ModelConfig
+from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine, prefill_floor
+from roseinfer.profiling.floors import passes
+
+PRODUCT_SIZES = (512, 1024, 2048)
+BUDGET_S = 0.2
+
+
+def run_floor(
+    config: ModelConfig,
+    machine: Machine,
+    batch_size: int,
+    prompt_len: int,
+    max_tokens: int,
+    weights: torch.dtype,
+    kv_cache: torch.dtype,
+) -> float:
+    """Seconds at least, from the prompts to max_tokens new tokens of each.
+
+    weights, kv_cache: the dtypes of the matrices, and of K and V. Of weights in 8 bits the scales are left out: a floor
+    may be too low, never too high.
+    """
+    prompts = [prompt_len] * batch_size
+    prefill = prefill_floor(config, prompts, weights), prefill_floor(config, prompts, kv_cache)
+    steps = (
+        (decode_floor(config, context_lens, weights), decode_floor(config, context_lens, kv_cache))
+        for context_lens in ([prompt_len + step] * batch_size for step in range(1, max_tokens))
+    )
+    return sum(_seconds(of_weights, of_cache, machine) for of_weights, of_cache in chain([prefill], steps))
+
+
+def _seconds(of_weights: Floor, of_cache: Floor, machine: Machine) -> float:
+    least = of_weights.weight_bytes + of_cache.kv_bytes
+    return max(least / machine.read_rate(least), of_weights.flops / machine.flops_per_s)
+
+
+@cache
+def machine_for(device: str, precision: str) -> Machine:
+    """What `measure_machine` measures; for int8 with the rate of products of 8-bit integers."""
+    if precision != "int8":
+        return measure_machine(device, getattr(torch, precision))
+    machine = measure_machine(device, torch.float32)
+    rates = tuple(rate for size in PRODUCT_SIZES for rate in _int8_rates(size, device))
+    return replace(machine, dtype=torch.int8, flops_per_s=max(rates), samples={**machine.samples, "flops_per_s": rates})
+
+
+def _int8_rates(size: int, device: str) -> list[float]:
+    square = torch.ones(size, size, dtype=torch.int8, device=device)
+    return [2 * size**3 / seconds for seconds in passes(lambda: torch._int_mm(square, square), device, BUDGET_S)]

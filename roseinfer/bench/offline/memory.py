@@ -1,0 +1,106 @@
+"""What the engine takes of memory: the peak of what is resident, in a process that does nothing else."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from roseinfer.arguments import require_count, unknown_name
+from roseinfer.display.cells import Cells, Column
+from roseinfer.engine.config import EngineConfig
+
+from ..contenders import BLOCK_SIZE, ContenderFailed
+from .contenders import ENGINE, PRECISIONS, Setting, engine, num_blocks
+
+STATUS = Path("/proc/self/status")
+MB = 1_000_000
+CHILD = "import sys; from roseinfer.bench.offline.memory import answer; answer(sys.argv[1])"
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """One batch, as `offline` has it. Raises ValueError for a bad argument."""
+
+    spec: str
+    precision: str = "float32"
+    batch_size: int = 8
+    prompt_len: int = 8
+    max_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision: unknown one {unknown_name(self.precision, PRECISIONS)}")
+        for argument in ("batch_size", "prompt_len", "max_tokens"):
+            require_count(argument, getattr(self, argument), at_least=1)
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.spec, "cpu", self.batch_size, self.prompt_len + self.max_tokens)
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """In bytes. weights: as they are loaded, in fp32 where they are quantised then. pool: of K and V. libraries: what
+    is resident before the model is loaded. peak: at most, from the process's begin to the last token."""
+
+    run: MemoryRun
+    weights: int
+    pool: int
+    libraries: int
+    peak: int
+
+    @property
+    def beyond(self) -> int:
+        """What comes on top of libraries, weights and pool: packed copies, activations, what loading needed. Below 0
+        where loading needs the most, or where blocks that no token was written to take no memory yet."""
+        return self.peak - self.libraries - self.weights - self.pool
+
+    def text(self) -> str:
+        r = self.run
+        title = (
+            f"{ENGINE}, {r.spec}, {r.precision}, {r.batch_size} prompts of {r.prompt_len} tokens, "
+            f"{r.max_tokens} new tokens each"
+        )
+        parts = {name: getattr(self, name) for name in ("libraries", "weights", "pool", "beyond", "peak")}
+        return f"{title}\n{Cells.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text()}"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self) | {"beyond": self.beyond}, separators=(",", ":"))
+
+
+def peak_memory(run: MemoryRun) -> PeakMemory:
+    """Measured in a fresh process. Raises ContenderFailed, with its last line, when that fails."""
+    sizes = EngineConfig(
+        model=run.spec, num_blocks=num_blocks(run.setting), block_size=BLOCK_SIZE, max_num_seqs=run.batch_size,
+        dtype="float32" if run.precision == "int8" else run.precision,
+    ).sizes()  # fmt: skip
+    child = subprocess.run([sys.executable, "-c", CHILD, json.dumps(asdict(run))], capture_output=True, text=True)
+    if child.returncode:
+        said = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
+        raise ContenderFailed(f"{ENGINE} {run.precision}: {said[-1]}")
+    libraries, peak = json.loads(child.stdout.splitlines()[-1])
+    return PeakMemory(run, sizes.weight_bytes, sizes.pool_bytes, libraries, peak)
+
+
+def answer(asked: str) -> None:
+    """In the fresh process: print the bytes that are resident before the model is loaded, and at most."""
+    run = MemoryRun(**json.loads(asked))
+    libraries = resident("VmRSS")
+    engine(run.setting, run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
+    print(json.dumps([libraries, resident("VmHWM")]))
+
+
+def resident(key: str) -> int:
+    """Bytes now (VmRSS) or at most so far (VmHWM); on a system without /proc at most so far, whichever is asked for.
+
+    getrusage alone will not do where /proc is there: Linux lets a child begin with its parent's peak.
+    """
+    if STATUS.is_file():
+        lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+        return 1024 * int(lines[key].split()[0])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

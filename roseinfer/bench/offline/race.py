@@ -1,0 +1,207 @@
+"""offline: whole batches, prefill to last token, everyone in turn on the same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from functools import partial
+from typing import Any
+
+from roseinfer.arguments import require_count, unknown_name
+from roseinfer.models import Model, load_model, model_config
+from roseinfer.stage import Stage
+
+from ..contenders import ContenderFailed
+from ..interleave import OnProgress, RunProgress, interleaved
+from ..ladder import check_stages, random_prompts
+from ..provenance import describe_host
+from ..token_check import Referee
+from .contenders import CONTENDERS, PRECISIONS, Contender, Setting, Tokens, entered
+from .floor import machine_for, run_floor
+from .result import OfflineResult, rows_of
+
+WARM_UP_TOKENS = 4
+Sample = dict[str, Any]
+
+
+def offline(
+    spec: str,
+    *,
+    contenders: List[str] = CONTENDERS,
+    stages: List[type[Stage]] = (),
+    precisions: List[str] = ("float32",),
+    batch_sizes: List[int] = (1, 8),
+    prompt_lens: List[int] = (8,),
+    max_tokens: int = 64,
+    repeats: int = 3,
+    seed: int = 0,
+    device: str = "cpu",
+    on_progress: OnProgress | None = None,
+) -> OfflineResult:
+    """Race `contenders` (of CONTENDERS) and `stages` over every prompt length and batch size.
+
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8": weights alone):
+    first a short run each for warm-up, then `repeats` that count. Everyone has the same random prompts and decodes
+    greedily, max_tokens each, end tokens not heeded; a run is all of it, from the prompts to the tokens. In fp32 tokens
+    must equal the reference's, or be as near as NEAR allows. Who cannot run is named in the result's left_out, with the
+    reason.
+
+    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails after
+    its warm-up or none is left.
+    """
+    _check(contenders, stages, precisions, batch_sizes, prompt_lens, max_tokens, repeats, seed)
+    setting = Setting(spec, device, max(batch_sizes), max(prompt_lens) + max_tokens)
+    if setting.most_tokens > (allowed := model_config(spec).max_model_len):
+        raise ValueError(
+            f"prompt_lens: {max(prompt_lens)} + max_tokens={max_tokens} is {setting.most_tokens} tokens, allowed: "
+            f"max_model_len={allowed}"
+        )
+    model = load_model(spec, device)
+    machines = {precision: machine_for(device, precision) for precision in precisions}
+    samples: list[Sample] = []
+    floors: dict[tuple, float] = {}
+    cells = [(prompt_len, batch_size) for prompt_len in prompt_lens for batch_size in batch_sizes]
+    with entered(setting, stages, contenders, precisions) as (entrants, left_out):
+        if not entrants:
+            raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
+        progress = _Progress(on_progress, runs_total=len(cells) * len(entrants) * (1 + repeats))
+        for prompt_len, batch_size in cells:
+            cell = _Cell(model, prompt_len, batch_size, max_tokens, seed, progress)
+            running = cell.warmed_up(entrants, left_out)
+            samples += cell.measured(running, repeats)
+            for entrant in running:
+                floors[(*entrant.key, prompt_len, batch_size)] = run_floor(
+                    model.config, machines[entrant.precision], batch_size, prompt_len, max_tokens,
+                    entrant.weights, entrant.kv_cache,
+                )  # fmt: skip
+        versions = {name: version for entrant in entrants for name, version in entrant.versions.items()}
+    host = describe_host(model.device)
+    return OfflineResult(
+        arguments={
+            "model": spec, "contenders": list(contenders), "stages": [stage.name for stage in stages],
+            "precisions": list(precisions), "batch_sizes": list(batch_sizes), "prompt_lens": list(prompt_lens),
+            "max_tokens": max_tokens, "repeats": repeats, "seed": seed, "device": device,
+        },
+        **host | {"versions": host["versions"] | versions},
+        machines={
+            name: {"read_bytes_per_s": m.read_bytes_per_s, "flops_per_s": m.flops_per_s, "samples": m.samples}
+            for name, m in machines.items()
+        },
+        rows=rows_of(samples, floors),
+        samples=samples,
+        left_out=left_out,
+    )  # fmt: skip
+
+
+class _Progress:
+    """Counts runs, and tells of each before it begins."""
+
+    def __init__(self, report: OnProgress | None, runs_total: int) -> None:
+        self._report = report or (lambda progress: None)
+        self._done, self._total = -1, runs_total
+
+    def __call__(self, phase: str, entrant: Contender) -> None:
+        self._done += 1
+        name = f"{entrant.name} {entrant.precision}"
+        self._report(RunProgress(phase, name, runs_done=self._done, runs_total=self._total))
+
+
+class _Cell:
+    """One prompt length and batch size: everyone on the same prompts."""
+
+    def __init__(
+        self, model: Model, prompt_len: int, batch_size: int, max_tokens: int, seed: int, progress: _Progress
+    ) -> None:
+        self.sizes = {"prompt_len": prompt_len, "batch_size": batch_size}
+        self.prompts = random_prompts(model, batch_size, prompt_len, seed)
+        self.max_tokens = max_tokens
+        self.referee = Referee(model, self.prompts)
+        self.progress = progress
+        self.right: dict[tuple[str, str], Tokens] = {}  # the last ones that were checked
+        self.phase = f"prompt {prompt_len}, batch {batch_size}"
+
+    def warmed_up(self, entrants: List[Contender], left_out: dict[str, str]) -> list[Contender]:
+        """Those who finish a short run; of the others the reason goes to left_out."""
+        running = []
+        for entrant in entrants:
+            self.progress(f"{self.phase}, warm-up", entrant)
+            try:
+                entrant.run(self.prompts, min(WARM_UP_TOKENS, self.max_tokens))
+            except ContenderFailed as error:
+                left_out[f"{entrant.name} {entrant.precision}, {self.phase}"] = str(error)
+            else:
+                running.append(entrant)
+        if not running:
+            raise ContenderFailed(f"{self.phase}: nobody finished the warm-up: {'; '.join(left_out.values())}")
+        return running
+
+    def measured(self, entrants: List[Contender], repeats: int) -> list[Sample]:
+        """`repeats` samples of each, in the order in which they were taken."""
+        runs = {entrant.key: partial(self._sample, entrant) for entrant in entrants}
+        taken = interleaved(runs, repeats)
+        samples = sorted((sample for own in taken.values() for sample in own), key=lambda sample: sample["began"])
+        # fp32 comes first, and has been checked; without any, the first contender is what others are compared with.
+        yardstick = taken[entrants[0].key][0]["outputs"]
+        for sample in samples:
+            sample["tokens_equal"] = share_equal(sample.pop("outputs"), yardstick)
+        return samples
+
+    def _sample(self, entrant: Contender) -> Sample:
+        self.progress(self.phase, entrant)
+        outputs, began, ended = entrant.run(self.prompts, self.max_tokens)
+        self._check(entrant, outputs)
+        return {
+            "name": entrant.name, "precision": entrant.precision, **self.sizes, "began": began, "ended": ended,
+            "seconds": ended - began, "tokens": sum(map(len, outputs)), "outputs": outputs,
+        }  # fmt: skip
+
+    def _check(self, entrant: Contender, outputs: Tokens) -> None:
+        lengths = {len(output) for output in outputs}
+        if len(outputs) != len(self.prompts) or lengths != {self.max_tokens}:
+            raise ContenderFailed(
+                f"{entrant.name} {entrant.precision} gave {len(outputs)} outputs of {sorted(lengths)} tokens, asked "
+                f"were {len(self.prompts)} of {self.max_tokens}"
+            )
+        if entrant.precision == "float32" and self.right.get(entrant.key) != outputs:
+            self.referee.check(entrant.name, outputs, entrant.near)
+            self.right[entrant.key] = outputs
+
+
+def share_equal(outputs: Tokens, expected: Tokens) -> float:
+    """Of all tokens, how many are the expected one at their place."""
+    pairs = [pair for one, other in zip(outputs, expected, strict=True) for pair in zip(one, other, strict=True)]
+    return sum(got == want for got, want in pairs) / len(pairs)
+
+
+def _check(
+    contenders: List[str],
+    stages: List[type[Stage]],
+    precisions: List[str],
+    batch_sizes: List[int],
+    prompt_lens: List[int],
+    max_tokens: int,
+    repeats: int,
+    seed: int,
+) -> None:
+    for name in _each_once("contenders", contenders):
+        if name not in CONTENDERS:
+            raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
+    if stages:
+        check_stages(stages)
+    if not contenders and not stages:
+        raise ValueError("contenders must name at least one, or stages, got none")
+    for name in _each_once("precisions", precisions, at_least=1):
+        if name not in PRECISIONS:
+            raise ValueError(f"precisions: unknown one {unknown_name(name, PRECISIONS)}")
+    for argument, sizes in (("batch_sizes", batch_sizes), ("prompt_lens", prompt_lens)):
+        for size in _each_once(argument, sizes, at_least=1):
+            require_count(argument, size, at_least=1)
+    require_count("max_tokens", max_tokens, at_least=1)
+    require_count("repeats", repeats, at_least=1)
+    require_count("seed", seed, at_least=0)
+
+
+def _each_once(argument: str, values: List[Any], at_least: int = 0) -> Iterator[Any]:
+    if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
+        raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
+    yield from values

@@ -1,0 +1,177 @@
+"""OfflineResult: one offline race as tables for a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from roseinfer.display.cells import Cells, Column
+
+from ..contenders import HF_NAME
+from ..peers import PEERS
+from ..provenance import short_commit
+from ..verdict import VERDICTS, difference
+from .contenders import ENGINE
+
+Row = dict[str, Any]
+NOTE_WIDTH = 120
+FULL = "float32"  # what weights in 8 bits are compared with, too
+AGAINST_PEERS = f"{ENGINE} / best peer"
+
+
+def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) -> list[Row]:
+    """One row a contender, precision and cell: speeds in tokens a second over whole runs, ratios of medians.
+
+    floors: seconds, by name, precision, prompt_len and batch_size. vs_hf and its verdict: against Hugging Face's
+    generate in the same precision, or in fp32 where the precision is int8; None where that did not run.
+    """
+    speeds: dict[tuple, list[float]] = {}
+    equal: dict[tuple, float] = {}
+    for sample in samples:
+        key = (sample["name"], sample["precision"], sample["prompt_len"], sample["batch_size"])
+        speeds.setdefault(key, []).append(sample["tokens"] / sample["seconds"])
+        equal[key] = min(sample["tokens_equal"], equal.get(key, 1.0))
+    tokens = {(s["prompt_len"], s["batch_size"]): s["tokens"] for s in samples}
+    rows = []
+    for key in sorted(speeds, key=lambda key: key[2:]):
+        name, precision, *cell = key
+        own, speed = speeds[key], median(speeds[key])
+        same, full = (speeds.get((HF_NAME, p, *cell)) for p in (FULL if precision == "int8" else precision, FULL))
+        rows.append(
+            {
+                "name": name, "precision": precision, "prompt_len": cell[0], "batch_size": cell[1],
+                "tokens_per_second": speed, "tokens_per_second_min": min(own), "tokens_per_second_max": max(own),
+                "vs_hf": speed / median(same) if same else None,
+                "verdict": VERDICTS[difference(same, own)] if same and same is not own else None,
+                "vs_hf_float32": speed / median(full) if full else None,
+                "floor_seconds": floors[key], "floor_share": floors[key] * speed / tokens[tuple(cell)],
+                "tokens_equal": equal[key],
+            }
+        )  # fmt: skip
+    return rows
+
+
+@dataclass(frozen=True)
+class OfflineResult:
+    """What `offline` measured. rows: see rows_of. samples: every run, in the order in which they were taken; began and
+    ended are of one clock, tokens_equal is the share of tokens that the fp32 reference chooses (without any contender
+    in fp32: that the first one chose). machines: the measured rates behind the floors. left_out: who, and why.
+    """
+
+    arguments: dict[str, Any]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    machines: dict[str, Any]
+    rows: list[Row]
+    samples: list[Row]
+    left_out: dict[str, str]
+
+    def to_json(self) -> str:
+        """Everything, on one line."""
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None, long: bool = False) -> str:
+        """A table for each prompt length and precision, with a column a batch size; long: one table of everything."""
+        tables = [self._long_table(width)] if long else list(self._tables(width))
+        return "\n\n".join([*tables, textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))])
+
+    def _tables(self, width: int | None) -> Iterable[str]:
+        a = self.arguments
+        for prompt_len in a["prompt_lens"]:
+            for precision in a["precisions"]:
+                rows = [r for r in self.rows if (r["prompt_len"], r["precision"]) == (prompt_len, precision)]
+                if not rows:
+                    continue
+                baseline = FULL if precision == "int8" else precision
+                title = (
+                    f"prompt of {prompt_len} tokens, {a['max_tokens']} new tokens each, {precision}: tok/s, against "
+                    f"{HF_NAME} in {baseline}, share of the floor"
+                )
+                yield f"{title}\n{self._table(rows).text(width)}"
+
+    def _table(self, rows: List[Row]) -> Cells:
+        batch_sizes = self.arguments["batch_sizes"]
+        by_name: dict[str, dict[int, Row]] = {}
+        for row in rows:
+            by_name.setdefault(row["name"], {})[row["batch_size"]] = row
+        lines = [[name, *(_cell(own.get(size)) for size in batch_sizes)] for name, own in by_name.items()]
+        against = [_against_peers(by_name, size) for size in batch_sizes]
+        if any(against):
+            lines.append([AGAINST_PEERS, *against])
+        columns = ["contender", *(Column(f"batch {size}", right=True) for size in batch_sizes)]
+        return Cells.of(columns, lines)
+
+    def _long_table(self, width: int | None) -> str:
+        columns = [
+            Column("prompt"), Column("batch"), Column("precision"), Column("contender"),
+            Column("tok/s", "{:,.1f}".format), Column("min..max", right=True), Column("× HF", "{:.2f}".format),
+            Column("verdict"), Column("× HF float32", "{:.2f}".format), Column("floor s", "{:.3f}".format),
+            Column("of floor", "{:.1%}".format), Column("tokens equal", "{:.1%}".format),
+        ]  # fmt: skip
+        rows = [
+            (
+                r["prompt_len"], r["batch_size"], r["precision"], r["name"], r["tokens_per_second"],
+                f"{r['tokens_per_second_min']:,.1f}..{r['tokens_per_second_max']:,.1f}", r["vs_hf"], r["verdict"],
+                r["vs_hf_float32"], r["floor_seconds"], r["floor_share"], r["tokens_equal"],
+            )
+            for r in self.rows
+        ]  # fmt: skip
+        return Cells.of(columns, rows).text(width)
+
+    @property
+    def note(self) -> str:
+        a, repeats = self.arguments, self.arguments["repeats"]
+        runs = "1 run" if repeats == 1 else f"{repeats} interleaved runs"
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
+        text = (
+            f"{a['model']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
+            f"{short_commit(self.commit)}. {runs} each, of which the median; tok/s of whole runs, prefill included; ~ "
+            "in place of ×: these runs show no difference. The floor: each step's bytes at the measured bandwidth or "
+            "its operations at the measured rate, whichever takes longer. "
+        )
+        text += self._on_tokens
+        by_reason: dict[str, list[str]] = {}
+        for who, reason in self.left_out.items():
+            by_reason.setdefault(reason, []).append(who)
+        return text + " ".join(f"{', '.join(who)} left out: {reason}." for reason, who in by_reason.items())
+
+    @property
+    def _on_tokens(self) -> str:
+        shares: dict[str, float] = {}
+        for row in self.rows:
+            if row["precision"] == FULL:
+                shares[row["name"]] = min(row["tokens_equal"], shares.get(row["name"], 1.0))
+        others = ", ".join(f"{1 - share:.1%} of {name}'s" for name, share in shares.items() if share < 1)
+        if not shares:
+            return ""
+        if not others:
+            return "Tokens in float32 equal the reference's. "
+        return (
+            f"Tokens in float32 equal the reference's, but for {others} at most: two logits nearly tied, and from "
+            "there on the text was another. "
+        )
+
+
+def _cell(row: Row | None) -> str:
+    """Such as "1,234 ×2.91 38%", which line up when aligned right."""
+    if row is None:
+        return "-"
+    sign = "~" if row["verdict"] == VERDICTS[0] else "×"
+    ratio = f" {sign}{row['vs_hf']:.2f}" if row["vs_hf"] else ""
+    return f"{row['tokens_per_second']:,.0f}{ratio} {row['floor_share']:4.0%}"
+
+
+def _against_peers(by_name: dict[str, dict[int, Row]], batch_size: int) -> str:
+    peers = [by_name[name][batch_size] for name in PEERS if batch_size in by_name.get(name, {})]
+    own = by_name.get(ENGINE, {}).get(batch_size)
+    if own is None or not peers:
+        return ""
+    best = max(peers, key=lambda row: row["tokens_per_second"])
+    return f"{best['name']} ×{own['tokens_per_second'] / best['tokens_per_second']:.2f}"

@@ -1,0 +1,142 @@
+"""llama.cpp behind serve.py: the weights as GGUF, and its own batches of several sequences, one decode call a step."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import numpy as np
+from gguf import GGMLQuantizationType as Stored
+from serve import Tokens, read_model, serve
+
+# How matrices are stored, and the KV cache: in fp32 all of it, else as llama.cpp keeps it by default.
+PRECISIONS = {
+    "float32": (Stored.F32, Stored.F32),
+    "float16": (Stored.F16, Stored.F16),
+    "bfloat16": (Stored.BF16, Stored.F16),
+    "int8": (Stored.Q8_0, Stored.F16),
+}
+NAMES = {
+    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+ROOM = 256  # tokens: llama.cpp rounds a sequence's room up to so many
+MOST_TOKENS = 512  # of one pass; a longer prompt takes several
+
+
+class LlamaCpp:
+    """Keeps one context, made anew for a batch of another shape."""
+
+    def __init__(self, folder: Path, precision: str, threads: int) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"llama.cpp is run in {', '.join(PRECISIONS)}, not in {precision}")
+        stored, self.cache = PRECISIONS[precision]
+        self.versions = {"llama_cpp_python": llama_cpp.__version__}
+        self.threads = threads
+        llama_cpp.llama_backend_init()
+        with tempfile.TemporaryDirectory() as written:
+            path = Path(written) / "model.gguf"
+            write(folder, path, stored)
+            params = llama_cpp.llama_model_default_params()
+            params.use_mmap = False  # the file is about to go
+            self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if not self.model:
+            raise RuntimeError("llama.cpp could not load the model that was written for it")
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.context, self.shape = None, (0, 0)
+
+    def prepare(self, prompts: Tokens, max_tokens: int) -> None:
+        longest = max(map(len, prompts)) + max_tokens
+        shape = (len(prompts), -(-longest // ROOM) * ROOM)
+        if shape != self.shape:
+            self.make_context(*shape)
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+
+    def make_context(self, num_seqs: int, num_tokens: int) -> None:
+        if self.context:
+            llama_cpp.llama_free(self.context)
+        self.context, self.shape = None, (0, 0)
+        params = llama_cpp.llama_context_default_params()
+        params.n_seq_max = num_seqs
+        params.n_ctx = num_seqs * num_tokens
+        params.kv_unified = False  # a stream of its own for each sequence, as none shares a prefix
+        params.n_batch = params.n_ctx
+        params.n_ubatch = MOST_TOKENS
+        params.n_threads = params.n_threads_batch = self.threads
+        params.type_k = params.type_v = int(self.cache)
+        params.no_perf = True
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise RuntimeError(f"llama.cpp made no context for {num_seqs} sequences of {num_tokens} tokens")
+        self.shape = (num_seqs, num_tokens)
+
+    def generate(self, prompts: Tokens, max_tokens: int) -> Tokens:
+        lengths, seqs = np.array([len(prompt) for prompt in prompts]), np.arange(len(prompts))
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        new = self.decode(np.concatenate(prompts), positions, seqs.repeat(lengths), lengths.cumsum() - 1)
+        outputs = [new]
+        for step in range(max_tokens - 1):
+            new = self.decode(new, lengths + step, seqs, seqs)
+            outputs.append(new)
+        return np.stack(outputs, axis=1).tolist()
+
+    def decode(self, tokens: np.ndarray, positions: np.ndarray, seqs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """One call for a flat batch of tokens, each of the sequence `seqs` says; the likeliest next one behind each of
+        `rows`."""
+        count = len(tokens)
+        batch = llama_cpp.llama_batch_init(count, 0, 1)
+        try:
+            view = np.ctypeslib.as_array
+            batch.n_tokens = count
+            view(batch.token, (count,))[:] = tokens
+            view(batch.pos, (count,))[:] = positions
+            view(batch.n_seq_id, (count,))[:] = 1
+            for i, seq in enumerate(seqs.tolist()):
+                batch.seq_id[i][0] = seq
+            wanted = view(batch.logits, (count,))
+            wanted[:] = 0
+            wanted[rows] = 1
+            if status := llama_cpp.llama_decode(self.context, batch):
+                raise RuntimeError(f"llama_decode returned {status}")
+            logits = llama_cpp.llama_get_logits(self.context)
+            return view(logits, (len(rows), self.vocab_size)).argmax(axis=1)
+        finally:
+            llama_cpp.llama_batch_free(batch)
+
+
+def write(folder: Path, path: Path, stored: Stored) -> None:
+    """GPT-2 as GGUF, without a vocabulary: matrices as `stored`, all else in fp32, as llama.cpp's converter has it."""
+    shape, weights = read_model(folder)
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_context_length(shape["max_model_len"])
+    writer.add_embedding_length(shape["hidden_size"])
+    writer.add_feed_forward_length(shape["intermediate_size"])
+    writer.add_block_count(shape["num_layers"])
+    writer.add_head_count(shape["num_heads"])
+    writer.add_layer_norm_eps(shape["norm_eps"])
+    writer.add_vocab_size(shape["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+    for name, weight in weights.items():
+        is_matrix = name.endswith("weight") and weight.ndim == 2 and not name.startswith("wpe")
+        kind = stored if is_matrix else Stored.F32
+        data = weight if kind == Stored.F32 else gguf.quants.quantize(weight, kind)
+        writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_name(name: str) -> str:
+    """h.3.attn.c_proj.weight is blk.3.attn_output.weight."""
+    part, kind = name.rsplit(".", 1)
+    if not part.startswith("h."):
+        return f"{NAMES[part]}.{kind}"
+    _, layer, part = part.split(".", 2)
+    return f"blk.{layer}.{NAMES[part]}.{kind}"
+
+
+if __name__ == "__main__":
+    serve(LlamaCpp)

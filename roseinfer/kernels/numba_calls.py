@@ -1,0 +1,50 @@
+"""Numba's parallel loops beside PyTorch: kept on disk where there is room, and run by the threads that PyTorch has.
+
+Numba looks for OpenMP when it starts its threads. PyTorch has brought one by then, so one set of threads serves both;
+two would spin beside each other, each waiting for its own next loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numba
+import torch
+
+# Of Numba's ways to run threads, the one that is always there ends the process when two callers meet.
+one_caller = threading.Lock()
+
+
+def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit, its machine code kept on disk. Where no folder can be written every process compiles its own.
+
+    signatures: compiled for these argument types now; none: for each new types of arguments when they first come.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        given = [list(signatures)] if signatures else []
+        try:
+            return numba.njit(*given, cache=True, **options)(function)
+        except (RuntimeError, OSError):
+            return numba.njit(*given, **options)(function)
+
+    return decorate
+
+
+def run_parallel(loop: Callable[..., None], *args: Any) -> None:
+    """Call a compiled parallel loop, with as many threads as PyTorch takes for its own."""
+    start_threads()
+    with one_caller:
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        loop(*args)
+
+
+@cache
+def start_threads() -> None:
+    """When Numba starts its threads, it tells OpenMP their number, and so PyTorch, whose own choice is put back."""
+    chosen = torch.get_num_threads()
+    numba.get_num_threads()
+    torch.set_num_threads(chosen)

@@ -1,0 +1,58 @@
+"""What the host does in a decode step: which spans count, which steps, and how they add up. No time is judged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from roseinfer.bench.host import decode_steps, host_times
+from roseinfer.cli.main import main
+from roseinfer.profiling import span
+
+
+def run(*names: str) -> None:
+    for name in names:
+        with span(f"roseinfer.engine.{name}"):
+            with span("roseinfer.model.forward"):
+                pass
+
+
+def test_the_prefill_and_the_last_step_do_not_count():
+    step = ("schedule", "prepare", "forward", "sample", "commit", "detokenise")
+    steps = decode_steps(lambda: [run(*step) for _ in range(5)], max_tokens=5)
+    assert len(steps) == 3
+    for one in steps:
+        assert one.keys() == {*step, "planning", "rest", "step"}
+        assert one["planning"] == one["schedule"] + one["prepare"] + one["commit"]
+        assert one["rest"] == one["step"] - sum(one[name] for name in step) and one["rest"] > 0
+
+
+def test_every_step_of_every_batch_size_is_kept():
+    result = host_times("tiny", batch_sizes=[1, 3], prompt_len=4, max_tokens=6, repeats=2)
+    assert [row["batch_size"] for row in result.rows] == [1, 3]
+    assert [s["batch_size"] for s in result.samples] == [1] * 8 + [3] * 8  # 6 tokens: 4 steps, twice
+    data = json.loads(result.to_json())
+    assert data["samples"] == result.samples and {"host", "versions", "commit", "arguments"} <= data.keys()
+    lines = result.text().splitlines()
+    assert lines[0].split() == ["batch", *(w for n in SHOWN for w in (n, "us"))] and len(lines) >= 5
+
+
+SHOWN = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them"),
+        ("--batch-sizes 0", "batch_sizes must be an integer of at least 1, got 0"),
+        ("--batch-sizes 1,1", "batch_sizes must be a list with each value once, got [1, 1]"),
+        ("--max-tokens 3", "max_tokens must be an integer of at least 4, got 3"),
+        ("--repeats 0", "repeats must be an integer of at least 1, got 0"),
+        ("--output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
+    ],
+)
+def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
+    assert main(["bench", "host", *arguments.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err

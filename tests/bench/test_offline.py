@@ -1,0 +1,424 @@
+"""The offline race: who runs, in which order, what is checked, and the tables. Peers are a fake one behind the wire."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from oracles import prompts_of
+
+from roseinfer.bench import ContenderFailed, TokensDiffer
+from roseinfer.bench.offline import MemoryRun, OfflineResult, PeakMemory, offline, peak_memory
+from roseinfer.bench.offline.contenders import Contender, Setting, entered
+from roseinfer.bench.offline.floor import run_floor
+from roseinfer.bench.offline.memory import resident
+from roseinfer.bench.offline.race import share_equal
+from roseinfer.bench.offline.result import rows_of
+from roseinfer.bench.peers import PEERS, PeerProcess, why_no_peers, write_model
+from roseinfer.bench.peers.serve import read_model
+from roseinfer.bench.token_check import Referee
+from roseinfer.cli.main import main
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.llm import LLM
+from roseinfer.models import GPT2, to_hf
+from roseinfer.profiling import Machine, decode_floor, prefill_floor
+from roseinfer.reference import reference_generate, reference_logits
+from stages import PreallocGather, VectorizedGather
+
+FAKE = Path(__file__).with_name("fake_peer.py")
+RATES = Machine("a machine", "cpu", torch.float32, 1e9, 1e10, {})
+race = importlib.import_module("roseinfer.bench.offline.race")
+contenders = importlib.import_module("roseinfer.bench.offline.contenders")
+
+
+@pytest.fixture(scope="module")
+def spec(small: GPT2, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The small model as a folder."""
+    folder = tmp_path_factory.mktemp("small")
+    to_hf(small).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def fake_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates that take no time to measure, and the fake as the only peer that is installed."""
+    monkeypatch.setattr(race, "machine_for", lambda device, precision: RATES)
+    monkeypatch.setattr(contenders, "PEERS", {"llama.cpp": FAKE})
+    monkeypatch.setattr(contenders, "why_no_peers", lambda: None)
+    monkeypatch.setattr(contenders, "PeerProcess", lambda *given: PeerProcess(*given, python=Path(sys.executable)))
+
+
+# The race
+
+
+@pytest.fixture(scope="module")
+def result(spec: str) -> OfflineResult:
+    """fp32 by Hugging Face and a stage, int8 by the fake peer."""
+    with pytest.MonkeyPatch.context() as patch:
+        fake_surroundings.__wrapped__(patch)
+        patch.setattr(contenders, "stage", only_fp32(contenders.stage))
+        return offline(
+            spec, contenders=["hf"], stages=[VectorizedGather], precisions=["float32", "bfloat16"], batch_sizes=[1, 3],
+            prompt_lens=[5], max_tokens=6, repeats=2,
+        )  # fmt: skip
+
+
+def only_fp32(make):
+    def stage(stage_class, model):
+        if model.dtype != torch.float32:
+            raise ContenderFailed("fp32 alone")
+        return make(stage_class, model)
+
+    return stage
+
+
+def test_all_run_in_turn_in_every_cell_and_nobody_beside_another(result: OfflineResult):
+    order = [(s["batch_size"], s["name"], s["precision"]) for s in result.samples]
+    hf, stage, half = ("HF generate", "float32"), (VectorizedGather.name, "float32"), ("HF generate", "bfloat16")
+    cell = [hf, stage, half, stage, half, hf]
+    assert order == [(size, *who) for size in (1, 3) for who in cell]
+    assert all(one["ended"] <= other["began"] for one, other in pairwise(result.samples))
+    assert all(s["tokens"] == 6 * s["batch_size"] and s["seconds"] == s["ended"] - s["began"] for s in result.samples)
+
+
+def test_who_cannot_run_is_named_once_with_the_reason(result: OfflineResult):
+    assert result.left_out == {f"{VectorizedGather.name} bfloat16": "fp32 alone"}
+    assert f"{VectorizedGather.name} bfloat16 left out: fp32 alone." in " ".join(result.text().split())
+
+
+def test_tokens_in_fp32_are_the_references_and_others_are_compared_with_them(result: OfflineResult):
+    for sample in result.samples:
+        assert sample["tokens_equal"] == 1 if sample["precision"] == "float32" else 0 < sample["tokens_equal"] <= 1
+
+
+def test_json_has_everything_needed_to_trust_it(result: OfflineResult):
+    data = json.loads(result.to_json())
+    assert data == json.loads(json.dumps(asdict(result)))
+    assert data["host"].keys() == {"cpu", "cores", "torch_threads", "system"}
+    assert {"python", "torch", "transformers"} <= data["versions"].keys() and "commit" in data
+    assert data["machines"].keys() == {"float32", "bfloat16"} and len(data["samples"]) == 12
+    assert data["arguments"]["max_tokens"] == 6 and data["arguments"]["stages"] == [VectorizedGather.name]
+
+
+def test_a_table_for_each_precision_with_a_column_a_batch_size(result: OfflineResult):
+    one, two, note = result.text().split("\n\n")
+    assert "5 tokens, 6 new tokens each, float32: tok/s, against HF generate in float32" in one
+    assert one.splitlines()[1].split() == ["contender", "batch", "1", "batch", "3"]
+    assert [line.split()[0] for line in one.splitlines()[3:]] == ["HF", VectorizedGather.name]
+    assert "against HF generate in bfloat16" in two and "2 interleaved runs each" in note
+    long = result.text(long=True).split("\n\n")[0].splitlines()
+    assert len(long) == 2 + len(result.rows) == 2 + 6
+
+
+@pytest.mark.parametrize("precision", ["int8", "float32"])
+def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str, small: GPT2, precision: str):
+    setting = {"contenders": ["hf", "llama.cpp"], "batch_sizes": [2], "max_tokens": 5, "repeats": 1}
+    if precision == "float32":
+        with pytest.raises(TokensDiffer, match=r"^llama.cpp: tokens differ from the reference at index \d of sequence"):
+            offline(spec, **setting)
+        return
+    result = offline(spec, **setting | {"precisions": ["int8"], "repeats": 2})
+    assert [(s["name"], s["tokens_equal"]) for s in result.samples] == [("llama.cpp", 1.0)] * 2  # nobody else to ask
+    assert result.versions["counting"] == "1.0"
+    assert [row["vs_hf"] for row in result.rows] == [None]
+
+
+def test_the_engine_runs_with_just_the_blocks_that_it_needs(spec: str, monkeypatch: pytest.MonkeyPatch):
+    sizes = {"batch_sizes": [1, 3], "prompt_lens": [5, 62], "max_tokens": 6, "repeats": 1}
+    result = offline(spec, contenders=["engine"], precisions=["int8", "float32"], **sizes)
+    order = [(s["name"], s["precision"], s["batch_size"]) for s in result.samples]
+    assert order == [("engine", precision, size) for size in (1, 3) for precision in ("float32", "int8")] * 2
+    assert result.left_out == {}
+    [llm] = made_llms(monkeypatch, spec)
+    assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table) == 3  # 68 tokens: two blocks each
+
+
+def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
+    """Those that a contender of 3 sequences of 68 tokens makes."""
+    made, make = [], LLM.__init__
+    monkeypatch.setattr(LLM, "__init__", lambda self, *a, **k: made.append(self) or make(self, *a, **k))
+    contenders.engine(Setting(spec, "cpu", 3, 68), "float32")
+    return made
+
+
+def test_who_fails_in_a_warm_up_is_left_out_of_that_cell(spec: str):
+    setting = {"contenders": ["hf", "llama.cpp"], "precisions": ["float16", "int8"], "max_tokens": 3, "repeats": 1}
+    result = offline(spec, batch_sizes=[4, 2], **setting)
+    assert result.left_out == {
+        "llama.cpp float16": "llama.cpp float16 failed in load: no float16 on this CPU",
+        "llama.cpp int8, prompt 8, batch 4": "llama.cpp int8 failed in run: RuntimeError: out of memory",
+    }
+    ran = {(s["name"], s["batch_size"]) for s in result.samples}
+    assert ran == {("HF generate", 4), ("HF generate", 2), ("llama.cpp", 2)}
+    *_, int8, _ = result.text().split("\n\n")
+    assert int8.splitlines()[-1].split()[:2] == ["llama.cpp", "-"]
+    with pytest.raises(ContenderFailed, match="nobody finished the warm-up: .*out of memory"):
+        offline(spec, **setting | {"contenders": ["llama.cpp"], "precisions": ["int8"]}, batch_sizes=[4])
+
+
+def test_nobody_can_run(spec: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(contenders, "why_no_peers", lambda: "`make peers` compiles it")
+    with pytest.raises(ContenderFailed, match="^no contender can run: `make peers` compiles it$"):
+        offline(spec, contenders=["llama.cpp"])
+
+
+def test_a_contender_that_gives_too_few_tokens_fails(spec: str, monkeypatch: pytest.MonkeyPatch):
+    def lazy(model):
+        return Contender("HF generate", "float32", lambda prompts, n: ([[1]] * len(prompts), 0.0, 1.0), torch.float32)
+
+    monkeypatch.setattr(contenders, "hf", lazy)
+    with pytest.raises(ContenderFailed, match=r"gave 1 outputs of \[1\] tokens, asked were 1 of 64"):
+        offline(spec, contenders=["hf"], batch_sizes=[1])
+
+
+def test_progress_counts_every_run(spec: str):
+    seen = []
+    offline(spec, contenders=["hf"], batch_sizes=[1, 2], max_tokens=2, repeats=2, on_progress=seen.append)
+    assert [p.runs_done for p in seen] == list(range(6)) and {p.runs_total for p in seen} == {6}
+    assert [p.phase for p in seen[:2]] == ["prompt 8, batch 1, warm-up", "prompt 8, batch 1"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"contenders": ["vllm"]}, "contenders: unknown one 'vllm'"),
+        ({"contenders": []}, "contenders must name at least one, or stages, got none"),
+        ({"contenders": ["hf", "hf"]}, r"contenders must be a list with each value once, got \['hf', 'hf'\]"),
+        ({"precisions": ["float64"]}, "precisions: unknown one 'float64' .*allowed: float32, bfloat16, float16, int8"),
+        ({"precisions": []}, "precisions must be a list with each value once"),
+        ({"batch_sizes": [0]}, "batch_sizes must be an integer of at least 1, got 0"),
+        ({"batch_sizes": []}, "batch_sizes must be a list with each value once"),
+        ({"prompt_lens": [True]}, "prompt_lens must be an integer of at least 1, got True"),
+        ({"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
+        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"stages": ["s04"]}, "stages must hold Stage classes"),
+        ({"prompt_lens": [8, 190]}, "prompt_lens: 190 .* is 254 tokens, allowed: max_model_len=192"),
+    ],
+)
+def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        offline(spec, **changed)
+
+
+def test_a_token_nearly_as_good_is_forgiven_to_who_may_part(small: GPT2):
+    [prompt] = prompts_of([5], small.config.vocab_size)
+    [right] = reference_generate(small, [prompt], 4)
+    logits = reference_logits(small, prompt + right[:-1])[-1]
+    best, second = logits.topk(2).values.tolist()
+    other = [*right[:-1], int(logits.topk(2).indices[1])]
+    gap = best - second
+    referee = Referee(small, [prompt])
+    referee.check("near", [other], near=1.01 * gap)
+    assert referee.verdicts == {"near": "differ (sequence 0, token 3)"}
+    for near in (0.0, 0.99 * gap):
+        with pytest.raises(TokensDiffer, match=r"^X: tokens differ from the reference at index 3 of sequence 0"):
+            referee.check("X", [other], near)
+    referee.check("right", [right])  # what was forgiven is no yardstick
+    referee.check("near", [right], near=gap)
+    assert referee.verdicts == {"near": "differ (sequence 0, token 3)", "right": "equal"}
+
+
+def test_whose_tokens_parted_in_fp32_is_told(result: OfflineResult):
+    assert "Tokens in float32 equal the reference's." in result.note
+    rows = [row | {"tokens_equal": 0.75} if row["name"] == VectorizedGather.name else row for row in result.rows]
+    assert f"equal the reference's, but for 25.0% of {VectorizedGather.name}'s" in replace(result, rows=rows).note
+
+
+# Rows
+
+
+def sample(name: str, precision: str, seconds: float, tokens_equal: float = 1.0) -> dict:
+    sizes = {"prompt_len": 8, "batch_size": 2, "tokens": 100}
+    return {"name": name, "precision": precision, **sizes, "seconds": seconds, "tokens_equal": tokens_equal}
+
+
+def test_rows_are_medians_with_their_ratios_and_the_share_of_the_floor():
+    samples = [sample("HF generate", "float32", s) for s in (10.0, 10.5, 10.25)]
+    samples += [sample("HF generate", "bfloat16", s) for s in (5.0, 5.0, 5.0)]
+    samples += [sample("engine", "bfloat16", s, equal) for s, equal in ((2.0, 0.5), (2.5, 0.25), (2.25, 0.5))]
+    samples += [sample("engine", "int8", s) for s in (10.0, 10.75, 10.25)]
+    keys = {(s["name"], s["precision"], 8, 2) for s in samples}
+    rows = {(r["name"], r["precision"]): r for r in rows_of(samples, dict.fromkeys(keys, 0.5))}
+    half = rows["engine", "bfloat16"]
+    assert (half["tokens_per_second"], half["tokens_per_second_min"], half["tokens_per_second_max"]) == (
+        100 / 2.25, 100 / 2.5, 100 / 2.0,
+    )  # fmt: skip
+    assert half["vs_hf"] == pytest.approx(5 / 2.25) and half["vs_hf_float32"] == pytest.approx(10.25 / 2.25)
+    assert half["verdict"] == "faster" and half["tokens_equal"] == 0.25
+    assert half["floor_share"] == pytest.approx(0.5 / 2.25)
+    int8 = rows["engine", "int8"]
+    assert int8["vs_hf"] == int8["vs_hf_float32"] == 1 and int8["verdict"] == "no difference shown"
+    assert rows["HF generate", "float32"]["verdict"] is None
+
+
+def test_the_engine_is_set_against_the_best_peer(result: OfflineResult):
+    samples = [sample("engine", "float32", 2.0), sample("CTranslate2", "float32", 4.0)]
+    samples += [sample("llama.cpp", "float32", 3.0)]
+    keys = {(s["name"], s["precision"], 8, 2) for s in samples}
+    sizes = {"batch_sizes": [2, 3], "prompt_lens": [8], "precisions": ["float32"]}
+    rows = rows_of(samples, dict.fromkeys(keys, 0.5))
+    table = replace(result, arguments=result.arguments | sizes, rows=rows).text().split("\n\n")[0].splitlines()
+    assert table[3].split() == ["engine", "50", "25%", "-"]
+    assert table[-1].split() == ["engine", "/", "best", "peer", "llama.cpp", "×1.50"]
+
+
+def test_the_floor_of_a_run_is_its_prefill_and_every_decode_step(small: GPT2):
+    config = small.config
+    whole = run_floor(config, RATES, 2, 5, 4, torch.bfloat16, torch.bfloat16)
+    steps = [decode_floor(config, [5 + i] * 2, torch.bfloat16, RATES).seconds for i in (1, 2, 3)]
+    assert whole == pytest.approx(prefill_floor(config, [5, 5], torch.bfloat16, RATES).seconds + sum(steps))
+    slow = replace(RATES, read_bytes_per_s=1.0)
+    step = decode_floor(config, [6] * 2, torch.float32)
+    start = prefill_floor(config, [5, 5], torch.float32)
+    expected = sum(f.weight_bytes / 4 + f.kv_bytes for f in (start, step))
+    assert run_floor(config, slow, 2, 5, 2, torch.int8, torch.float32) == pytest.approx(expected)
+
+
+def test_share_equal():
+    assert share_equal([[1, 2], [3, 4]], [[1, 2], [4, 4]]) == 0.75
+
+
+# Peers
+
+
+def test_what_peers_read_is_the_model(small: GPT2, tmp_path: Path):
+    write_model(small.to(torch.float32), tmp_path)
+    shape, weights = read_model(tmp_path)
+    assert shape == json.loads(json.dumps(asdict(small.config)))
+    assert weights.keys() == small.state_dict().keys()
+    assert all(torch.equal(torch.from_numpy(weights[name]), w) for name, w in small.state_dict().items())
+
+
+def test_peers_are_given_gpt2_alone():
+    setting = Setting("random:tiny-llama", "cpu", 1, 16)
+    with entered(setting, [], ["llama.cpp"], ["float32"]) as (running, left_out):
+        assert running == []
+        assert left_out == {"llama.cpp float32": "peers are given GPT-2 alone, not llama"}
+
+
+def test_a_peer_has_as_many_threads_and_no_setting_of_ours(small: GPT2, tmp_path: Path, monkeypatch):
+    write_model(small, tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    with PeerProcess("X", FAKE, tmp_path, "int8", 3, Path(sys.executable)) as peer:
+        assert peer.versions == {"counting": "1.0", "threads": "3", "left": ""}
+
+
+def test_a_peer_that_dies_is_told_by_its_last_words(small: GPT2, tmp_path: Path):
+    write_model(small, tmp_path)
+    with pytest.raises(ContenderFailed, match="^X failed in load: it ended with status 1, last saying: a library "):
+        PeerProcess("X", FAKE, tmp_path, "bfloat16", 1, Path(sys.executable))
+    with PeerProcess("X", FAKE, tmp_path, "int8", 1, Path(sys.executable)) as peer:
+        outputs, began, ended = peer.run([[5, 7]], 3)
+        assert outputs == [[8, 9, 10]] and began <= ended
+        with pytest.raises(ContenderFailed, match="^X failed in run: RuntimeError: out of memory$"):
+            peer.run([[1]] * 4, 3)
+        assert peer.run([[1]], 1)[0] == [[2]]  # and goes on
+        peer._process.kill()
+        with pytest.raises(ContenderFailed, match="^X failed in run: it ended with status -9, last saying: "):
+            peer.run([[1]], 1)
+    peer.close()
+
+
+if why_no_peers() is None:  # `make peers` has been run here
+
+    @pytest.mark.parametrize("name", PEERS)
+    def test_a_peers_greedy_tokens_are_the_references(name: str, small: GPT2, tmp_path: Path):
+        write_model(small, tmp_path)
+        same, mixed = ([*prompts_of(lengths, small.config.vocab_size)] for lengths in ([9, 9, 9], [3, 9, 1]))
+        with PeerProcess(name, PEERS[name], tmp_path, "float32", 1) as peer:
+            for prompts in (same, same[:1], same):
+                assert peer.run(prompts, 40)[0] == reference_generate(small, prompts, 40)
+            if name == "llama.cpp":
+                assert peer.run(mixed, 40)[0] == reference_generate(small, mixed, 40)
+            else:
+                with pytest.raises(ContenderFailed, match="CTranslate2 is given prompts of one length alone$"):
+                    peer.run(mixed, 40)
+
+    @pytest.mark.parametrize("name", PEERS)
+    def test_a_peers_weights_in_8_bits_say_nearly_the_same(name: str, tiny: GPT2, tmp_path: Path):
+        """The first token behind each of 16 prompts: an argmax of its own flips here and there, no more."""
+        write_model(tiny, tmp_path)
+        prompts = prompts_of([8] * 16, tiny.config.vocab_size)
+        with PeerProcess(name, PEERS[name], tmp_path, "int8", 1) as peer:
+            outputs, _, _ = peer.run(prompts, 1)
+        assert share_equal(outputs, reference_generate(tiny, prompts, 1)) >= 0.75
+
+
+# Memory
+
+
+def test_what_is_beyond_weights_and_pool():
+    peak = PeakMemory(MemoryRun("tiny"), weights=40_000_000, pool=5_000_000, libraries=300_000_000, peak=400_000_000)
+    assert peak.beyond == 55_000_000
+    assert peak.text().splitlines()[-2].split() == ["beyond", "55"]
+    assert json.loads(peak.to_json())["beyond"] == peak.beyond
+
+
+def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: GPT2):
+    peak = peak_memory(MemoryRun(spec, batch_size=2, prompt_len=5, max_tokens=6))
+    assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
+    assert peak.pool == EngineConfig(model=spec, num_blocks=2).sizes().pool_bytes
+    assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
+    with pytest.raises(ContenderFailed, match="^engine float32: .*max_model_len=192"):
+        peak_memory(MemoryRun(spec, prompt_len=190))
+
+
+def test_resident_memory_is_at_most_its_peak():
+    now = resident("VmRSS")
+    assert 10_000_000 < now and resident("VmHWM") >= now
+
+
+@pytest.mark.parametrize(("changed", "message"), [({"precision": "int4"}, "precision: unknown one 'int4'"), (
+    {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0")])  # fmt: skip
+def test_a_bad_memory_run_is_refused(changed: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        MemoryRun("tiny", **changed)
+
+
+# The command
+
+
+def test_the_command_prints_tables_and_writes_json(spec: str, tmp_path: Path, capsys):
+    out = tmp_path / "offline.json"
+    sizes = "--batch-sizes 1,2 --max-tokens 3 --repeats 1 --device cpu"
+    who = ["--model", spec, "--contenders", "hf,s02"]
+    assert main(["bench", "offline", *who, "--output", str(out), *sizes.split()]) == 0
+    shown, said = capsys.readouterr()
+    assert said == "" and PreallocGather.name in shown and "batch 2" in shown
+    assert len(json.loads(out.read_text())["samples"]) == 4
+
+
+def test_without_a_benchmark_it_lists_them(capsys):
+    assert main(["bench"]) == 0
+    assert "offline" in (shown := capsys.readouterr().out) and "memory" in shown and "host" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("offline --batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them, such as 1,8,64"),
+        ("offline --prompt-len ,", "--prompt-len ',': must be integers"),
+        ("offline --dtype float32,int8", "--dtype: unknown value 'int8'"),
+        ("offline --quantization int4", "--quantization: unknown value 'int4'"),
+        ("offline --contenders vllm", "--contenders: unknown stage 'vllm'"),
+        ("offline --contenders=", "--contenders '': must name something"),
+        ("offline --output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
+        ("offline --max-tokens 0", "max_tokens must be an integer of at least 1, got 0"),
+        ("offline --batch-sizes 1000000000", "--batch-sizes 1000000000: weights, K and V of so many sequences"),
+        ("memory --dtype int8", "--dtype: unknown value 'int8'"),
+        ("memory --batch-size 0", "batch_size must be an integer of at least 1, got 0"),
+        ("ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
+    ],
+)
+def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
+    assert main(["bench", *arguments.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err

@@ -1,0 +1,354 @@
+"""The engine's loop: tokens, books after every step, aborts, refusals, failed steps, a step that can be captured."""
+
+from __future__ import annotations
+
+import gc
+from functools import lru_cache
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import prompts_of, small_llama, small_model
+
+from roseinfer.engine.as_stage import EngineStage
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.runner import Runner
+from roseinfer.models import Model
+from roseinfer.profiling.replay import record_step, replay_differences
+from roseinfer.reference import hf_generate, reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+
+LENGTHS = (3, 17, 1, 16, 33, 8, 15)
+MODELS = {"gpt2": small_model, "qwen3": lambda: small_llama("qwen3")}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request) -> Model:
+    return MODELS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Model:
+    return small_model()
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+
+
+def requests(model: Model, lengths: tuple[int, ...], max_tokens: int = 9) -> list[Sequence]:
+    return [Sequence(prompt, greedy(max_tokens)) for prompt in prompts_of(lengths, model.config.vocab_size)]
+
+
+def engine_for(model: Model, seqs: list[Sequence] = (), **sizes: int) -> Engine:
+    engine = Engine(model, **{"num_blocks": 24, "block_size": 8, "max_num_seqs": 3, **sizes})
+    for seq in seqs:
+        engine.add(seq)
+    return engine
+
+
+def check(engine: Engine) -> None:
+    """What holds after every step: the books, and as many cached tokens as blocks are there for."""
+    engine.blocks.check()
+    for seq in engine.scheduler.running:
+        assert engine.blocks.blocks_for(seq.num_cached_tokens) <= len(engine.blocks.of(seq.seq_id))
+        assert all(engine.blocks.ref_counts[block] == 1 for block in engine.blocks.of(seq.seq_id))
+        assert seq.num_cached_tokens == len(seq) - 1, "the new token is not cached yet, all others are"
+    for seq in engine.scheduler.waiting:
+        assert seq.num_cached_tokens == 0 and seq.seq_id not in engine.blocks
+
+
+def run(engine: Engine) -> None:
+    while engine.has_work:
+        assert engine.step()
+        check(engine)
+    assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
+
+
+@pytest.mark.parametrize(("places", "block_size"), [(1, 8), (3, 8), (7, 8), (7, 1), (3, 64)])
+def test_tokens_are_the_references_and_transformers(model, places, block_size):
+    seqs = requests(model, LENGTHS)
+    prompts = [seq.token_ids[:] for seq in seqs]
+    run(engine_for(model, seqs, max_num_seqs=places, block_size=block_size, num_blocks=-(-300 // block_size)))
+    wanted = reference_generate(model, prompts, 9)
+    assert [seq.output_ids for seq in seqs] == wanted == hf_generate(model, prompts, 9)
+    assert [seq.finish_reason for seq in seqs] == ["length"] * len(seqs)
+
+
+def test_a_step_mixes_prompts_with_new_tokens(gpt2):
+    seqs = requests(gpt2, (5, 9, 2))
+    engine = engine_for(gpt2, seqs[:1])
+    engine.step()
+    for seq in seqs[1:]:
+        engine.add(seq)
+    scheduled, num_new = engine.scheduler.schedule()
+    assert (scheduled, num_new) == (seqs, [1, 9, 2])
+    run(engine)
+    prompts = prompts_of((5, 9, 2), gpt2.config.vocab_size)
+    assert [seq.output_ids for seq in seqs] == reference_generate(gpt2, prompts, 9)
+
+
+def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
+    prompt = prompts_of((4,), gpt2.config.vocab_size)[0]
+    [tokens] = reference_generate(gpt2, [prompt], 40)
+    other = next(token for token in tokens if token != tokens[0])
+    seq = Sequence(prompt, SamplingParams(max_tokens=40, ignore_eos=True, stop_token_ids=(other,)))
+    run(engine_for(gpt2, [seq]))
+    assert (seq.output_ids, seq.finish_reason) == (tokens[: tokens.index(other) + 1], "stop")
+
+
+@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("which", range(4))
+def test_aborted_at_any_step(gpt2, step, which):
+    """Waiting or running: its blocks come back once, and nobody else's tokens change."""
+    seqs = requests(gpt2, (3, 17, 8, 5), max_tokens=6)
+    prompts = [seq.token_ids[:] for seq in seqs]
+    engine = engine_for(gpt2, seqs, max_num_seqs=2)
+    for _ in range(step):
+        engine.step()
+    engine.abort(seqs[which])
+    check(engine)
+    with pytest.raises(ValueError, match="neither waits nor runs here"):
+        engine.abort(seqs[which])
+    run(engine)
+    for i, (seq, wanted) in enumerate(zip(seqs, reference_generate(gpt2, prompts, 6), strict=True)):
+        if i == which:
+            assert seq.finish_reason == "abort" and seq.output_ids == wanted[: len(seq.output_ids)]
+        else:
+            assert seq.output_ids == wanted
+
+
+class FailsAt(torch.overrides.TorchFunctionMode):
+    """Raises at one call of torch's."""
+
+    def __init__(self, call: int) -> None:
+        self.left = call
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise MemoryError("out of memory, made up")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("call", [1, 7, 20, 40, 60])
+def test_a_failed_step_is_made_again(gpt2, call):
+    seqs = requests(gpt2, (3, 17, 8))
+    prompts = [seq.token_ids[:] for seq in seqs]
+    engine = engine_for(gpt2, seqs)
+    failed = 0
+    while engine.has_work:
+        try:
+            with FailsAt(call):
+                engine.step()
+        except MemoryError:
+            failed += 1
+            engine.blocks.check()
+            engine.step()
+        check(engine)
+    assert failed and [seq.output_ids for seq in seqs] == reference_generate(gpt2, prompts, 9)
+
+
+def test_logits_that_are_no_numbers_are_an_error_and_the_engine_goes_on(gpt2):
+    good, bad = requests(gpt2, (5, 6))
+    engine = engine_for(gpt2, [good, bad])
+    engine.step()
+    engine.pool.memory[:, :, engine.blocks.of(bad.seq_id)] = float("nan")
+    with pytest.raises(ValueError, match=f"sequence {bad.seq_id} has NaN or infinity"):
+        engine.step()
+    engine.abort(bad)
+    run(engine)
+    assert good.output_ids == reference_generate(gpt2, prompts_of((5,), gpt2.config.vocab_size), 9)[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"num_blocks": 0}, "num_blocks"), ({"block_size": 0}, "block_size"), ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_model_len": 0}, "max_model_len"), ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
+    ],
+)  # fmt: skip
+def test_wrong_sizes(gpt2, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        engine_for(gpt2, **sizes)
+
+
+def test_what_can_never_run_is_refused_when_it_is_added(gpt2):
+    engine = engine_for(gpt2, num_blocks=3, max_model_len=30)
+    small, done, twice = requests(gpt2, (3, 4, 5))
+    done.finish_reason = "length"
+    engine.add(twice)
+    for seq, message in (
+        (requests(gpt2, (22,))[0], "prompt of 22 \\+ max_tokens=9 is 31 tokens, allowed: max_model_len=30"),
+        (requests(gpt2, (18,))[0], "needs 4 blocks of 8 tokens, allowed: num_blocks=3"),
+        (Sequence([10**6], greedy(2)), "token id 1000000 is out of range"),
+        (done, "has ended"), (twice, "was added already"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            engine.add(seq)
+    engine.add(small)
+    run(engine)
+    assert small.finish_reason == twice.finish_reason == "length"
+
+
+def test_the_last_token_that_fits(gpt2):
+    """16 cached tokens in two blocks of 8: the 17th is returned and never cached."""
+    [seq] = requests(gpt2, (8,))
+    run(engine_for(gpt2, [seq], num_blocks=2, max_model_len=17))
+    assert len(seq) == 17
+
+
+shared_model = lru_cache(small_model)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=7),
+    outputs=st.lists(st.integers(1, 12), min_size=7, max_size=7),
+    late=st.integers(0, 6), aborted=st.sets(st.integers(0, 6)),
+    places=st.integers(1, 4), num_blocks=st.integers(6, 12),
+)  # fmt: skip
+def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
+    """Requests that come late, end at other steps, are aborted: right tokens, books in order, no request lost."""
+    model = shared_model()
+    prompts = prompts_of(lengths, model.config.vocab_size)
+    seqs = [Sequence(prompt, greedy(n)) for prompt, n in zip(prompts, outputs, strict=False)]
+    engine = engine_for(model, seqs[:late], max_num_seqs=places, num_blocks=num_blocks)
+    coming, step = seqs[late:], 0
+    while engine.has_work or coming:
+        if coming:
+            engine.add(coming.pop(0))
+        engine.step()
+        for seq in (seqs[step],) if step in aborted and step < len(seqs) else ():
+            if seq not in coming and not seq.finish_reason:
+                engine.abort(seq)
+        step += 1
+        check(engine)
+    assert engine.blocks.num_free == num_blocks
+    for seq, prompt in zip(seqs, prompts, strict=True):
+        wanted = reference_generate(model, [prompt], seq.params.max_tokens)[0]
+        assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)
+
+
+# A step that could be captured as a graph
+
+
+def persistent(engine: Engine) -> list[torch.Tensor]:
+    runner = engine.runner
+    inputs = (*runner.inputs.device.values(), *runner.sampler.inputs.device.values())
+    return [*engine.model.parameters(), runner.attended, runner.pool.memory, *inputs]
+
+
+def test_decode_steps_could_replay_each_other(gpt2):
+    """Same operations on the same addresses, no wait, no tensor made of Python's values: for 3 sequences of any
+    lengths, over block edges, with other sequences in the places of those that ended."""
+    engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
+    records = []
+    for round_ in range(2):
+        engine.step()
+        for _ in range(8):
+            seqs, num_new = engine.scheduler.schedule()
+            with torch.inference_mode():
+                batch = engine.runner.prepare(seqs, num_new)
+                step = lambda: engine.runner.sampler(engine.runner.forward(batch), seqs)  # noqa: E731, B023
+                records.append(record_step(step, persistent(engine)))
+            engine.step()
+        assert not engine.has_work
+        for seq in requests(gpt2, (21, 2, 16)) if round_ == 0 else ():
+            engine.add(seq)
+    assert [record.violations for record in records] == [[]] * 16
+    assert all(replay_differences(records[0], record) == [] for record in records[1:])
+
+
+def test_a_step_leaves_nothing_behind(gpt2):
+    engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
+    engine.step()
+
+    def alive() -> int:
+        gc.collect()
+        return sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects())
+
+    engine.step()
+    before = alive()
+    for _ in range(5):
+        engine.step()
+    assert alive() <= before
+
+
+# What attention may see
+
+
+@pytest.mark.parametrize("filled", [float("nan"), 1e30])
+def test_what_no_sequence_wrote_is_never_read(gpt2, filled):
+    """Growing and shrinking batches over a pool that is poisoned wherever nobody has written."""
+    lengths, outputs = (3, 17, 8, 5, 30), (3, 9, 5, 8, 2)
+    prompts = prompts_of(lengths, gpt2.config.vocab_size)
+    engine = engine_for(gpt2)
+    engine.pool.memory.fill_(filled)
+    seqs = [Sequence(prompt, greedy(n)) for prompt, n in zip(prompts, outputs, strict=True)]
+    for seq in seqs:
+        engine.add(seq)
+    run(engine)
+    wanted = reference_generate(gpt2, prompts, max(outputs))
+    assert [seq.output_ids for seq in seqs] == [row[:n] for row, n in zip(wanted, outputs, strict=True)]
+
+
+def test_a_step_writes_its_own_slots_alone(gpt2):
+    engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
+    engine.step()
+    seqs, num_new = engine.scheduler.schedule()
+    before = engine.pool.memory.clone()
+    slots = engine.runner.prepare(seqs, num_new).slot_mapping.tolist()
+    engine.step()
+    changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [block, offset]
+    assert sorted(block * 8 + offset for block, offset in changed) == sorted(slots)
+
+
+def test_positions_are_the_numbers_of_cached_tokens(gpt2):
+    engine = engine_for(gpt2, requests(gpt2, (5, 8)))
+    engine.step()
+    late = requests(gpt2, (6,))[0]
+    engine.add(late)
+    seqs, num_new = engine.scheduler.schedule()
+    batch = engine.runner.prepare(seqs, num_new)
+    assert batch.positions.tolist() == [5, 8, *range(6)]
+    assert batch.context_lens.tolist() == [6, 9, 6] and batch.query_start.tolist() == [0, 1, 2, 8]
+    assert batch.sample_rows.tolist() == [0, 1, 7] and not batch.is_decode
+
+
+def test_seeds_do_not_know_their_neighbours(gpt2):
+    """A row with a seed gets the same tokens alone, beside others, and from `generate` on a stage."""
+    from roseinfer.generate import generate
+    from stages import NaiveCat
+
+    wishes = [
+        {"temperature": t, "seed": seed, "top_k": k, "top_p": p}
+        for (t, seed), (k, p) in zip(product((0.0, 0.8, 2.0), (1, 2)), [(0, 1.0), (5, 0.9), (0, 0.5)] * 2, strict=True)
+    ]
+    prompts = prompts_of([4] * len(wishes), gpt2.config.vocab_size)
+    params = [SamplingParams(max_tokens=8, ignore_eos=True, **wish) for wish in wishes]
+    together = list(map(Sequence, prompts, params))
+    run(engine_for(gpt2, together, max_num_seqs=6, num_blocks=60))
+    alone = list(map(Sequence, prompts, params))
+    for seq in alone:
+        run(engine_for(gpt2, [seq]))
+    wanted = [seq.output_ids for seq in generate(NaiveCat(gpt2, num_blocks=60), prompts, params)]
+    assert [seq.output_ids for seq in together] == [seq.output_ids for seq in alone] == wanted
+
+
+# The engine behind the first seam
+
+
+def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, monkeypatch):
+    monkeypatch.setattr("roseinfer.engine.engine.STEP_TOKENS", 1)
+    stage = EngineStage(gpt2, num_blocks=64, block_size=8)
+    room = stage.runner.max_num_tokens
+    assert room == max(gpt2.config.max_model_len, 64)
+    seqs = requests(gpt2, (room // 2, room // 2, 3, room - 1, 1), max_tokens=1)
+    ran = []
+    monkeypatch.setattr(stage.runner, "run", lambda batch, new: ran.append(new) or Runner.run(stage.runner, batch, new))
+    tokens = stage.first_tokens(seqs)
+    assert [sum(new) <= room for new in ran] == [True] * 3 and sum(ran, []) == [len(seq) for seq in seqs]
+    assert [[token] for token in tokens] == reference_generate(gpt2, [seq.token_ids for seq in seqs], 1)

@@ -1,0 +1,441 @@
+"""Lesson 12: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from roseinfer.models import load_model
+from roseinfer.teach.exercises.lesson12 import grouped_product
+from stages import FusedStep, PackedWeights
+
+
+def step_bytes(layers, width, vocab, bits, scale=4):
+    rows = 9 * layers * width + vocab
+    return (12 * layers * width**2 + vocab * width) * bits // 8 + (scale * rows if bits < 16 else 0)
+
+
+@wrong_answers(
+    "12.1",
+    {
+        "no output matrix": (
+            lambda L, C, V, bits: 12 * L * C * C * bits // 8 + (4 * 9 * L * C if bits < 16 else 0),
+            "multiplies by the output matrix, too",
+        ),
+        "bits": (lambda *shape: 8 * step_bytes(*shape), "those are bits, not bytes"),
+        "no scales": (lambda *shape: step_bytes(*shape, scale=0), "in 8 and 4 bits each row has a scale"),
+        "scales of a byte": (lambda *shape: step_bytes(*shape, scale=1), "a scale is a float32: four bytes"),
+        "columns": (
+            lambda L, C, V, bits: step_bytes(L, C, V, bits, 0) + (4 * (7 * L * C + C) if bits < 16 else 0),
+            "a scale belongs to a row, an output",
+        ),
+        "scales always": (
+            lambda L, C, V, bits: step_bytes(L, C, V, bits, 0) + 4 * (9 * L * C + V),
+            "a weight is a float, and needs no scale",
+        ),
+        "a scale a matrix": (
+            lambda L, C, V, bits: step_bytes(L, C, V, bits, 0) + (4 * (4 * L + 1) if bits < 16 else 0),
+            "each row has a scale of its own",
+        ),
+        "the table, too": (
+            lambda L, C, V, bits: step_bytes(L, C, V, bits) + V * C * bits // 8 + (4 * V if bits < 16 else 0),
+            "it is not read a second time",
+        ),
+        "one layer": (lambda L, C, V, bits: step_bytes(1, C, V, bits), "you return"),
+        "printed": (lambda *shape: print(step_bytes(*shape)), "is a `return` missing?"),
+    },
+)
+def test_wrong_bytes(answer, message):
+    assert_refused("12.1", answer, message)
+
+
+def matrix_by_matrix(layers, width, vocab, bits):
+    shapes = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)] * layers + [(vocab, width)]
+    return sum(m * n * bits / 8 + 4 * m * (bits in (4, 8)) for m, n in shapes)
+
+
+@right_answers(
+    "12.1",
+    {
+        "matrix by matrix, a float": matrix_by_matrix,
+        "numpy": lambda *shape: np.int64(step_bytes(*shape)),
+        "a tensor": lambda *shape: torch.tensor(step_bytes(*shape)),
+    },
+)
+def test_right_bytes(answer):
+    assert_accepted("12.1", answer)
+
+
+# 12.2
+
+
+def quantize(weight, most=127, scale_of=lambda w: w.abs().amax(1, keepdim=True), rounded=torch.round, dtype=torch.int8):
+    scales = scale_of(weight) / most
+    values = rounded(weight / torch.where(scales == 0, 1, scales)).to(torch.int32).to(dtype)
+    return values, scales.expand(len(weight), -1)[:, 0]
+
+
+def in_place(weight):
+    values, scales = quantize(weight)
+    weight.div_(torch.where(scales == 0, 1, scales)[:, None])
+    return values, scales
+
+
+def by_columns(weight):
+    scales = weight.abs().amax(0) / 127
+    return (weight / torch.where(scales == 0, 1, scales)).round().to(torch.int8), scales
+
+
+def zeros_divided(weight):
+    scales = weight.abs().amax(1) / 127
+    return (weight / scales[:, None]).round(), scales
+
+
+@wrong_answers(
+    "12.2",
+    {
+        "one scale": (
+            lambda w: quantize(w, scale_of=lambda w: w.abs().max().view(1, 1)),
+            "one scale for the whole matrix",
+        ),
+        "columns": (by_columns, "a scale for each column; each row has its own"),
+        "cut off": (lambda w: quantize(w, rounded=torch.trunc), "the values were cut off, not rounded"),
+        "128": (lambda w: quantize(w, most=128), "int8 ends at 127"),
+        "the largest with its sign": (
+            lambda w: quantize(w, scale_of=lambda w: w.amax(1, keepdim=True)),
+            "a negative one as well",
+        ),
+        "0 / 0": (zeros_divided, "values: dtype float32, expected int8"),
+        "int32": (lambda w: quantize(w, dtype=torch.int32), "values: dtype int32, expected int8"),
+        "scales as a column": (lambda w: (quantize(w)[0], quantize(w)[1][:, None]), "only dimensions of size 1 differ"),
+        "the other way round": (lambda w: quantize(w)[::-1], "values: "),
+        "only the values": (lambda w: quantize(w)[0], "expected (values, scales), got Tensor"),
+        "changes weight": (in_place, "weight was handed in, and you have changed it"),
+        "back in floats": (lambda w: (quantize(w)[0] * quantize(w)[1][:, None], quantize(w)[1]), "dtype float32"),
+    },
+)
+def test_wrong_matrices(answer, message):
+    assert_refused("12.2", answer, message)
+
+
+def row_by_row(weight):
+    values, scales = torch.zeros(weight.shape, dtype=torch.int8), torch.zeros(len(weight))
+    for i, row in enumerate(weight):
+        largest = max(map(abs, row.tolist()))
+        scales[i] = largest / 127
+        if largest:
+            values[i] = torch.tensor([round(x * 127 / largest) for x in row.tolist()], dtype=torch.int8)
+    return [values, scales]
+
+
+def in_numpy(weight):
+    rows = weight.numpy()
+    scales = np.abs(rows).max(axis=1) / np.float32(127)
+    values = np.rint(np.divide(rows, scales[:, None], out=np.zeros_like(rows), where=scales[:, None] > 0))
+    return torch.from_numpy(values.astype(np.int8)), torch.from_numpy(scales)
+
+
+@right_answers(
+    "12.2",
+    {
+        "row by row": row_by_row,
+        "numpy": in_numpy,
+        "NaN replaced": lambda w: (zeros_divided(w)[0].nan_to_num(0).to(torch.int8), zeros_divided(w)[1]),
+        "clamped from below": lambda w: (quantize(w.clone())[0], w.abs().amax(1).clamp_min(0) / 127),
+    },
+)
+def test_right_matrices(answer):
+    assert_accepted("12.2", answer)
+
+
+# 12.3
+
+
+def product(x, values, scales, group=64, convert=torch.Tensor.float, rounded=torch.round):
+    total = torch.zeros(len(x), len(values))
+    for part, columns in zip(x.split(group, 1), values.split(group, 1), strict=True):
+        scale = part.abs().amax(1, keepdim=True) / 127
+        whole = rounded(part / torch.where(scale == 0, 1, scale))
+        total += convert(whole) @ convert(columns).T * scale
+    return total * scales
+
+
+def full_groups(x, values, scales):
+    width = x.shape[1] // 64 * 64
+    return product(x[:, :width], values[:, :width], scales) if width else torch.zeros(len(x), len(values))
+
+
+def scales_missing(x, values, scales):
+    parts = [part / (part.abs().amax(1, keepdim=True) / 127).clamp_min(1e-30) for part in x.split(64, 1)]
+    return torch.cat(parts, 1).round() @ (values * scales[:, None]).T
+
+
+def first_scale(x, values, scales):
+    steps = [(part.abs().amax(1, keepdim=True) / 127).clamp_min(1e-30) for part in x.split(64, 1)]
+    whole = torch.cat([(part / step).round() for part, step in zip(x.split(64, 1), steps, strict=True)], 1)
+    return whole * (x[:, :64].abs().amax(1, keepdim=True) / 127) @ (values * scales[:, None]).T
+
+
+def one_batch_scale(x, values, scales):
+    total = torch.zeros(len(x), len(values))
+    for part, columns in zip(x.split(64, 1), values.split(64, 1), strict=True):
+        scale = (part.abs().max() / 127).clamp_min(1e-30)
+        total += (part / scale).round() @ columns.float().T * scale
+    return total * scales
+
+
+def changes_x(x, values, scales):
+    result = product(x, values, scales)
+    x.round_()
+    return result
+
+
+@wrong_answers(
+    "12.3",
+    {
+        "floats": (lambda x, values, scales: x @ (values * scales[:, None]).T, "x is not rounded"),
+        "one scale a row": (lambda *a: product(*a, group=10**6), "each 64 values have their own"),
+        "groups of 32": (lambda *a: product(*a, group=32), "values differ"),
+        "no scales of the matrix": (
+            lambda x, v, s: product(x, v, torch.ones_like(s)),
+            "the scales of the matrix are missing",
+        ),
+        "no scales of x": (scales_missing, "the scales of x are missing"),
+        "only full groups": (full_groups, "what is left behind the last full 64 is missing"),
+        "int8 @ int8": (
+            lambda *a: product(*a, convert=lambda t: t.to(torch.int8)),
+            "int8 @ int8 wraps around",
+        ),
+        "the first group's scale": (first_scale, "give all back by the first one's"),
+        "one scale for the batch": (one_batch_scale, "values differ"),
+        "cut off": (lambda *a: product(*a, rounded=torch.trunc), "values differ"),
+        "transposed": (lambda *a: product(*a).T, "permute(1, 0)"),
+        "float64": (lambda *a: product(*a).double(), "dtype float64, expected float32"),
+        "changes x": (changes_x, "x was handed in, and you have changed it"),
+    },
+)
+def test_wrong_products(answer, message):
+    assert_refused("12.3", answer, message)
+
+
+def padded_and_batched(x, values, scales):
+    pad = -x.shape[1] % 64
+    groups, columns = (F.pad(t.float(), (0, pad)).unflatten(1, (-1, 64)) for t in (x, values))
+    steps = groups.abs().amax(2, keepdim=True) / 127
+    whole = (groups / steps.clamp_min(1e-30)).round()
+    return torch.einsum("bgk,rgk,bg->br", whole, columns, steps[..., 0]) * scales
+
+
+@right_answers(
+    "12.3",
+    {
+        "padded, one einsum": padded_and_batched,
+        "integers": lambda *a: product(*a, convert=torch.Tensor.int),
+        "rounded first, then one product": lambda x, v, s: grouped_product(x.double(), v, s),
+        "rows one by one": lambda x, v, s: torch.cat([product(row[None], v, s) for row in x]),
+    },
+)
+def test_right_products(answer):
+    assert_accepted("12.3", answer)
+
+
+# 12.4
+
+
+class Half(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = weight.to(torch.bfloat16), bias
+
+    def forward(self, x):
+        y = F.linear(x.to(torch.bfloat16), self.weight).to(x.dtype)
+        return y if self.bias is None else y + self.bias
+
+
+def layout(layer):
+    """A stage whose pack gives that layer."""
+    return type("HalfWeights", (PackedWeights,), {"pack": classmethod(lambda cls, weight, bias: layer(weight, bias))})
+
+
+class InFull(Half):
+    """Rounded to 16 bits, kept in 32."""
+
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.weight = self.weight.float()
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+class NoBias(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, None)
+
+
+class ResultInHalf(Half):
+    def forward(self, x):
+        return super().forward(x).to(torch.bfloat16)
+
+
+class KeepsBoth(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.original = weight
+
+
+class Transposed(Half):
+    def forward(self, x):
+        return x @ self.weight.float().reshape(x.shape[1], -1) + (0 if self.bias is None else self.bias)
+
+
+class Doubled(Half):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class OneRow(Half):
+    def forward(self, x):
+        return super().forward(x[:1]).expand(len(x), -1)
+
+
+class OutputLeft(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        return Half(weight, bias)
+
+    def with_packed_matrices(self, model):
+        twin = super().with_packed_matrices(model)
+        if model.lm_head is None:
+            twin.lm_head = None
+        return twin
+
+
+class InTheCallersModel(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        return Half(weight, bias)
+
+    def with_packed_matrices(self, model):
+        for parent in list(model.modules()):
+            for child_name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(parent, child_name, self.pack(child.weight, child.bias))
+        if model.lm_head is None:
+            model.lm_head = self.pack(model.token_embedding.weight, None)
+        return model
+
+
+class RoundsTheCallers(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        weight.data.copy_(weight.to(torch.bfloat16))
+        return Half(weight, bias)
+
+
+@wrong_answers(
+    "12.4",
+    {
+        "in 32 bits": (layout(InFull), "holds its matrix in float32"),
+        "new weights": (layout(lambda w, b: nn.Linear(w.shape[1], w.shape[0]).to(w)), "values differ"),
+        "both": (layout(KeepsBoth), "holds its matrix in float32"),
+        "no bias": (layout(NoBias), "the bias is missing"),
+        "the result in 16 bits": (layout(ResultInHalf), "dtype bfloat16, expected float32"),
+        "doubled": (layout(Doubled), "values differ"),
+        "the output matrix left": (OutputLeft, "the output matrix, the largest of all"),
+        "the caller's model": (InTheCallersModel, "the caller's model has lost its matrices"),
+        "rounds the caller's weights": (RoundsTheCallers, "it is the caller's"),
+        "the stage before": (FusedStep, "expected a subclass of PackedWeights, got FusedStep"),
+        "one row": (layout(OneRow), "values differ"),
+        "a layer": (Half, "expected a subclass of a stage"),
+        "reshaped": (layout(Transposed), "values differ"),
+    },
+)
+def test_wrong_layouts(answer, message):
+    assert_refused("12.4", answer, message)
+
+
+class Buffered(nn.Module):
+    """As a buffer, multiplied in float32."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.register_buffer("rows", weight.to(torch.bfloat16))
+        self.register_buffer("bias", bias)
+
+    def forward(self, x):
+        return F.linear(x, self.rows.to(x.dtype), self.bias)
+
+
+class Inside(nn.Module):
+    """An nn.Linear in bfloat16 inside."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.inner = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None).to(torch.bfloat16)
+        self.inner.weight.data.copy_(weight)
+        if bias is not None:
+            self.inner.bias.data.copy_(bias)
+
+    def forward(self, x):
+        return self.inner(x.to(torch.bfloat16)).to(x.dtype)
+
+
+class CopiedModel(PackedWeights):
+    """Without pack's walk: a copy of the model, changed."""
+
+    @classmethod
+    def pack(cls, weight, bias):
+        return Half(weight, bias)
+
+    def with_packed_matrices(self, model):
+        return super().with_packed_matrices(copy.deepcopy(model))
+
+
+@right_answers(
+    "12.4",
+    {
+        "plain": layout(Half),
+        "a buffer": layout(Buffered),
+        "a linear layer inside": layout(Inside),
+        "a copied model": CopiedModel,
+    },
+)
+def test_right_layouts(answer):
+    assert_accepted("12.4", answer)
+
+
+# The stage.
+
+
+def test_a_stage_leaves_the_callers_model_as_it_is():
+    model = load_model("tiny")
+    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in model.state_dict().items()}
+    stage = PackedWeights(model, num_blocks=4)
+    assert stage.model is not model and model.lm_head is None
+    for name, tensor in model.state_dict().items():
+        assert tensor.data_ptr() == before[name][0] and torch.equal(tensor, before[name][1])
+    shared = {name: p.data_ptr() for name, p in stage.model.named_parameters()}
+    assert shared and all(before[name][0] == address for name, address in shared.items()), "norms and tables are shared"
+
+
+def test_a_stage_that_cannot_pack_is_the_one_before(monkeypatch):
+    def refuse(*args):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(PackedWeights, "pack", refuse)
+    model = load_model("tiny")
+    assert PackedWeights(model, num_blocks=4).model is model
+
+
+@pytest.mark.parametrize("spec", ["tiny", "random:tiny-llama", "random:tiny-qwen3"])
+def test_every_matrix_of_every_architecture_is_packed(spec):
+    stage = PackedWeights(load_model(spec), num_blocks=4)
+    if stage.can_pack(load_model(spec)):
+        assert not any(isinstance(module, nn.Linear) for module in stage.model.modules())
