@@ -88,16 +88,16 @@ def dtype_of(args: argparse.Namespace, device: str) -> torch.dtype:
 
 def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
     """--stage, or the newest of the family that --paged-attn chooses; one left out is named on stderr."""
-    first_paged = course().BlockTable
+    stages = chosen_stages(None)
+    first_paged = stages.index(course().BlockTable)  # the stages from there on are
     if args.stage is not None:
         chosen = chosen_stages(args.stage, flag="--stage")
         if len(chosen) != 1:
             raise ValueError(f"--stage {args.stage}: must be one stage")
-        if args.paged_attn and not issubclass(chosen[0], first_paged):
+        if args.paged_attn and chosen[0] in stages[:first_paged]:
             raise ValueError(f"--stage {args.stage}: has no paged attention, leave out --paged-attn")
         return chosen[0]
-    family = [stage for stage in chosen_stages(None) if issubclass(stage, first_paged) == args.paged_attn]
-    for stage in reversed(family):
+    for stage in reversed(stages[first_paged:] if args.paged_attn else stages[:first_paged]):
         reason = stage.why_untimed(device)
         if reason is None:
             return stage

@@ -11,6 +11,7 @@ from numbers import Real
 from roseinfer.arguments import is_integer
 
 _ids = itertools.count()
+MOST_SEED = 2**63 - 1
 MOST_LOGPROBS = 20  # candidates a position, as in vLLM
 
 
@@ -52,8 +53,8 @@ class SamplingParams:
         _require(all(map(is_count, stops)), "stop_token_ids", self.stop_token_ids, "a tuple of token ids")
         object.__setattr__(self, "stop_token_ids", stops)
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
-        is_seed = self.seed is None or (is_count(self.seed) and self.seed < 2**63)
-        _require(is_seed, "seed", self.seed, "None or an integer from 0 to 2**63 - 1")
+        is_seed = self.seed is None or (is_count(self.seed) and self.seed <= MOST_SEED)
+        _require(is_seed, "seed", self.seed, f"None or an integer from 0 to {MOST_SEED}")
         _require(isinstance(self.stop, Iterable), "stop", self.stop, "a text or a list of texts")
         texts = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         is_stop = all(isinstance(text, str) and text for text in texts)

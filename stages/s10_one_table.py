@@ -1,8 +1,8 @@
 """Stage 10, one table: every layer reads the same block table, and attention writes K and V before it reads them.
 
 What was slow:  the stages before keep a block table a layer, as the first post did. All of them say the same, and each
-                costs rows to build, to keep and to upload. New K and V wait in a list until the forward is over, and
-                then an append of several operations a layer computes where they belong.
+                costs rows to build, to keep and to upload. New K and V wait in a list until the forward is over; then
+                an append works out on the device where they belong, and stores them with two calls a layer.
 The change:     one table for all layers. The host works out where each new token goes, its slot; attention takes
                 these slots, writes K and V there and attends over the cache, the new token in it. All inputs of a
                 step lie in one buffer, at the same addresses on every step.
@@ -10,7 +10,8 @@ What it gives:  one row a sequence instead of L. No append. One upload. A prompt
                 the same case, so one attention serves all. And what one head keeps in a block is one piece of memory:
                 the pool is head-major now.
 Where it loses: a prompt's attention reads K and V back from the pool, a block at a time, where a plain causal
-                attention has them at hand. And every row is still built from a Python list on every step.
+                attention has them at hand. Every row is still built from a Python list on every step. And a GPU gets
+                the whole buffer each time, most of it room for a long prompt.
 
 This module is complete: the third family starts here. The attention is the library's, roseinfer/kernels: loops that
 Numba compiles on a CPU, Triton's on a GPU. slot_mapping is vLLM's name (Kwon et al., 2023).
@@ -47,7 +48,7 @@ class WriteThenAttend:
 
 
 class OneTable(Stage):
-    """One block table for all layers; K and V are written by attention. rows_built, bytes_uploaded: so far."""
+    """One block table for all layers; K and V are written by attention. rows_built: how many rows so far."""
 
     name = "s10_one_table"
 
@@ -75,7 +76,7 @@ class OneTable(Stage):
         self.inputs_on_host = {name: x.numpy() for name, x in cut(self.host_buffer, shapes).items()}
         self.inputs_on_device = cut(self.device_buffer, shapes)
         self.copied = torch.cuda.Event() if on_gpu else None
-        self.rows_built = self.bytes_uploaded = 0
+        self.rows_built = 0
 
     def write_inputs(self, seqs: list[Sequence], num_new: list[int]) -> tuple[Tensor, Tensor]:
         """token_ids [N], positions [N] of the next num_new[i] tokens of each sequence."""
@@ -89,26 +90,30 @@ class OneTable(Stage):
         return device["token_ids"][:num_tokens], device["positions"][:num_tokens]
 
     def write_tables(self, seqs: list[Sequence], num_new: list[int]) -> WriteThenAttend:
-        """Where each new token goes and what each sequence holds; then all inputs to the device, at once."""
+        """Which blocks each sequence holds and where each new token goes; then all inputs to the device, at once."""
         host, size = self.inputs_on_host, self.block_size
         with span("roseinfer.decode_step_sessions.build_block_tables"):
             slots, starts, lengths = [], [0], []
             for row, (seq, n) in enumerate(zip(seqs, num_new, strict=True)):
+                self.write_row(row, seq)
                 blocks, cached = self.tables.of(seq.seq_id, 0), seq.num_cached_tokens
-                host["block_tables"][row, : len(blocks)] = blocks
                 slots += [blocks[p // size] * size + p % size for p in range(cached, cached + n)]
                 starts.append(starts[-1] + n)
                 lengths.append(cached + n)
             host["slot_mapping"][: len(slots)] = slots
             host["query_start"][: len(starts)] = starts
             host["context_lens"][: len(lengths)] = lengths
-            self.rows_built += len(seqs)
         with span("roseinfer.decode_step_sessions.h2d_block_tables"):
             if self.copied:
                 self.device_buffer.copy_(self.host_buffer, non_blocking=True)
                 self.copied.record()
-                self.bytes_uploaded += self.host_buffer.nbytes
         return WriteThenAttend(self, len(slots), len(seqs))
+
+    def write_row(self, row: int, seq: Sequence) -> None:
+        """The sequence's blocks, as a row of the table. What an older batch left after them is never looked at."""
+        blocks = self.tables.of(seq.seq_id, 0)
+        self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
+        self.rows_built += 1
 
     def prompt_logits(self, seq: Sequence) -> Tensor:
         token_ids, positions = self.write_inputs([seq], [len(seq)])

@@ -13,19 +13,19 @@ import torch
 from tokenizers import Tokenizer
 
 from roseinfer.arguments import refuse_unknown_keywords, require_count
-from roseinfer.models import Model, load_model, load_tokenizer, tokenizer_folder
+from roseinfer.models import Model
 from roseinfer.profiling import span
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
 
 from .chat import ChatTemplate, Message
-from .config import check_block_size, check_dtype, check_quantization
+from .config import check_block_size
 from .detokenizer import Vocabulary
 from .engine import Engine, check_fits, checked_length
+from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .pool_size import most_blocks, pool_blocks
 from .progress import progress_bar
 from .request import Request
-from .weights import prepare_weights
 
 Prompt = str | List[int]
 Inbox = dict[Request, None]  # in the order of their coming, each once
@@ -66,11 +66,12 @@ class LLM:
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
-        require_count("seed", seed, at_least=0)
-        self.model = _model(model, dtype, device, quantization)
+        if not is_count(seed) or seed > MOST_SEED:
+            raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
+        self.model = model_to_serve(model, dtype, device, quantization)
         check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
-        self.tokenizer = _tokenizer(self.spec, tokenizer)
+        self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
         self._template_spec = self.spec if tokenizer is None else tokenizer
         self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
         self.max_model_len = checked_length(max_model_len, self.model)
@@ -184,7 +185,8 @@ class LLM:
         seq = Sequence(token_ids, params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
-        seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
+        if params.stop:
+            seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
         detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
         return Request(str(next(self._request_ids)), text, seq, detokenizer)
@@ -249,30 +251,3 @@ class LLM:
 
 def _is_token_ids(prompts: object) -> bool:
     return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)
-
-
-def _model(model: str | Model, dtype: str | None, device: str | None, quantization: str | None) -> Model:
-    """A Model as it is, or the one that a spec names, its matrices in the layout for this machine."""
-    if isinstance(model, Model):
-        for name, value in {"dtype": dtype, "device": device, "quantization": quantization}.items():
-            if value is not None:
-                raise ValueError(f"{name}={value!r} is for a spec: a Model has its own")
-        return model
-    if not isinstance(model, str) or not model:
-        raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
-    dtype = "float32" if dtype is None else dtype
-    check_dtype(dtype)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    check_quantization(quantization, device)
-    loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
-    prepare_weights(loaded, quantization)
-    return loaded
-
-
-def _tokenizer(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
-    if isinstance(tokenizer, Tokenizer):
-        return tokenizer
-    if tokenizer is not None:
-        return load_tokenizer(tokenizer)
-    has_one = spec and not spec.startswith("random:") and (tokenizer_folder(spec) / "tokenizer.json").is_file()
-    return load_tokenizer(spec) if has_one else None

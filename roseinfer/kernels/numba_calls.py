@@ -18,14 +18,18 @@ import torch
 one_caller = threading.Lock()
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba.njit, its machine code kept on disk. Where no folder can be written every process compiles its own."""
+def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit, its machine code kept on disk. Where no folder can be written every process compiles its own.
+
+    signatures: compiled for these argument types now; none: for each new types of arguments when they first come.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        given = [list(signatures)] if signatures else []
         try:
-            return numba.njit(cache=True, **options)(function)
+            return numba.njit(*given, cache=True, **options)(function)
         except (RuntimeError, OSError):
-            return numba.njit(**options)(function)
+            return numba.njit(*given, **options)(function)
 
     return decorate
 

@@ -5,6 +5,10 @@ Lam, Pitrou and Seibert, "Numba: a LLVM-based Python JIT compiler", 2015. Online
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
+import numba
 import numpy as np
 import torch
 from numba import njit, prange, types
@@ -30,10 +34,24 @@ def paged_attention_numba(
     out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
     sums = out if out.dtype == torch.float32 else torch.empty(q.shape, dtype=torch.float32)
     run_parallel(
-        write_then_attend, sums.numpy(), bits(q), bits(k), bits(v), bits(k_cache), bits(v_cache),
+        compiled_for(k_cache.dtype), sums.numpy(), bits(q), bits(k), bits(v), bits(k_cache), bits(v_cache),
         slot_mapping.numpy(), query_start.numpy(), context_lens.numpy(), block_tables.numpy(),
     )  # fmt: skip
     return out if sums is out else out.copy_(sums)
+
+
+@cache
+def compiled_for(dtype: torch.dtype) -> Callable[..., None]:
+    """write_then_attend in machine code: seconds, or read from disk where it was kept.
+
+    The types are given, so that one compilation does for cuts of any tensor ("A": any strides); a batch of one token
+    has other strides than one of two.
+    """
+    number = numba.typeof(bits(torch.empty(0, dtype=dtype))).dtype
+    new, pool, index = types.Array(number, 3, "A"), types.Array(number, 4, "C"), types.Array(types.int32, 1, "C")
+    out, table = types.Array(types.float32, 3, "C"), types.Array(types.int32, 2, "A")
+    signature = types.void(out, new, new, new, pool, pool, index, index, index, table)
+    return compiled(signature, parallel=True, fastmath=SUMS)(write_then_attend)
 
 
 def bits(x: Tensor) -> np.ndarray:
@@ -81,7 +99,6 @@ def exp_of_negative(x):
     return np.int32((np.int32(n) + 127) << 23).view(np.float32) * p
 
 
-@compiled(parallel=True, fastmath=SUMS)
 def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens, block_tables):
     num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
     # All K and V first, and only then any attention: a prompt's token reads what its neighbours wrote.

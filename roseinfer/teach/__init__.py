@@ -34,11 +34,13 @@ from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.block_walk_picture import draw_block_walk
 from .views.dashboard import dashboard
+from .views.layout_picture import draw_layouts
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
 from .views.pool_picture import draw_pool_gather
 from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
 from .views.seam_picture import draw_seam
+from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
 from .views.task_picture import walk_tasks
 from .views.token_walk import walk_tokens
@@ -47,10 +49,10 @@ from .views.weight_order import draw_weight_order
 __all__ = [
     "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_shapes", "contract", "count_loads",
     "count_rows", "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_floors",
-    "draw_gather", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
-    "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
-    "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels",
-    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source", "show_stage",
-    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
-    "walk_tables", "walk_tasks", "walk_tokens",
+    "draw_gather", "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built",
+    "draw_seam", "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts",
+    "post_table", "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded",
+    "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source",
+    "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline",
+    "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

@@ -25,18 +25,21 @@ DRAWN_WITHIN = 20  # seconds: a chart has its menu beside it until its style is 
 PREPARED = """\
 from roseinfer import teach
 from roseinfer.generate import begin
+from roseinfer.kernels.flat_cases import flat_case
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.sequence import SamplingParams
 from stages import LADDER, BlockTable
 model, tokenizer = load_model("tiny"), load_tokenizer("tiny")
 params = SamplingParams(max_tokens=9, ignore_eos=True)
 stage = BlockTable(model, num_blocks=12, block_size=8, max_num_seqs=3)
-requests = [[5] * 6, [6] * 13, [7] * 3]"""
+requests = [[5] * 6, [6] * 13, [7] * 3]
+flat = flat_case([(17, 1), (0, 11)], block_size=8)"""
 CELLS = {
     "prepared": PREPARED,
     "walk_tokens": "teach.walk_tokens(tokenizer, [5] * 6, [7] * 4)",
     "walk_blocks": "teach.walk_blocks(stage, prompts=requests, max_tokens=[9, 16, 5])",
     "walk_tables": "teach.walk_tables(stage, prompts=requests, max_tokens=[9, 16, 5])",
+    "walk_slots": "teach.walk_slots(flat.slot_mapping, flat.query_start, flat.context_lens, flat.block_tables, 8)",
     "block_view": "teach.block_view(teach.record_schedule(BlockTable, model, requests, params, num_blocks=12, "
     "block_size=8, max_num_seqs=3))",
     "step_debugger": "teach.step_debugger(stage, begin(stage, requests, params))",
@@ -55,7 +58,7 @@ tokens = pandas.DataFrame({"batch": [1, 8, 16], "tok/s": [20, 90, 170]})
 altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="tok/s:Q")""",
 }
 NUMBER = {name: number for number, name in enumerate(CELLS)}
-SLIDERS = ("walk_tokens", "walk_blocks", "walk_tables", "block_view", "step_debugger")
+SLIDERS = ("walk_tokens", "walk_blocks", "walk_tables", "walk_slots", "block_view", "step_debugger")
 
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA
 

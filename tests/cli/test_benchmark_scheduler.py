@@ -11,9 +11,10 @@ import sys
 import pytest
 import torch
 
-from roseinfer.benchmark_scheduler import main
+from roseinfer.benchmark_scheduler import chosen_stage, main, parser
 from roseinfer.posts.data import post_facts
 from roseinfer.profiling import Trace
+from stages import BlockTable, NumbaPaged, VectorizedGather
 
 POST_000_PRINTS = """\
 === online ===
@@ -84,7 +85,23 @@ def test_the_commands_of_post_004(capsys, command):
         expected = expected.replace("Warmup runs: 1", "Warmup runs: 0").replace("Measured runs: 3", "Measured runs: 1")
     printed = capsys.readouterr()
     assert shape_of(expected + "\n").fullmatch(printed.out), printed.out
-    assert "s07_triton_paged left out" in printed.err
+    assert "left out" not in printed.err
+
+
+def test_the_newest_stage_that_can_be_timed_runs_and_those_after_it_are_named(capsys, monkeypatch):
+    class Untimed(NumbaPaged):
+        @classmethod
+        def why_untimed(cls, device):
+            return f"its times on {device} say nothing"
+
+    monkeypatch.setattr("roseinfer.cli.clone.rungs", lambda: [VectorizedGather, BlockTable, NumbaPaged, Untimed])
+    for flags, stage, said in (
+        (["--paged-attn"], NumbaPaged, "Untimed left out: its times on cpu say nothing (--stage Untimed runs it all"),
+        ([], VectorizedGather, ""),
+    ):
+        args = parser().parse_args(["--hf-model-id", "tiny", "--prompt", "Hello", *flags])
+        assert chosen_stage(args, torch.device("cpu")) is stage
+        assert capsys.readouterr().err.startswith(said)
 
 
 def test_it_runs(tmp_path):
@@ -123,7 +140,7 @@ def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):
     assert len({tuple(ids) for ids in tokens[0]}) > 1  # drawn, and not all alike
 
 
-@pytest.mark.parametrize(("flags", "stage"), [([], "s04"), (["--paged-attn"], "s06"), (["--stage", "s02"], "s02")])
+@pytest.mark.parametrize(("flags", "stage"), [([], "s04"), (["--paged-attn"], "engine"), (["--stage", "s02"], "s02")])
 def test_which_stage_runs(flags, stage, tmp_path):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "1", "--max-new-tokens", "2"]
     assert main([*argv, *flags, "--repeat-runs", "1", "--json", str(tmp_path / "run.json")]) == 0

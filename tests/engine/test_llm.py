@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from oracles import prompts_of
+from oracles import prompts_of, small_llama
+from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
 from roseinfer.engine import pool_size
@@ -280,6 +281,13 @@ def test_logprobs_are_those_of_the_model(llm, tiny):
         assert completion.cumulative_logprob == pytest.approx(sum(chosen))
 
 
+def test_logits_that_are_no_numbers_end_a_request_that_asks_for_them(llm, monkeypatch):
+    logits = llm.model.logits
+    monkeypatch.setattr(llm.model, "logits", lambda hidden: logits(hidden) * float("nan"))
+    with pytest.raises(ValueError, match="^logits must be finite to sample from them"):
+        llm.generate(TEXTS[:2], [params(), params(logprobs=2)])
+
+
 # What is refused
 
 
@@ -340,7 +348,10 @@ def test_one_params_or_one_for_each(llm, given):
             {"num_kvcache_blocks": 3, "kv_cache_memory_bytes": 10**9},
             "num_kvcache_blocks and kv_cache_memory_bytes each size the KV cache: give one of them",
         ),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"device": "gpu", "quantization": "int8"}, "device='gpu' is not a device"),
+        ({"device": "meta", "quantization": "int8"}, "quantization='int8' runs on a CPU, and the model is on 'meta'"),
+        ({"seed": -1}, "seed must be an integer from 0 to 9223372036854775807, got -1"),
+        ({"seed": 2**63}, "seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
         ({"model": "./nowhere"}, "no such folder: './nowhere'"),
         ({"tokenizer": "random:gpt2"}, "'random:gpt2' has random weights and no tokenizer"),
@@ -377,6 +388,21 @@ def test_without_a_tokenizer_token_ids_are_served_and_text_is_refused(small):
             call()
     with pytest.raises(ValueError, match=r"stop=\('a',\) needs a tokenizer, and 'GPT2' has none: use stop_token_ids$"):
         llm.generate([1], SamplingParams(stop="a"))
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama", "metaspace"])
+def test_texts_continue_their_prompts_in_every_kind_of_tokenizer(kind):
+    """Random weights say tokens of every sort: bytes, parts of characters, special ones."""
+    tokenizer = tokenizer_of(kind)
+    model = small_llama("llama", vocab_size=tokenizer.get_vocab_size())
+    llm = LLM(model, tokenizer=tokenizer, num_kvcache_blocks=16)
+    prompts = ["a new", "no way", "don't"]
+    drawn = [params(40, temperature=3.0, seed=seed) for seed in range(3)]
+    for prompt, output in zip(prompts, llm.generate(prompts, drawn), strict=True):
+        ids = tokenizer.encode(prompt).ids
+        assert output.prompt_token_ids == ids
+        whole = tokenizer.decode(ids + output.outputs[0].token_ids)
+        assert whole == tokenizer.decode(ids) + output.outputs[0].text and "�" in whole
 
 
 def test_a_folder_without_a_tokenizer(tmp_path, llm):

@@ -21,7 +21,7 @@ KINDS = ["bundled", "byte-level", "llama", "metaspace", "wordpiece", "none"]
 
 
 def byte_level() -> Tokenizer:
-    """Half its tokens are bytes or pairs of them; one added token has a space in it."""
+    """Half its tokens are bytes or pairs of them. Added ones have a space, or a letter that means a byte."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -30,7 +30,7 @@ def byte_level() -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(TEXTS * 3, trainer)
-    tokenizer.add_tokens(["a tool é"])
+    tokenizer.add_tokens(["a tool é", "né", "<tool>"])
     return tokenizer
 
 

@@ -43,7 +43,7 @@ def rest_to_the_last(lengths, heads, threads):
     {
         "an even share": (
             lambda lengths, heads, threads: -(-sum(lengths) * heads // threads),
-            "that is an even share; tasks are dealt out by their number",
+            "that is an even share; tasks are dealt out by their number, not by their tokens",
         ),
         "numbered by sequence": (by_sequence, "tasks are numbered head by head here"),
         "in turns": (
@@ -132,7 +132,10 @@ def in_place(x):
     "09.2",
     {
         "cut off": (lambda x: (x.view(np.uint32) >> 16).astype(np.uint16), "the lower half is cut off; round"),
-        "ties up": (lambda x: rounded(x, lambda bits: np.uint32(0x8000)), "a tie goes to the even one, and not always"),
+        "ties up": (
+            lambda x: rounded(x, lambda bits: np.uint32(0x8000)),
+            "a tie goes to the even one, and not always up",
+        ),
         "ties down": (
             lambda x: rounded(x, lambda bits: np.uint32(0x7FFF)),
             "got 3f81, expected 3f82: a tie goes to the even one, and not always down",

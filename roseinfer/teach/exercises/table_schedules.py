@@ -1,7 +1,8 @@
-"""Sequences that come, grow, go and come back, and after each step the tables of a learner's stage: for 06.3."""
+"""Sequences that come, grow, go and come back, and after each step the tables of a learner's stage: for 06.3, 10.3."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -92,17 +93,27 @@ def _fail_a_build(stage: Any, seqs: list[Sequence]) -> None:
         del stage.padded_row
 
 
-def play(stage_class: type[Stage], model: Model, calls: tuple[Call, ...]) -> None:
-    """Raises Wrong when a schedule ends with a wrong table."""
+def play(
+    stage_class: type[Stage],
+    model: Model,
+    calls: tuple[Call, ...],
+    hold: Callable[[Any, Sequence, int], None] = _hold,
+    step: Callable[[Any, list[Sequence], str], None] = _step,
+) -> None:
+    """Raises Wrong when a schedule ends with a wrong table.
+
+    hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs, when) builds the tables of a decode step and
+    compares them. Both as stages 06 to 09 do it, unless others are given.
+    """
     stage: Any = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
     for kind, names, num_tokens in calls:
         if kind == "hold":
-            _hold(stage, seqs[names], num_tokens)
+            hold(stage, seqs[names], num_tokens)
         elif kind == "free":
             stage.free(seqs[names])
         else:
-            _step(stage, [seqs[name] for name in names], "behind the last of these calls")
+            step(stage, [seqs[name] for name in names], "behind the last of these calls")
 
 
 def describe_schedule(*calls: Call) -> str:
@@ -111,7 +122,7 @@ def describe_schedule(*calls: Call) -> str:
     return f"blocks of {BLOCK_SIZE} tokens: {'; '.join(shown)}"
 
 
-def _schedule(text: str) -> tuple[Call, ...]:
+def schedule(text: str) -> tuple[Call, ...]:
     """From "A12 AB -A": A comes with 12 tokens, A and B are decoded in one step, A is freed."""
     calls: list[Call] = []
     for word in text.split():
@@ -138,15 +149,15 @@ def _draw_schedule(rng: Random) -> tuple[Call, ...]:
             words.append(f"-{held.pop(rng.randrange(len(held)))}")
         else:
             words.append("".join(rng.sample(held, rng.randint(1, len(held)))))
-    return _schedule(" ".join([*words, "".join(held)]))
+    return schedule(" ".join([*words, "".join(held)]))
 
 
 SCHEDULES = [
     # A holds blocks 0, 1, 2; then it comes back with 0, 3, 2: as many, the same first and the same last.
-    _schedule("A9 A -A B1 C1 D1 E1 -D -E -B A9 A"),
+    schedule("A9 A -A B1 C1 D1 E1 -D -E -B A9 A"),
     # And with 0, 2, 1: the same blocks in another order.
-    _schedule("A9 A -A B1 C1 D1 -C -D -B A9 A"),
+    schedule("A9 A -A B1 C1 D1 -C -D -B A9 A"),
     # And with 1, 0, 2 while B is decoded with it.
-    _schedule("A9 E1 AE -A B1 C1 D1 -D -B -C A9 AE"),
+    schedule("A9 E1 AE -A B1 C1 D1 -D -B -C A9 AE"),
     *draw(_draw_schedule, 100),
 ]

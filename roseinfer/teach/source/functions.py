@@ -24,12 +24,12 @@ class FunctionSource(View):
     functions: tuple[FunctionType, ...]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{_place(f)}: {f.__name__}" for f in self.functions)
+        return "\n".join(f"{_place(f)}: {f.__qualname__}" for f in self.functions)
 
     def to_html(self) -> str:
         parts = []
         for function in self.functions:
-            summary = f"<summary><code>{html.escape(_place(function))}</code>: {function.__name__}</summary>"
+            summary = f"<summary><code>{html.escape(_place(function))}</code>: {function.__qualname__}</summary>"
             parts.append(f"<details open>{summary}{listing.listing(members.source_of(function))}</details>")
         return card(listing.STYLE + "".join(parts))
 

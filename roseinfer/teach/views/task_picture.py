@@ -27,12 +27,13 @@ def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int]) -> Ste
     frames, facts = [], [f"{len(lengths)} sequences with {list(lengths)} cached tokens, {num_kv_heads} KV heads"]
     for count in threads:
         parts = [f"<p><b>{counted(count, 'thread')}</b></p>"]
-        for order, tasks in orders.items():
-            runs = shares(tasks, count)
+        runs_of = {order: shares(tasks, count) for order, tasks in orders.items()}
+        scale = max(_tokens(run, lengths) for runs in runs_of.values() for run in runs)  # one for both pictures
+        for order, runs in runs_of.items():
             longest = max(_tokens(run, lengths) for run in runs)
-            wait = f"{longest:,} tokens, {longest * count / _tokens(tasks, lengths):.2f} times an even share"
+            wait = f"{longest:,} tokens, {longest * count / (sum(lengths) * num_kv_heads):.2f} times an even share"
             facts.append(f"{counted(count, 'thread')}, numbered {order}: the busiest walks over {wait}")
-            rows = "".join(_row(i, run, lengths, longest) for i, run in enumerate(runs))
+            rows = "".join(_row(i, run, lengths, scale) for i, run in enumerate(runs))
             parts.append(f"<p>Numbered <b>{order}</b>: everybody waits for {wait}.</p>{rows}")
         frames.append("".join(parts))
     return Stepper(frames, "more threads", "\n".join(facts))
@@ -57,10 +58,10 @@ def _tokens(run: List[Task], lengths: List[int]) -> int:
     return sum(lengths[seq] for seq, _ in run)
 
 
-def _row(thread: int, run: List[Task], lengths: List[int], longest: int) -> str:
+def _row(thread: int, run: List[Task], lengths: List[int], scale: int) -> str:
     boxes = "".join(
         f'<span title="sequence {seq}, head {head}: {lengths[seq]} tokens" style="{BOX}; '
-        f"width: {100 * lengths[seq] / max(longest, 1):.3f}%; "
+        f"width: {100 * lengths[seq] / max(scale, 1):.3f}%; "
         f'background: {faint(PALETTE[seq % len(PALETTE)])}"></span>'
         for seq, head in run
     )
