@@ -41,7 +41,10 @@ def draw_clock_race(probs: Tensor, draws: int = 300, seed: int = 0) -> Chart:
     base = alt.Chart(csv_data(frame), height=HEIGHT).transform_filter(alt.datum.draw == slider)
     token = alt.Y("token:N", sort=names, title=None)
     colour = alt.Color(
-        "first:N", scale=alt.Scale(domain=["yes", "no"], range=[PALETTE[1], "#BBBBBB"]), title="rings first"
+        "first:N",
+        scale=alt.Scale(domain=["yes", "no"], range=[PALETTE[1], "#BBBBBB"]),
+        title="rings first",
+        legend=alt.Legend(orient="bottom"),
     )
     at = alt.X("rings:Q", title="the clock rings at (later: at the edge)", scale=alt.Scale(domain=[0, LATEST]))
     facts = ["token:N", "rings:Q", "won:Q", "share:Q"]
