@@ -66,7 +66,7 @@ class Stage(ABC):
         Raises ValueError when the stage holds it already, is full, or can never fit it; OutOfBlocks when the pool is
         short now. On any error nothing of the sequence stays behind.
         """
-        with self.claimed([seq]), span("roseinfer.prefill"):
+        with span("roseinfer.prefill"), self.claimed([seq]):
             return self.prompt_logits(seq)
 
     @torch.inference_mode()

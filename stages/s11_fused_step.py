@@ -43,7 +43,7 @@ class FusedStep(OneTable):
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:
         """All prompts in as few flat batches as the buffers allow."""
         tokens: list[int] = []
-        with self.claimed(seqs), span("roseinfer.prefill"):
+        with span("roseinfer.prefill"), self.claimed(seqs):
             for group in self.groups(seqs):
                 lengths = [len(seq) for seq in group]
                 token_ids, positions = self.write_inputs(group, lengths)
