@@ -138,7 +138,7 @@ def matrix_products(model: Model) -> tuple[int, int]:
 
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:
     return [
-        NotRun(f"prefills of {about['prefill_batch_size']} prompts at a time", "a stage that prefills several prompts"),
+        NotRun(f"prefills of {about['prefill_batch_size']} prompts at a time", "figures of the post: it has none"),
         NotRun("separate against joined q, k and v, timed", "a model with the weights apart"),
         NotRun("sentence lengths chosen by the batch", "a stage that compiles for fixed lengths"),
         NotRun("warm-up before the first request", "a server"),
