@@ -13,8 +13,6 @@ from .broken_promises import refused
 from .small_models import LONG, LONGEST, ODD_LENGTH, SHAPES
 from .teacher_forced import TeacherForced
 
-BALLAST = -1  # the books' name for blocks that are held by nobody that decodes
-
 
 def odd_shapes(stage_class: type[Stage], device: str) -> None:
     """Two sequences over two edges of blocks, in each shape."""
@@ -108,13 +106,19 @@ def very_high_block_ids(stage_class: type[Stage], device: str) -> None:
 
 def _with_ids_from(first: int, stage_class: type[Stage], device: str) -> None:
     """The pool's first blocks are held back, so that two sequences get those from `first` on, and fill the pool."""
-    run = TeacherForced(stage_class, device, "longest", num_blocks=first + 6, block_size=4, max_num_seqs=3)
-    run.stage.tables.reserve({BALLAST: first * 4})
+    most = LONGEST // 4  # blocks that one sequence may hold
+    # In the books alone: blocks that are held by nobody that decodes.
+    ballast = {-1 - i: 4 * min(most, first - i * most) for i in range(-(-first // most))}
+    run = TeacherForced(
+        stage_class, device, "longest", num_blocks=first + 6, block_size=4, max_num_seqs=3 + len(ballast)
+    )
+    run.stage.tables.reserve(ballast)
     where = f"in blocks {first} to {first + 5}, of as many as there are: "
     seqs = run.begin((6, 8), 4, where)
     for _ in range(4):
         run.decode(seqs, where)
-    run.stage.tables.free(BALLAST)
+    for seq_id in ballast:
+        run.stage.tables.free(seq_id)
     run.end(seqs)
 
 
