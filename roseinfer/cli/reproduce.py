@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from roseinfer.arguments import counted, unknown_name
 from roseinfer.cli import dry_run
-from roseinfer.cli.clone import chosen_stages
+from roseinfer.cli.clone import course
 from roseinfer.cli.command import DEVICE, FAILED, MODEL, device_or_best, require_folder, timed_lines
 from roseinfer.hardware import devices_here, is_here
 
@@ -93,7 +93,7 @@ def setting_of(args: argparse.Namespace) -> Setting:
     check_device(device)
     if args.model:
         model_config(args.model)  # a misspelt one is refused before anything runs
-    stages = {stage.name.split("_")[0]: stage for stage in chosen_stages(None)}
+    stages = {stage.name.split("_")[0]: stage for stage in course().LADDER}
     return Setting(torch.device(device), stages, args.model, args.quick, timed_lines())
 
 

@@ -285,6 +285,7 @@ BY_A_MUTANT = [
     ("other_blocks", "rows by sequence, first and last", "freed and prefilled again, before in blocks 1, 2"),
     ("two_at_once", "SharedPool", "two stages side by side: in a step of"),
     ("leaves_what_is_yours", "SortsYours", "decode changed the caller's list of sequences"),
+    ("chooses_as_sample", "Forgetful", "greedy and drawn rows, token 0 of each: row 1, prompt of 9, SamplingParams("),
     ("failed_steps", "GrowsInTheStep", "made again after a KeyboardInterrupt in decode: in a step of 2 sequences"),
     ("errors_anywhere", "GrowsLayerByLayer", "in append, during decode: in a step of 2 sequences, row"),
 ]  # fmt: skip
@@ -318,9 +319,9 @@ def test_no_promise_is_left_out_above():
 def test_a_stage_that_keeps_them_all():
     report = contract(Right, quick=True, device="cpu")
     assert report and repr(report) == (
-        "Right: 36 promises held\nnot tried (left out by quick=True): the 6 others"
+        "Right: 37 promises held\nnot tried (left out by quick=True): the 6 others"
     )
-    assert "36 held" in report.to_html() and "✓" in report.to_html()
+    assert "37 held" in report.to_html() and "✓" in report.to_html()
 
 
 def test_a_report_says_where_to_look_first():
@@ -328,7 +329,7 @@ def test_a_report_says_where_to_look_first():
     lines = repr(report).splitlines()
     assert not report
     broken = len(report.broken)
-    assert lines[0] == f"LongestPosition: {35 - broken} of 35 promises held, {broken} broken"
+    assert lines[0] == f"LongestPosition: {36 - broken} of 36 promises held, {broken} broken"
     assert lines[1] == "look first at: A batch of mixed lengths (positions and masks are each sequence's own)"
     assert lines[2].startswith("  sequence 0 of 4, prompt of 3 tokens: token 1 is ")
     assert lines[3].startswith("also broken: Small blocks; ")

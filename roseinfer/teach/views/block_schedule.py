@@ -218,10 +218,14 @@ class _Recorder:
     def _table(self, seqs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """Read from the device buffer, so it is what attention was given: as wide as the longest sequence needs."""
         stage, running = self.stage, [self.seqs[number] for number in seqs]
-        if not hasattr(stage, "device_buffer"):
+        if hasattr(stage, "tables_of"):
+            table = stage.tables_of(stage.device_buffer, running)[self.layer]
+        elif hasattr(stage, "inputs_on_device"):  # one table for all layers
+            table = stage.inputs_on_device["block_tables"][: len(running)]
+        else:
             return ()
         used = stage.tables.blocks_for(max(seq.num_cached_tokens for seq in running))
-        return tuple(map(tuple, stage.tables_of(stage.device_buffer, running)[self.layer, :, :used].tolist()))
+        return tuple(map(tuple, table[:, :used].tolist()))
 
 
 def _step(data: dict[str, Any]) -> ScheduleStep:
