@@ -75,7 +75,7 @@ def exponential_race(probs: Tensor, noise: Tensor) -> Tensor:
     """One token a row of probs [B, V], drawn by noise [B, V] from the exponential distribution: argmax of the quotient.
 
     Of clocks that ring at rates p, number i is the first with probability p[i]; noise / p is when each one rings. It is
-    what torch.multinomial does for one draw, without its checks, which read the result and so wait for the device.
+    what torch.multinomial does for one draw, without its checks.
     """
     return (probs / noise).argmax(dim=-1)
 

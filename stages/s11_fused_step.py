@@ -1,14 +1,15 @@
 """Stage 11, tokens, not logits: a step chooses its tokens on the device, and prompts are prefilled together.
 
-What was slow:  after each forward the host reads numbers back to choose tokens: twice for a greedy batch, and once more
-                for every row that is drawn. Each time it waits until the device has caught up, and nothing is queued
-                meanwhile. And prompts go one by one, each with a forward of its own.
+What was slow:  after each forward the host reads numbers back to choose tokens: twice for a greedy batch; with drawn
+                rows a third time, and once more for each of them. Each time it waits until the device has caught up,
+                and nothing is queued meanwhile. And prompts go one by one, each with a forward of its own.
 The change:     the choice is part of the step. Greedy rows are an argmax; drawn rows run an exponential race, which
-                needs no check on the host; what requests ask for goes up with the step's other inputs. All prompts
-                that are there form one flat batch, since attention knows who belongs to whom.
+                needs no check on the host; what requests ask for goes up in one copy. All prompts that are there form
+                one flat batch, since attention knows who belongs to whom.
 What it gives:  8 bytes a sequence come back, once a step. The weights are read once for all prompts, not once for each.
-Where it loses: a greedy step on a CPU, where there is nobody to wait for. The first steps, which a warm-up hides. And
-                when one request of a batch asks for top-k or top-p, all rows are sorted.
+Where it loses: a greedy step on a CPU, where there is nobody to wait for. One drawn row among greedy ones: all rows run
+                the race then, and when one asks for top-k or top-p, all are sorted. And the first calls of a process,
+                which a warm-up hides.
 
 NaN in a row's logits shows when the tokens are read: such a row gives -1. The same seed gives the same tokens as
 roseinfer.sampling.sample. Post: "Scheduling and benchmark" has the fused argmax and the prefill of many prompts.
@@ -49,8 +50,9 @@ class FusedStep(OneTable):
                 attend = self.write_tables(group, lengths)
                 with span("roseinfer.model.forward"):
                     hidden = self.model(token_ids, positions, attend)
-                    last = self.inputs_on_device["query_start"][1 : len(group) + 1] - 1
-                    logits = self.model.logits(hidden[last])
+                    starts = self.inputs_on_device["query_start"]
+                    last_rows = starts[1 : len(group) + 1] - 1
+                    logits = self.model.logits(hidden[last_rows])
                 tokens += read(self.choose(logits, group))
         return tokens
 

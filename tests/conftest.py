@@ -9,7 +9,6 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The models of these tests are on the CPU, on a machine with a GPU too. Before anything of roseinfer is imported.
 os.environ.setdefault("ROSEINFER_TRITON", "interpret")
-os.environ.setdefault("NUMBA_NUM_THREADS", "1")  # more of them wait for each other where tests run side by side
 os.environ["ROSEINFER_PROGRESS"] = "off"  # what tests check is nobody's progress
 
 import pytest  # noqa: E402

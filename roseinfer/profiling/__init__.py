@@ -3,16 +3,19 @@
 - span(name): label a part of a step
 - capture(step) -> Trace: profile a few steps; tables and SQL over them
 - count_ops(step), bytes_copied(step): exact facts of one step
+- host_reads(step): how often the host waits for a number
 - measure_machine(), decode_floor(...), prefill_floor(...): what this machine could do at best
 """
 
 from .capture import capture
 from .counting import MODEL_OPS, CopiedBytes, bytes_copied, count_ops, trace_once
 from .floors import Floor, Machine, decode_floor, measure_machine, prefill_floor
+from .host_reads import HostReads, host_reads
 from .spans import span
 from .trace import Trace
 
 __all__ = [
-    "MODEL_OPS", "CopiedBytes", "Floor", "Machine", "Trace",
-    "bytes_copied", "capture", "count_ops", "decode_floor", "measure_machine", "prefill_floor", "span", "trace_once",
+    "MODEL_OPS", "CopiedBytes", "Floor", "HostReads", "Machine", "Trace",
+    "bytes_copied", "capture", "count_ops", "decode_floor", "host_reads", "measure_machine", "prefill_floor", "span",
+    "trace_once",
 ]  # fmt: skip

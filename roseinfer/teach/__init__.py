@@ -14,6 +14,7 @@ from .exercises.exercise import show_exercise as exercise
 from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
+from .measure.compare_choices import compare_prefills, compare_steps
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
@@ -33,7 +34,9 @@ from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.block_walk_picture import draw_block_walk
+from .views.clock_race import draw_clock_race
 from .views.dashboard import dashboard
+from .views.flat_batch_picture import draw_flat_batch
 from .views.layout_picture import draw_layouts
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
 from .views.pool_picture import draw_pool_gather
@@ -47,12 +50,13 @@ from .views.token_walk import walk_tokens
 from .views.weight_order import draw_weight_order
 
 __all__ = [
-    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_shapes", "contract", "count_loads",
-    "count_rows", "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_floors",
-    "draw_gather", "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built",
-    "draw_seam", "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts",
-    "post_table", "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded",
-    "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source",
-    "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline",
-    "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
+    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
+    "compare_steps", "contract", "count_loads", "count_rows", "course_map", "dashboard", "data_sheet", "device",
+    "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gather",
+    "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
+    "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
+    "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels",
+    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source", "show_stage",
+    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
+    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
-from roseinfer.kernels.paged_numba import paged_attention_numba
 from roseinfer.kernels.paged_reference import paged_attention_reference
 from stages import NumbaPaged, OneTable
 
@@ -306,7 +305,6 @@ def token_by_token(q, k, v, k_cache, v_cache, slot_mapping, query_start, context
 
 RIGHT_ATTENTIONS = {
     "the library's": paged_attention_reference,
-    "its compiled loops": paged_attention_numba,
     "token by token": token_by_token,
     "a class's": PerSequence.run,
 }

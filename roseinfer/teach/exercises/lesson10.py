@@ -298,9 +298,9 @@ def _plain(case: FlatCase, mistake: str = "") -> Tensor:
     importance=3,
     stub="class KeptRows(OneTable): ...",
     task="Row i of the table still holds what the last step wrote there. Subclass `OneTable` so that a row is written "
-    "only when it does not say the right thing yet: not on a step where nothing changes, and of a batch in which one "
-    "sequence takes a block, that one's row alone (`rows_built` counts). It has to be right whatever comes and goes. A "
-    "prefill is a step, too, and its prompt's row is row 0.",
+    "only when it would say something else: none on a step where nothing changes, and when one sequence takes a block, "
+    "its row alone. `rows_built` counts. The table has to be right whatever comes and goes. A prefill is a step, too, "
+    "and writes its prompt's row to row 0.",
     hints=(
         "write_row(row, seq) is called for every row of every step, prefills too. Call super().write_row only when "
         "something has changed.",

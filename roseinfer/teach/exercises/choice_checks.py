@@ -1,0 +1,70 @@
+"""What a learner's choice of tokens costs: rows that are sorted, rows that noise is drawn for, reads of the host."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.contract.broken_promises import count
+from roseinfer.contract.choice_promises import chooses_as_sample
+from roseinfer.generate import decode_step
+from roseinfer.models import Model
+from roseinfer.profiling import host_reads
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from ..measure.compare_choices import RowCounter, ready
+from .exercise import Wrong
+
+GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=1.0, seed=1)
+FILTERED = SamplingParams(temperature=0.8, top_k=5, seed=2)
+MIXES = {
+    "8 greedy rows": [GREEDY] * 8,
+    "one drawn row of 8": [GREEDY] * 6 + [DRAWN, GREEDY],
+    "3 drawn rows of 8, one with top-k": [GREEDY, FILTERED, GREEDY, DRAWN, GREEDY, DRAWN, GREEDY, GREEDY],
+}
+
+
+def require_choices(stage_class: type[Stage], device: str) -> None:
+    """Raises Wrong unless the stage chooses as `sample` does, on the batches of the contract's promise."""
+    try:
+        chooses_as_sample(stage_class, device)
+    except AssertionError as broken:
+        raise Wrong(str(broken)) from None
+
+
+def require_finite(stage_class: type[Stage], model: Model) -> None:
+    """Raises Wrong when the logits of a row are NaN, and the step gives it a token all the same."""
+    stage = stage_class(model, num_blocks=4)
+    seqs = ready(stage, model, [GREEDY, DRAWN])
+    decode = stage.decode
+
+    def with_nan(seqs: list[Sequence]) -> Tensor:
+        return torch.cat([decode(seqs)[:1], torch.full((1, model.config.vocab_size), torch.nan, device=model.device)])
+
+    stage.decode = with_nan
+    try:
+        tokens = stage.next_tokens(seqs)
+    except ValueError:
+        return
+    raise Wrong(f"logits of NaN in row 1, and next_tokens gives {tokens}: `choose` gives -1, which `read` refuses")
+
+
+def require_thrifty(stage_class: type[Stage], model: Model) -> None:
+    """Raises Wrong when a step sorts rows that ask for no filter, draws noise for more rows than it has to (a row with
+    a seed may be drawn twice: with the others, and on its own), or reads more than once."""
+    for name, params in MIXES.items():
+        stage = stage_class(model, num_blocks=2 * len(params))
+        seqs = ready(stage, model, params)
+        filtered, drawn = (
+            sum(test(p) for p in params) for test in (lambda p: p.top_k > 0, lambda p: p.temperature > 0)
+        )
+        rows = RowCounter(model.config.vocab_size)
+        found = host_reads(lambda rows=rows, stage=stage, seqs=seqs: rows.during(lambda: decode_step(stage, seqs)))
+        if found.reads > 1:
+            calls = ", ".join(sorted(found.by_call))
+            raise Wrong(f"{name}: the host reads {count(found.reads, 'time')} in a step ({calls}), the budget is 1")
+        if rows.sorted > filtered:
+            raise Wrong(f"{name}: right tokens, but {count(rows.sorted, 'row')} sorted, and {filtered} asked for it")
+        if rows.noise > 2 * drawn:
+            raise Wrong(f"{name}: right tokens, but noise for {count(rows.noise, 'row')}, and {drawn} drawn")

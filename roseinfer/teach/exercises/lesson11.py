@@ -1,0 +1,341 @@
+"""Checkers of lesson 11: a flat batch, the exponential race, inputs that stay int32, and a step that chooses well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roseinfer.contract.broken_promises import count
+from roseinfer.models import Model
+from roseinfer.profiling import host_reads
+from roseinfer.sampling import exponential_race
+from roseinfer.stage import Stage
+
+from .choice_checks import require_choices, require_finite, require_thrifty
+from .contract_check import require_contract
+from .drawn import Expected, compare, draw, require_all, values_of
+from .exercise import Wrong, exercise
+from .explain import explain_tensor
+from .stage_checks import require_tokens
+from .tensor_checks import require_unchanged
+
+
+@exercise(
+    "11.1",
+    title="A flat batch",
+    minutes=10,
+    difficulty=1,
+    importance=4,
+    stub="def flat_batch(cached, num_new): ...  # return query_start, positions, last_rows",
+    task="A step computes `num_new[i]` tokens of sequence i, which has `cached[i]` tokens in the cache already: a "
+    "prompt (0 cached), a chunk of one, or a single new token. Return three lists: `query_start` (B + 1 numbers: "
+    "where each sequence begins in the flat batch, and where the last one ends), `positions` (of all tokens, "
+    "each in its own sequence), `last_rows` (the row of each sequence's last token, where its next one is "
+    "chosen).",
+    hints=(
+        "query_start is a running sum of num_new that begins with 0: itertools.accumulate, or a loop.",
+        "The first new token of a sequence stands behind its cached ones: its position is cached[i].",
+        "The last row of a sequence lies one before the next sequence begins.",
+    ),
+)
+def flat_batch(answer: Callable[[list[int], list[int]], Any]) -> None:
+    compare(
+        answer,
+        STEPS,
+        {
+            "query_start": Expected(_starts, START_MISTAKES),
+            "positions": Expected(_positions, POSITION_MISTAKES),
+            "last_rows": Expected(_last_rows, ROW_MISTAKES),
+        },
+        lambda cached, num_new: f"cached {cached}, num_new {num_new}",
+        values_of("query_start", "positions", "last_rows"),
+    )
+
+
+def _draw_step(rng: Random) -> tuple[list[int], list[int]]:
+    seqs = range(rng.randint(1, 5))
+    return [rng.choice((0, 0, rng.randint(1, 20))) for _ in seqs], [rng.choice((1, rng.randint(2, 9))) for _ in seqs]
+
+
+# cached tokens of each sequence, new tokens of each
+STEPS = [([0], [3]), ([0, 0], [2, 3]), ([4], [1]), ([5, 2, 9], [1, 1, 1]), ([0, 7, 4], [3, 1, 2]), *draw(_draw_step)]
+
+
+def _starts(cached: list[int], num_new: list[int]) -> list[int]:
+    return [0, *accumulate(num_new)]
+
+
+def _positions(cached: list[int], num_new: list[int]) -> list[int]:
+    return [c + i for c, n in zip(cached, num_new, strict=True) for i in range(n)]
+
+
+def _last_rows(cached: list[int], num_new: list[int]) -> list[int]:
+    return [end - 1 for end in accumulate(num_new)]
+
+
+START_MISTAKES = {
+    "the first sequence begins at 0": lambda cached, num_new: list(accumulate(num_new)),
+    "the end of the last one belongs to it: B + 1 numbers": lambda cached, num_new: _starts(cached, num_new)[:-1],
+    "those are the lengths, not where they begin": lambda cached, num_new: [0, *num_new],
+    "tokens that are cached already are not in the batch": lambda cached, num_new: [
+        0, *accumulate(c + n for c, n in zip(cached, num_new, strict=True))
+    ],
+}  # fmt: skip
+POSITION_MISTAKES = {
+    "those are the rows of the batch; a position counts in its own sequence": lambda cached, num_new: list(
+        range(sum(num_new))
+    ),
+    "the first new token stands behind the cached ones": lambda cached, num_new: [i for n in num_new for i in range(n)],
+    "the first position is 0, not 1": lambda cached, num_new: [p + 1 for p in _positions(cached, num_new)],
+    "every token has one, not every sequence": lambda cached, num_new: list(cached),
+}
+ROW_MISTAKES = {
+    "there the next sequence begins": lambda cached, num_new: list(accumulate(num_new)),
+    "those are the first rows": lambda cached, num_new: _starts(cached, num_new)[:-1],
+    "that counts in each sequence, and rows count through the batch": lambda cached, num_new: [n - 1 for n in num_new],
+    "those are positions, not rows of the batch": lambda cached, num_new: [
+        c + n - 1 for c, n in zip(cached, num_new, strict=True)
+    ],
+}
+
+
+@exercise(
+    "11.2",
+    title="Choose without asking",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    stub="def choose(logits, temperature, noise): ...",
+    task="Choose a token for each row of `logits` [B, V]. Where `temperature` [B] is 0, the largest logit; elsewhere "
+    "draw from softmax(logits / temperature) by an exponential race with `noise` [B, V], which is drawn already. "
+    "Return token ids [B], int64. The host must not read anything: no item, no tolist, no `if` on a tensor, and "
+    "no index of booleans either, whose shape the host would have to ask for.",
+    hints=(
+        "Compute both answers for all rows, and take the right one of each row: torch.where needs no host.",
+        "Clock i rings at noise[i] / p[i]. The first to ring wins: the smallest of these, or the largest of p / noise.",
+        "A division by temperature 0 gives infinity and NaN. Divide by something harmless there: its result is not "
+        "used.",
+    ),
+)
+def own_choice(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    compare(
+        answer,
+        RACES,
+        Expected(_chosen, {why: _of_case(wrong) for why, wrong in CHOICE_MISTAKES.items()}, explain_tensor),
+        lambda temperatures, vocab, seed: f"temperature {list(temperatures)}, {count(vocab, 'token')}, seed {seed}",
+        _call_choice,
+    )
+
+
+def _draw_race(rng: Random) -> tuple[tuple[float, ...], int, int]:
+    temperatures = tuple(rng.choice((0.0, 0.3, 0.7, 1.0, 2.0)) for _ in range(rng.randint(1, 5)))
+    return temperatures, rng.randint(2, 9), rng.randint(1, 99)
+
+
+# temperature of each row, vocabulary, seed
+RACES = [((0.0,), 3, 1), ((1.0,), 3, 2), ((0.5,), 4, 3), ((0.0, 1.0), 5, 4), ((2.0, 0.0, 0.7), 6, 5), *draw(_draw_race)]
+
+
+def _race_tensors(temperatures: tuple[float, ...], vocab: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each row's winner rings so much earlier than the others that no rounding changes it."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(len(temperatures), vocab, generator=generator)
+    noise = torch.empty_like(logits).exponential_(generator=generator)
+    temperature = torch.tensor(temperatures)
+    winner = _race(logits, temperature, noise)[:, None]
+    return logits, temperature, noise.scatter(1, winner, 0.9 * noise.gather(1, winner))
+
+
+def _probs(logits: Tensor, temperature: Tensor) -> Tensor:
+    return torch.softmax(logits / torch.where(temperature > 0, temperature, 1.0)[:, None], dim=-1)
+
+
+def _race(logits: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
+    return exponential_race(_probs(logits, temperature), noise)
+
+
+def _where_drawn(logits: Tensor, temperature: Tensor, drawn: Tensor) -> Tensor:
+    return torch.where(temperature > 0, drawn, logits.argmax(-1))
+
+
+def _of_case(choice: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda *case: choice(*_race_tensors(*case))
+
+
+def _chosen(*case: Any) -> Tensor:
+    logits, temperature, noise = _race_tensors(*case)
+    return _where_drawn(logits, temperature, _race(logits, temperature, noise))
+
+
+def _call_choice(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *case: Any) -> Tensor:
+    given, handed, got = _race_tensors(*case), _race_tensors(*case), []
+    found = host_reads(lambda: got.append(answer(*handed)))
+    require_unchanged(given, handed, ("logits", "temperature", "noise"))
+    if found.reads:
+        calls = ", ".join(sorted(found.by_call))
+        raise Wrong(f"the host reads {count(found.reads, 'time')} ({calls}): on a GPU each read is a wait")
+    return got[0]
+
+
+Choice = Callable[[Tensor, Tensor, Tensor], Tensor]
+CHOICE_MISTAKES: dict[str, Choice] = {
+    "all rows are greedy": lambda logits, t, noise: logits.argmax(-1),
+    "rows with temperature 0 are drawn, too": _race,
+    "the last to ring wins: a clock rings at noise / p": lambda logits, t, noise: _where_drawn(
+        logits, t, (_probs(logits, t) / noise).argmin(-1)
+    ),
+    "p x noise is no race: a clock rings at noise / p": lambda logits, t, noise: _where_drawn(
+        logits, t, (_probs(logits, t) * noise).argmax(-1)
+    ),
+    "that is the earliest noise, whatever p is": lambda logits, t, noise: _where_drawn(logits, t, noise.argmin(-1)),
+    "the temperature is not used": lambda logits, t, noise: _where_drawn(
+        logits, t, (torch.softmax(logits, -1) / noise).argmax(-1)
+    ),
+    "logits are divided by the temperature, not multiplied": lambda logits, t, noise: _where_drawn(
+        logits, t, (torch.softmax(logits * t[:, None], -1) / noise).argmax(-1)
+    ),
+    "clocks ring at the rates p, not at the logits": lambda logits, t, noise: _where_drawn(
+        logits, t, (logits / noise).argmax(-1)
+    ),
+    "what is added to logits / temperature is -log(noise), Gumbel's noise": lambda logits, t, noise: _where_drawn(
+        logits, t, (logits / torch.where(t > 0, t, 1.0)[:, None] + noise).argmax(-1)
+    ),
+    "greedy and drawn rows are swapped": lambda logits, t, noise: torch.where(
+        t > 0, logits.argmax(-1), _race(logits, t, noise)
+    ),
+}
+
+
+@exercise(
+    "11.3",
+    title="Inputs that stay int32",
+    minutes=15,
+    difficulty=3,
+    importance=3,
+    stub="def write_ids(prompts, buffer): ...",
+    task="`buffer` is a step's persistent input, a NumPy array of int32. Write the ids of all `prompts`, one behind "
+    "the other, to its beginning, and return that piece of it: no new array, so that its address stays. A prompt "
+    "is a list of ints or a NumPy array of any type. Raise an error, **before anything is written**, when the "
+    "prompts are longer than the buffer, when an id is no whole-number type (float64 is what the post's arrays "
+    "had become), or when one does not fit into int32: NumPy would cut all of these without a word.",
+    hints=(
+        "buffer[:n] = ids converts as it writes, and a slice is a piece of the same memory. Check before it.",
+        "np.asarray(prompt).dtype.kind is 'i' or 'u' for whole numbers.",
+        "np.iinfo(np.int32) has the limits. Compare with them in the type the ids came in.",
+    ),
+)
+def own_buffer(answer: Callable[[list[Any], np.ndarray], np.ndarray]) -> None:
+    require_all(PROMPTS, lambda *case: _judge_ids(answer, *case), _describe_ids)
+    require_all(REFUSED, lambda *case: _judge_refusal(answer, *case), _describe_ids)
+
+
+UNTOUCHED = -7  # what the buffer holds before
+IDS_MADE: dict[str, Callable[[list[int]], Any]] = {
+    "a list": list,
+    "int32": lambda ids: np.array(ids, dtype=np.int32),
+    "int64": lambda ids: np.array(ids, dtype=np.int64),
+    "uint16": lambda ids: np.array(ids, dtype=np.uint16),
+    "float64": lambda ids: np.array(ids, dtype=np.float64),
+}
+WHOLE = ("a list", "int32", "int64", "uint16")
+
+IdCase = tuple[list[list[int]], str, int]  # ids of each prompt, how they are made, room of the buffer
+
+
+def _draw_ids(rng: Random) -> IdCase:
+    prompts = [[rng.randint(0, 40_000) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
+    return prompts, rng.choice(WHOLE), sum(map(len, prompts)) + rng.choice((0, 1, 5))
+
+
+def _draw_refused(rng: Random) -> IdCase:
+    prompts, made, _ = _draw_ids(rng)
+    total = sum(map(len, prompts))
+    why = rng.choice(("room", "float64", "large"))
+    if why == "room":
+        return prompts, made, total - 1
+    if why == "float64":
+        return prompts, "float64", total + 2
+    prompts[-1][-1] = 2**31 + rng.randint(0, 9)
+    return prompts, "int64", total + 2
+
+
+PROMPTS: list[IdCase] = [([[5]], "a list", 1), ([[5, 6], [7]], "int64", 4), ([[1], [2]], "int32", 2), *draw(_draw_ids)]
+REFUSED: list[IdCase] = [([[5, 6]], "a list", 1), ([[5]], "float64", 3), ([[2**31]], "int64", 2), *draw(_draw_refused)]
+
+
+def _describe_ids(prompts: list[list[int]], made: str, room: int) -> str:
+    return f"prompts {prompts} as {made}, a buffer of {room}"
+
+
+def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: str, room: int) -> None:
+    buffer = np.full(room, UNTOUCHED, dtype=np.int32)
+    got, want = answer([IDS_MADE[made](ids) for ids in prompts], buffer), sum(prompts, [])
+    if not isinstance(got, np.ndarray):
+        missing = ": is a `return` missing?" if got is None else ""
+        raise Wrong(f"expected a NumPy array, got {type(got).__name__}{missing}")
+    if got.dtype != np.int32:
+        raise Wrong(f"dtype {got.dtype}, expected int32")
+    if got.shape != (len(want),):
+        raise Wrong(f"shape {got.shape}, expected ({len(want)},): the piece that the ids take")
+    if not np.shares_memory(got, buffer):
+        raise Wrong(
+            "that is a new array: a step reads the buffer's own memory, so write there and return a slice of it"
+        )
+    if got.tolist() != want:
+        raise Wrong(f"you return {got.tolist()}, expected {want}")
+    if buffer[: len(want)].tolist() != want:
+        raise Wrong("the ids are not at the beginning of the buffer")
+    if (buffer[len(want) :] != UNTOUCHED).any():
+        raise Wrong("what lies behind the ids was written, too")
+
+
+def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: str, room: int) -> None:
+    buffer = np.full(room, UNTOUCHED, dtype=np.int32)
+    total, largest = sum(map(len, prompts)), max(map(max, prompts))
+    try:
+        answer([IDS_MADE[made](ids) for ids in prompts], buffer)
+    except (ValueError, TypeError, OverflowError):
+        if (buffer != UNTOUCHED).any():
+            raise Wrong("an error is raised, but some ids are written by then: check all of them first") from None
+        return
+    if total > room:
+        raise Wrong(f"{count(total, 'id')} in {count(room, 'place')}, and nothing was raised")
+    if made == "float64":
+        raise Wrong("ids of float64 are taken: somewhere before a np.zeros or a division made them, and nobody says so")
+    cut = np.array(largest).astype(np.int32)
+    raise Wrong(f"id {largest} does not fit into int32 and is taken: it comes out as {cut}")
+
+
+@exercise(
+    "11.4",
+    title="Only the rows that ask for it",
+    minutes=30,
+    difficulty=4,
+    importance=4,
+    stub="class MyFusedStep(FusedStep): ...",
+    task="Stage 11 lets all rows run the race when one is drawn, and sorts all of them when one asks for top-k or "
+    "top-p. Write a `MyFusedStep` that draws noise **only for the rows that are drawn** and sorts **only those "
+    "that ask for it**, with one read a step as before and the tokens that `sample` gives. It is tried on mixed "
+    "batches; the rows that it sorts, the rows that it draws noise for and the times that the host reads are "
+    "counted.",
+    hints=(
+        "Which rows are drawn is known on the host, from seq.params alone: no tensor has to be asked.",
+        "Take these rows out by their numbers, logits[rows] with a list or an int64 tensor, choose, and put the tokens "
+        "back: tokens[rows] = drawn. An index of booleans would read.",
+        "roseinfer.sampling.distribution does it for you: it takes the numbers of the rows to filter, and their top_k "
+        "and top_p. Its logits have the largest of each row subtracted. Draw the noise as stage 11 does, for these "
+        "rows alone.",
+    ),
+)
+def own_step(answer: type[Stage], model: Model) -> None:
+    require_tokens(answer, model)
+    require_choices(answer, model.device.type)
+    require_thrifty(answer, model)
+    require_finite(answer, model)
+    require_contract(answer)

@@ -1,0 +1,524 @@
+"""Lesson 11: wrong batches, races, buffers and steps are told what is wrong; right ones pass, however they are made."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+import pytest
+import torch
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from roseinfer.contract.small_models import small_model
+from roseinfer.engine.sampler import Sampler
+from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered, sample
+from roseinfer.teach.exercises.choice_checks import MIXES
+from stages import FusedStep, OneTable
+
+# 11.1
+
+
+def flat(cached, num_new):
+    starts = [0, *accumulate(num_new)]
+    positions = [c + i for c, n in zip(cached, num_new, strict=True) for i in range(n)]
+    return starts, positions, [end - 1 for end in starts[1:]]
+
+
+def flat_with(part, wrong):
+    def answer(cached, num_new):
+        parts = list(flat(cached, num_new))
+        parts[part] = wrong(cached, num_new, parts)
+        return parts
+
+    return answer
+
+
+def flat_in_numpy(cached, num_new):
+    starts = np.concatenate(([0], np.cumsum(num_new)))
+    positions = np.arange(starts[-1]) + np.repeat(np.array(cached) - starts[:-1], num_new)
+    return starts, positions, starts[1:] - 1
+
+
+def flat_in_torch(cached, num_new):
+    num_new = torch.tensor(num_new)
+    ends = num_new.cumsum(0)
+    first = torch.tensor(cached) - (ends - num_new)
+    positions = torch.arange(int(ends[-1])) + first.repeat_interleave(num_new)
+    return torch.nn.functional.pad(ends, (1, 0)), positions, ends - 1
+
+
+def flat_by_while(cached, num_new):
+    starts, positions, last = [0], [], []
+    for i, n in enumerate(num_new):
+        position = cached[i]
+        while position < cached[i] + n:
+            positions.append(position)
+            position += 1
+        starts.append(len(positions))
+        last.append(len(positions) - 1)
+    return tuple(starts), tuple(positions), tuple(last)
+
+
+@wrong_answers(
+    "11.1",
+    {
+        "no zero": (
+            flat_with(0, lambda c, n, p: p[0][1:]),
+            "query_start: you return [1], expected [0, 1]: the first sequence begins at 0",
+        ),
+        "no end": (flat_with(0, lambda c, n, p: p[0][:-1]), "the end of the last one belongs to it: B + 1 numbers"),
+        "lengths": (flat_with(0, lambda c, n, p: [0, *n]), "those are the lengths, not where they begin"),
+        "cached tokens in the batch": (
+            flat_with(0, lambda c, n, p: [0, *accumulate(a + b for a, b in zip(c, n, strict=True))]),
+            "tokens that are cached already are not in the batch",
+        ),
+        "positions through the batch": (
+            flat_with(1, lambda c, n, p: list(range(sum(n)))),
+            "those are the rows of the batch; a position counts in its own sequence",
+        ),
+        "positions from 0": (
+            flat_with(1, lambda c, n, p: [i for k in n for i in range(k)]),
+            "you return [0], expected [4]: the first new token stands behind the cached ones",
+        ),
+        "positions from 1": (flat_with(1, lambda c, n, p: [i + 1 for i in p[1]]), "the first position is 0, not 1"),
+        "a position a sequence": (flat_with(1, lambda c, n, p: c), "every token has one, not every sequence"),
+        "the next one's first row": (flat_with(2, lambda c, n, p: p[0][1:]), "there the next sequence begins"),
+        "first rows": (flat_with(2, lambda c, n, p: p[0][:-1]), "those are the first rows"),
+        "last in its own sequence": (flat_with(2, lambda c, n, p: [k - 1 for k in n]), "rows count through the batch"),
+        "two lists": (lambda c, n: flat(c, n)[:2], "expected (query_start, positions, last_rows)"),
+        "nothing": (lambda c, n: print(c), "expected (query_start, positions, last_rows), got None"),
+    },
+)
+def test_a_wrong_flat_batch_is_refused(answer, message):
+    assert_refused("11.1", answer, message)
+
+
+@right_answers("11.1", {"NumPy": flat_in_numpy, "torch": flat_in_torch, "while loops, tuples": flat_by_while})
+def test_an_unusual_flat_batch_passes(answer):
+    assert_accepted("11.1", answer)
+
+
+# 11.2
+
+
+def probs_of(logits, temperature):
+    return torch.softmax(logits / torch.where(temperature > 0, temperature, 1.0)[:, None], dim=-1)
+
+
+def drawn_by(choice):
+    def answer(logits, temperature, noise):
+        return torch.where(temperature > 0, choice(logits, temperature, noise), logits.argmax(-1))
+
+    return answer
+
+
+right_choice = drawn_by(lambda logits, t, noise: (probs_of(logits, t) / noise).argmax(-1))
+
+
+def choose_by_item(logits, temperature, noise):
+    tokens = [right_choice(logits, temperature, noise)[row].item() for row in range(len(logits))]
+    return torch.tensor(tokens)
+
+
+def choose_by_mask(logits, temperature, noise):
+    tokens, is_drawn = logits.argmax(-1), temperature > 0
+    tokens[is_drawn] = (probs_of(logits, temperature)[is_drawn] / noise[is_drawn]).argmax(-1)
+    return tokens
+
+
+def choose_by_if(logits, temperature, noise):
+    if (temperature > 0).any():
+        return right_choice(logits, temperature, noise)
+    return logits.argmax(-1)
+
+
+def choose_in_place(logits, temperature, noise):
+    logits /= torch.where(temperature > 0, temperature, 1.0)[:, None]
+    return right_choice(logits, torch.where(temperature > 0, 1.0, 0.0), noise)
+
+
+def choose_by_gumbel(logits, temperature, noise):
+    scaled = logits / torch.where(temperature > 0, temperature, 1.0)[:, None]
+    return torch.where(temperature > 0, (scaled - noise.log()).argmax(-1), logits.argmax(-1))
+
+
+def choose_the_earliest(logits, temperature, noise):
+    """In double precision, and by the time that each clock rings."""
+    p = probs_of(logits.double(), temperature.double())
+    return torch.where(temperature == 0, logits.argmax(-1), (noise.double() / p).argmin(-1))
+
+
+def choose_row_by_row(logits, temperature, noise):
+    rows = []
+    for row, t, clocks in zip(logits, temperature, noise, strict=True):
+        raced = (torch.softmax(row / t.clamp(min=1e-6), -1) / clocks).argmax()
+        rows.append(torch.where(t > 0, raced, row.argmax()))
+    return torch.stack(rows)
+
+
+@wrong_answers(
+    "11.2",
+    {
+        "all greedy": (lambda logits, t, noise: logits.argmax(-1), "all rows are greedy"),
+        "all drawn": (lambda logits, t, noise: (probs_of(logits, t) / noise).argmax(-1), "are drawn, too"),
+        "the last to ring": (
+            drawn_by(lambda logits, t, noise: (probs_of(logits, t) / noise).argmin(-1)),
+            "the last to ring wins: a clock rings at noise / p",
+        ),
+        "a product": (
+            drawn_by(lambda logits, t, noise: (probs_of(logits, t) * noise).argmax(-1)),
+            "p x noise is no race",
+        ),
+        "noise alone": (drawn_by(lambda logits, t, noise: noise.argmin(-1)), "the earliest noise, whatever p is"),
+        "no temperature": (
+            drawn_by(lambda logits, t, noise: (logits.softmax(-1) / noise).argmax(-1)),
+            "the temperature is not used",
+        ),
+        "times the temperature": (
+            drawn_by(lambda logits, t, noise: ((logits * t[:, None]).softmax(-1) / noise).argmax(-1)),
+            "logits are divided by the temperature, not multiplied",
+        ),
+        "logits race": (
+            drawn_by(lambda logits, t, noise: (logits / noise).argmax(-1)),
+            "clocks ring at the rates p, not at the logits",
+        ),
+        "exponential noise added": (
+            drawn_by(lambda logits, t, noise: (logits / torch.where(t > 0, t, 1.0)[:, None] + noise).argmax(-1)),
+            "is -log(noise), Gumbel's noise",
+        ),
+        "swapped": (
+            lambda logits, t, noise: torch.where(t > 0, logits.argmax(-1), (probs_of(logits, t) / noise).argmax(-1)),
+            "temperature [0.0], 3 tokens, seed 1: ",
+        ),
+        "item": (choose_by_item, "the host reads 1 time (item): on a GPU each read is a wait"),
+        "a mask": (choose_by_mask, "the host reads 3 times (__getitem__, __setitem__)"),
+        "an if": (choose_by_if, "the host reads 1 time (__bool__)"),
+        "tolist": (lambda *a: right_choice(*a).tolist(), "the host reads 1 time (tolist)"),
+        "in place": (choose_in_place, "logits was handed in, and you have changed it"),
+        "a column": (lambda *a: right_choice(*a)[:, None], "shape (1, 1), expected (1,)"),
+        "int32": (lambda *a: right_choice(*a).int(), "dtype int32, expected int64"),
+        "over the batch": (
+            drawn_by(lambda logits, t, noise: (probs_of(logits, t) / noise).argmax(0)[:1].expand(len(t))),
+            "values differ, first at",
+        ),
+    },
+)
+def test_a_wrong_choice_is_refused(answer, message):
+    assert_refused("11.2", answer, message)
+
+
+@right_answers(
+    "11.2",
+    {"Gumbel's noise": choose_by_gumbel, "argmin in fp64": choose_the_earliest, "row by row": choose_row_by_row},
+)
+def test_an_unusual_choice_passes(answer):
+    assert_accepted("11.2", answer)
+
+
+# 11.3
+
+
+def write(prompts, buffer, whole=True, limits=True, room=True):
+    arrays = [np.asarray(prompt) for prompt in prompts]
+    n = sum(map(len, arrays))
+    if room and n > len(buffer):
+        raise ValueError("too long")
+    if whole and any(a.dtype.kind not in "iu" for a in arrays):
+        raise ValueError("no whole numbers")
+    if limits and any(a.max() > np.iinfo(np.int32).max for a in arrays):
+        raise ValueError("too large")
+    buffer[:n] = np.concatenate(arrays)[: len(buffer)].astype(np.int32)
+    return buffer[:n]
+
+
+def write_behind(prompts, buffer):
+    out = write(prompts, buffer)
+    buffer[len(out) :] = 0
+    return out
+
+
+def write_one_by_one(prompts, buffer):
+    if sum(map(len, prompts)) > len(buffer):
+        raise ValueError("too long")
+    n = 0
+    for prompt in prompts:
+        buffer[n : n + len(prompt)] = write([prompt], np.empty(len(prompt), np.int32))
+        n += len(prompt)
+    return buffer[:n]
+
+
+def write_at_the_end(prompts, buffer):
+    n = sum(map(len, prompts))
+    if n > len(buffer):
+        raise ValueError
+    buffer[len(buffer) - n :] = write(prompts, buffer.copy())
+    return buffer[len(buffer) - n :]
+
+
+def write_backwards(prompts, buffer):
+    return write(prompts[::-1], buffer)
+
+
+def write_python_ints(prompts, buffer):
+    ids = [i.item() if isinstance(i, np.generic) else i for prompt in prompts for i in prompt]
+    if len(ids) > len(buffer) or not all(isinstance(i, int) and -(2**31) <= i < 2**31 for i in ids):
+        raise ValueError("ids")
+    for at, i in enumerate(ids):
+        buffer[at] = i
+    return buffer[: len(ids)]
+
+
+def write_through_int64(prompts, buffer):
+    ids = np.concatenate([np.asarray(p).astype(np.int64, casting="safe") for p in prompts])
+    piece = buffer[: len(ids)]
+    if len(piece) < len(ids) or (ids != ids.astype(np.int32)).any():
+        raise OverflowError("ids")
+    np.copyto(piece, ids, casting="same_kind")
+    return piece
+
+
+def write_by_torch(prompts, buffer):
+    parts = [torch.as_tensor(np.asarray(p).astype(np.int64, casting="safe")) for p in prompts]
+    ids = torch.cat(parts)
+    if len(ids) > len(buffer) or not torch.equal(ids.int().long(), ids):
+        raise ValueError("ids")
+    torch.from_numpy(buffer)[: len(ids)] = ids.int()
+    return buffer[: len(ids)]
+
+
+@wrong_answers(
+    "11.3",
+    {
+        "a new array": (lambda p, b: write(p, b).copy(), "that is a new array: a step reads the buffer's own memory"),
+        "int64": (lambda p, b: write(p, b).astype(np.int64), "dtype int64, expected int32"),
+        "float64 from zeros": (
+            lambda p, b: np.concatenate((write(p, b), np.zeros(0))),
+            "dtype float64, expected int32",
+        ),
+        "the whole buffer": (lambda p, b: (write(p, b), b)[1], "expected (3,): the piece that the ids take"),
+        "nothing returned": (lambda p, b: (write(p, b), None)[1], "got NoneType: is a `return` missing?"),
+        "a list": (lambda p, b: write(p, b).tolist(), "expected a NumPy array, got list"),
+        "written behind the ids": (write_behind, "what lies behind the ids was written, too"),
+        "at the end": (write_at_the_end, "the ids are not at the beginning of the buffer"),
+        "backwards": (write_backwards, "expected [1, 2]"),
+        "no check of the room": (partial(write, room=False), "2 ids in 1 place, and nothing was raised"),
+        "floats taken": (partial(write, whole=False), "ids of float64 are taken"),
+        "limits not checked": (partial(write, limits=False), "does not fit into int32 and is taken: it comes out as -"),
+        "written before all are checked": (write_one_by_one, "some ids are written by then: check all of them first"),
+    },
+)
+def test_a_wrong_buffer_is_refused(answer, message):
+    assert_refused("11.3", answer, message)
+
+
+@right_answers(
+    "11.3",
+    {"Python's ints": write_python_ints, "there and back": write_through_int64, "torch": write_by_torch},
+)
+def test_an_unusual_buffer_passes(answer):
+    assert_accepted("11.3", answer)
+
+
+# 11.4
+
+
+class Chooser(FusedStep):
+    """A right one; subclasses go wrong in one of its methods."""
+
+    def choose(self, logits, seqs):
+        largest, tokens = logits.max(dim=-1)
+        if rows := self.drawn_rows(seqs):
+            drawn = [seqs[row] for row in rows]
+            params = [seq.params for seq in drawn]
+            probs = self.distribution((logits[rows] - largest[rows, None]).float(), params)
+            tokens = self.put_back(tokens, rows, exponential_race(probs, self.noise(probs, drawn)))
+        return self.checked(largest, tokens)
+
+    def drawn_rows(self, seqs):
+        return [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
+
+    def filtered_rows(self, params):
+        return [row for row, p in enumerate(params) if is_filtered(p)]
+
+    def temperatures(self, params):
+        return [finite_temperature(p) for p in params]
+
+    def distribution(self, logits, params):
+        rows = self.filtered_rows(params)
+        return distribution(
+            logits, torch.tensor(self.temperatures(params)), torch.tensor(rows) if rows else None,
+            torch.tensor([params[row].top_k for row in rows]), torch.tensor([params[row].top_p for row in rows]),
+        )  # fmt: skip
+
+    def put_back(self, tokens, rows, drawn):
+        return tokens.index_copy(0, torch.tensor(rows), drawn)
+
+    def checked(self, largest, tokens):
+        return torch.where(largest.isfinite(), tokens, -1)
+
+
+class SortsAll(FusedStep):
+    def choose(self, logits, seqs):
+        return super().choose(logits, seqs)
+
+
+class SortsAllDrawn(Chooser):
+    def filtered_rows(self, params):
+        return list(range(len(params))) if any(map(is_filtered, params)) else []
+
+
+class NeverFilters(Chooser):
+    def filtered_rows(self, params):
+        return []
+
+
+class NoSeeds(Chooser):
+    def noise(self, probs, seqs):
+        return torch.empty_like(probs).exponential_()
+
+
+class NoTemperature(Chooser):
+    def temperatures(self, params):
+        return [1.0 for _ in params]
+
+
+class DrawsAll(Chooser):
+    def drawn_rows(self, seqs):
+        return list(range(len(seqs)))
+
+    def temperatures(self, params):
+        return [max(t, 1e-6) for t in super().temperatures(params)]
+
+
+class NoiseForAll(Chooser):
+    def noise(self, probs, seqs):
+        torch.empty(8, probs.size(-1)).exponential_()
+        return super().noise(probs, seqs)
+
+
+class InTheFirstRows(Chooser):
+    def put_back(self, tokens, rows, drawn):
+        tokens[: len(rows)] = drawn
+        return tokens
+
+
+class ReadsAMask(Chooser):
+    def put_back(self, tokens, rows, drawn):
+        is_drawn = torch.zeros(len(tokens), dtype=torch.bool)
+        is_drawn[rows] = True
+        tokens[is_drawn] = drawn
+        return tokens
+
+
+class ReadsEach(Chooser):
+    def choose(self, logits, seqs):
+        return torch.tensor([int(token) for token in super().choose(logits, seqs)])
+
+
+class NeverLooksForNaN(Chooser):
+    def checked(self, largest, tokens):
+        return tokens
+
+
+class SamplesOutside(OneTable):
+    """Stage 10's way."""
+
+    def next_tokens(self, seqs):
+        return sample(self.decode(seqs), seqs)
+
+
+class Crashes(Chooser):
+    def drawn_rows(self, seqs):
+        return seqs.index(None)
+
+
+class WithTheEnginesSampler(FusedStep):
+    def choose(self, logits, seqs):
+        sampler = Sampler(self.max_num_seqs, self.config.vocab_size, self.model.device)
+        return sampler(logits, seqs)
+
+
+class RowByRow(Chooser):
+    """Each drawn row on its own, from a batch of one."""
+
+    def choose(self, logits, seqs):
+        largest, tokens = logits.max(dim=-1)
+        for row in self.drawn_rows(seqs):
+            probs = self.distribution((logits[row] - largest[row])[None].float(), [seqs[row].params])
+            tokens[row] = exponential_race(probs, self.noise(probs, [seqs[row]]))[0]
+        return self.checked(largest, tokens)
+
+
+class ByMultinomial(Chooser):
+    """torch.multinomial hands out a tensor: whoever does not look into it does not read."""
+
+    def choose(self, logits, seqs):
+        largest, tokens = logits.max(dim=-1)
+        ok = largest.isfinite()
+        for row in self.drawn_rows(seqs):
+            probs = self.distribution((logits[row] - largest[row])[None].float(), [seqs[row].params])
+            probs = torch.where(ok[row], probs, 1.0)
+            tokens[row] = torch.multinomial(probs[0], 1, generator=generator_of(seqs[row], probs.device))[0]
+        return self.checked(largest, tokens)
+
+
+class InTwoMethods(OneTable):
+    """On stage 10, without a `choose`: the seam is next_tokens."""
+
+    @torch.inference_mode()
+    def next_tokens(self, seqs):
+        logits = self.decode(seqs)
+        tokens = Chooser.choose(self, logits, seqs).tolist()
+        if -1 in tokens:
+            for seq in seqs:
+                seq.num_cached_tokens -= 1
+            raise ValueError("logits must be finite to sample from them, got NaN or infinity")
+        return tokens
+
+    drawn_rows, filtered_rows, temperatures = Chooser.drawn_rows, Chooser.filtered_rows, Chooser.temperatures
+    distribution, put_back, checked, noise = Chooser.distribution, Chooser.put_back, Chooser.checked, FusedStep.noise
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+@wrong_answers(
+    "11.4",
+    {
+        "stage 11 again": (SortsAll, "one drawn row of 8: right tokens, but noise for 9 rows, and 1 drawn"),
+        "all drawn rows sorted": (SortsAllDrawn, "right tokens, but 3 rows sorted, and 1 asked for it"),
+        "never filtered": (NeverFilters, "and `sample` chooses"),
+        "no seeds": (NoSeeds, "greedy and drawn rows, token 0 of each: row 1, prompt of 9"),
+        "no temperature": (NoTemperature, "temperature=5.0"),
+        "greedy rows raced, nearly cold": (DrawsAll, "8 greedy rows: right tokens, but noise for 8 rows, and 0 drawn"),
+        "noise for all": (NoiseForAll, "noise for 10 rows, and 1 drawn"),
+        "put into the first rows": (InTheFirstRows, "row 0, prompt of 3"),
+        "a mask": (ReadsAMask, "the host reads 2 times in a step (__setitem__, tolist), the budget is 1"),
+        "every token on its own": (ReadsEach, "the host reads 9 times in a step (__int__, tolist)"),
+        "sampled outside": (SamplesOutside, "the host reads 2 times in a step (tolist), the budget is 1"),
+        "NaN not looked for": (NeverLooksForNaN, "logits of NaN in row 1, and next_tokens gives"),
+        "an error": (Crashes, "ValueError: None is not in list"),
+        "no stage": (lambda logits: logits, "expected a subclass of a stage"),
+    },
+)
+def test_a_wrong_step_is_refused(model, answer, message):
+    assert_refused("11.4", answer, message, model=model)
+
+
+@right_answers(
+    "11.4",
+    {
+        "the engine's sampler": WithTheEnginesSampler, "row by row": RowByRow, "multinomial": ByMultinomial,
+        "on stage 10": InTwoMethods,
+    },
+)  # fmt: skip
+def test_an_unusual_step_passes(model, answer):
+    assert_accepted("11.4", answer, model=model)
+
+
+def test_the_mixes_have_rows_of_each_kind():
+    params = [p for mix in MIXES.values() for p in mix]
+    assert {(p.temperature > 0, p.top_k > 0) for p in params} == {(False, False), (True, False), (True, True)}
