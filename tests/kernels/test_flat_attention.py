@@ -58,7 +58,7 @@ every_backend = pytest.mark.parametrize("attention", BACKENDS, ids=lambda attent
 CASES_AND_DTYPES = [(name, torch.float32) for name in CASES] + [
     (name, dtype)
     for name in CASES
-    if name.startswith(("decode", "mixed")) and name.endswith("blocks of 16")
+    if name.startswith(("decode", "mixed")) and name.endswith(("of 64, blocks of 16", "of 80, blocks of 16"))
     for dtype in DTYPES[1:]
 ]
 
