@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from nbformat import NotebookNode
 
+from roseinfer.models import model_config
 from roseinfer.models.config import ModelConfig
 from roseinfer.profiling import decode_floor
 from roseinfer.profiling.floors import ARITHMETIC, MIB, READING
@@ -24,6 +25,8 @@ PROVED = re.compile(r"(s\d\d_\w+): tokens against both oracles")
 RACED = re.compile(r"(\d+) sequences, prompt of \d+ tokens, \d+ new tokens each, float32")
 CONTEXT = re.compile(r"Floor of a step at context (\d+):")
 FLOOR = re.compile(rf"Floor of a step at context (\d+): ([\d.]+) ms, [\d,]+ tok/s, bound by ({READING}|{ARITHMETIC})")
+RACED_MODEL = re.compile(r"teach\.race\((?:\[[^\]]*\]|\w+),\s*(\w+)")
+LOADED = re.compile(r"""^(\w+) = load_model\(["']([^"']+)""", re.MULTILINE)
 MEASURED = re.compile(r"(?:the same (\d+) MiB[^<]*|matrix product[^<]*)<[^\d]*?>([\d,.]+) (?:GB|GFLOP)/s")
 COUNTS = ("copies", "cats", "selects")
 BLOCK_SIZE = 64
@@ -85,11 +88,16 @@ def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
 
 
 def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
-    """The machine's rates, in 1e9 a second: as printed, and as they follow from the floors of races of config's model.
+    """The machine's rates, in 1e9 a second: as printed, and as they follow from the floors of races.
 
-    What is read again and again has a rate for each power of two of MiB, since caches have sizes.
+    A race is of the model that it names, if the notebook loads that one under this name, else of config's. What is
+    read again and again has a rate for each power of two of MiB, since caches have sizes.
     """
+    loaded = dict(match for cell in nb.cells for match in LOADED.findall(cell.source))
     for number, cell in enumerate(nb.cells):
+        model = RACED_MODEL.search(cell.source)
+        spec = loaded.get(model[1]) if model else None
+        raced_config = model_config(spec) if spec else config
         for output in cell.get("outputs", []):
             text, html = (output.get("data", {}).get(kind, "") for kind in ("text/plain", "text/html"))
             where = f"{name}[{number}]"
@@ -98,7 +106,7 @@ def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
                     yield Said(where, f"{READING} {mib} MiB" if mib else ARITHMETIC, float(rate.replace(",", "")))
             raced, floor = RACED.match(text), FLOOR.search(html)
             if raced and floor:
-                work = decode_floor(config, [int(floor[1])] * int(raced[1]), torch.float32)
+                work = decode_floor(raced_config, [int(floor[1])] * int(raced[1]), torch.float32)
                 least = work.weight_bytes + work.kv_bytes
                 mib = 1 << (least // MIB).bit_length() - 1
                 about, done = (ARITHMETIC, work.flops) if floor[3] == ARITHMETIC else (f"{READING} {mib} MiB", least)

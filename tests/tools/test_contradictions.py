@@ -125,6 +125,16 @@ def test_a_floor_of_another_machine_is_found(tiny, seconds, found):
     assert len(contradictions(said)) == found
 
 
+@pytest.mark.parametrize("raced", ["[NaiveCat, OneTable], gpt2", "contenders, gpt2"])
+def test_a_floor_is_of_the_model_that_was_raced(tiny, raced):
+    plain = notebook(race(128), source="teach.race([NaiveCat], model, batch_size=8)")
+    loads = 'gpt2 = load_model("random:gpt2", device="cpu")'
+    other = notebook(race(128), source=f"{loads}\nteach.race({raced}, batch_size=8)")
+    [tiny_read], [gpt2_read] = list(rates("00", plain, tiny)), list(rates("01", other, tiny))
+    assert (tiny_read.about, gpt2_read.about) == ("reading 8 MiB", "reading 256 MiB")
+    assert gpt2_read.value > 30 * tiny_read.value
+
+
 def test_numbers_may_be_a_little_apart_and_nothing_else_may():
     near = [Said("a", "GB/s", 50.0), Said("b", "GB/s", 55.0)]
     assert contradictions([*near, Said("a", "x", "1"), Said("b", "y", "2")]) == []
