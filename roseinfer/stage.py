@@ -147,20 +147,7 @@ class Stage(ABC):
 
     def check_fits(self, seq: Sequence) -> None:
         """Raises ValueError when the sequence could never run to its max_tokens here, however empty the pool."""
-        longest = max(len(seq), seq.max_len)
-        if longest > self.config.max_model_len:
-            raise ValueError(
-                f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens} is {longest} tokens, "
-                f"allowed: max_model_len={self.config.max_model_len}"
-            )
-        if max(seq.token_ids) >= self.config.vocab_size:
-            raise ValueError(f"token id {max(seq.token_ids)} is out of range: vocab_size={self.config.vocab_size}")
-        needed = self.tables.blocks_for(longest - 1)  # the last token is returned, never cached
-        if needed > self.tables.num_blocks:
-            raise ValueError(
-                f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens} needs {needed} blocks of "
-                f"{self.block_size} tokens, allowed: num_blocks={self.tables.num_blocks}"
-            )
+        check_fits(seq, self.config.vocab_size, self.config.max_model_len, self.tables)
 
     def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
         """token_ids [B] and positions [B] of a decode step, on the model's device."""
@@ -214,6 +201,21 @@ class Stage(ABC):
                 raise ValueError(
                     f"sequence {seq.seq_id} has {len(seq)} tokens, max_model_len={self.config.max_model_len}"
                 )
+
+
+def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, tables: BlockTables) -> None:
+    """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool."""
+    asked = f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens}"
+    longest = max(len(seq), seq.max_len)
+    if longest > max_model_len:
+        raise ValueError(f"{asked} is {longest} tokens, allowed: max_model_len={max_model_len}")
+    if max(seq.token_ids) >= vocab_size:
+        raise ValueError(f"token id {max(seq.token_ids)} is out of range: vocab_size={vocab_size}")
+    needed = tables.blocks_for(longest - 1)  # the last token is returned, never cached
+    if needed > tables.num_blocks:
+        raise ValueError(
+            f"{asked} needs {needed} blocks of {tables.block_size} tokens, allowed: num_blocks={tables.num_blocks}"
+        )
 
 
 class PromptAttention:

@@ -6,6 +6,7 @@ from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
 from roseinfer.sequence import Sequence, refuse_stop_strings
+from roseinfer.stage import check_fits
 
 from .block_manager import BlockManager
 from .kv_pool import KVPool
@@ -84,18 +85,3 @@ def checked_length(max_model_len: int | None, model: Model) -> int:
     if max_model_len > most:
         raise ValueError(f"max_model_len={max_model_len} is more positions than the model has, allowed: at most {most}")
     return max_model_len
-
-
-def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, blocks: BlockManager) -> None:
-    """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool."""
-    asked = f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens}"
-    longest = max(len(seq), seq.max_len)
-    if longest > max_model_len:
-        raise ValueError(f"{asked} is {longest} tokens, allowed: max_model_len={max_model_len}")
-    if max(seq.token_ids) >= vocab_size:
-        raise ValueError(f"token id {max(seq.token_ids)} is out of range: vocab_size={vocab_size}")
-    needed = blocks.blocks_for(longest - 1)  # the last token is returned, never cached
-    if needed > blocks.num_blocks:
-        raise ValueError(
-            f"{asked} needs {needed} blocks of {blocks.block_size} tokens, allowed: num_blocks={blocks.num_blocks}"
-        )

@@ -16,11 +16,12 @@ from roseinfer.arguments import refuse_unknown_keywords, require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
 from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
+from roseinfer.stage import check_fits
 
 from .chat import ChatTemplate, Message
 from .config import check_block_size
 from .detokenizer import Vocabulary
-from .engine import Engine, check_fits, checked_length
+from .engine import Engine, checked_length
 from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .pool_size import most_blocks, pool_blocks

@@ -81,14 +81,19 @@ def _attend(attention: Attention, case: PagedCase) -> Tensor:
     return got
 
 
-def _explain(got: object, want: Tensor) -> str | None:
+def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | None:
+    """What is wrong with a result; None when nothing is."""
     message = explain_tensor(got, want, TOLERANCE[want.dtype], TOLERANCE[want.dtype])
     if message and isinstance(got, Tensor) and got.shape == want.shape:
         if got.dtype != want.dtype:
             return f"{message}: the output has q's dtype"
         if got.isnan().any():
-            return (
-                f"{message}; NaN lies where nothing was written: in slots behind context_lens, and in blocks that the "
-                "sequence's row does not name"
-            )
+            return f"{message}; NaN lies {where_nan_lies}"
     return message
+
+
+def _explain(got: object, want: Tensor) -> str | None:
+    unwritten = (
+        "where nothing was written: in slots behind context_lens, and in blocks that the sequence's row does not name"
+    )
+    return explain_attention(got, want, unwritten)

@@ -16,12 +16,10 @@ from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .attention_checks import DTYPES
+from .attention_checks import DTYPES, explain_attention
 from .contract_check import require_contract
 from .drawn import Expected, compare, draw, require_all, values_of
 from .exercise import Wrong, exercise
-from .explain import explain_tensor
-from .kernel_checks import TOLERANCE
 from .stage_checks import require_tokens
 from .table_schedules import SCHEDULES, describe_schedule, play, schedule
 from .tensor_checks import require_unchanged
@@ -254,16 +252,11 @@ def _explain_pool(got: Tensor, want: Tensor) -> str | None:
 
 
 def _explain_attention(got: object, want: Tensor) -> str | None:
-    message = explain_tensor(got, want, TOLERANCE[want.dtype], TOLERANCE[want.dtype])
-    if message and isinstance(got, Tensor) and got.shape == want.shape:
-        if got.dtype != want.dtype:
-            return f"{message}: the output has q's dtype"
-        if got.isnan().any():
-            return (
-                f"{message}; NaN lies where no token is: after a sequence's context_lens[i] tokens, and in the slots "
-                "of new tokens until they are written"
-            )
-    return message
+    no_token = (
+        "where no token is: after a sequence's context_lens[i] tokens, and in the slots of new tokens until they are "
+        "written"
+    )
+    return explain_attention(got, want, no_token)
 
 
 def _plain(case: FlatCase, mistake: str = "") -> Tensor:
