@@ -25,7 +25,7 @@ def operation(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any) -> Any:
         if torch._C._len_torch_dispatch_stack() and isinstance(_get_current_dispatch_mode(), OperationMode):
-            with _pop_mode_temporarily() as mode:
+            with _pop_mode_temporarily() as mode, torch._C.DisableTorchFunction():
                 return mode.__torch_dispatch__(function, (), args)
         return function(*args)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .operation import OperationMode, name_of
@@ -30,18 +31,26 @@ class RecordedGraph:
     """step: called once, here; takes nothing, returns a tensor or a tuple of them. names: tensors for the code to call
     by name. Run it once before, so that what it makes only the first time is made.
 
-    Raises RuntimeError for a step in which the host reads a value: a replay has no host that could.
+    Raises RuntimeError for a step in which the host reads a value, since a replay has no host that could; and for one
+    that hands a tensor to NumPy, since what is done to it there is not seen (see `operation`).
     """
 
     def __init__(self, step: Callable[[], Any], names: Mapping[str, Tensor] | None = None) -> None:
         recorder = _Recorder(names or {})
-        with recorder:
+        with recorder, _NothingUnseen():
             result = step()
         recorder.graph.output(tree_map_only(Tensor, recorder.node_of, result))
         module = fx.GraphModule(nn.Module(), recorder.graph)
         self.code: str = module.code
         self.operations: list[str] = recorder.operations
         self.replay: Callable[[], Any] = partial(module.forward, *recorder.outside)
+
+
+class _NothingUnseen(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in (Tensor.numpy, Tensor.__array__):
+            raise RuntimeError("a step that is recorded must not work on tensors through NumPy, unless in an operation")
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(OperationMode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -100,6 +101,19 @@ def test_a_value_of_python_stays_what_it_was():
 )
 def test_a_step_in_which_the_host_waits_is_refused(step):
     with pytest.raises(RuntimeError, match="must not wait for the device, aten::.*: (the host waits|the size)"):
+        capture(step, CPU)
+
+
+@pytest.mark.parametrize("unseen", [lambda x: x.numpy(), np.asarray])
+def test_what_is_done_below_pytorch_is_refused_unless_it_is_an_operation(unseen):
+    """It would be missing in a replay, which would then give whatever lies in the memory."""
+
+    def step() -> Tensor:
+        out = torch.empty(8, 4)
+        unseen(out)[:] = 3
+        return out
+
+    with pytest.raises(RuntimeError, match="through NumPy, unless in an operation"):
         capture(step, CPU)
 
 
