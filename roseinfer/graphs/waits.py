@@ -26,6 +26,9 @@ WAITS = {
 def why_it_waits(func: Any, args: tuple[Any, ...]) -> str | None:
     """func: as an OperationMode gets it, with its arguments. None where nobody waits."""
     name = name_of(func)
-    if name == "aten::index" and any(isinstance(x, Tensor) and x.dtype == torch.bool for x in tree_leaves(args[1:])):
+    masks = [x for x in tree_leaves(args[1:2]) if isinstance(x, Tensor) and x.dtype == torch.bool]
+    if name == "aten::index_put_" and masks and args[2].numel() > 1:  # one value needs no size: it fills under the mask
+        return "the number of values depends on values (an index by a mask)"
+    if name == "aten::index" and masks:
         return "the size of the result depends on values (an index by a mask)"
     return WAITS.get(name)

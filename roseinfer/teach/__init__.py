@@ -29,6 +29,7 @@ from .measure.text_price import round_inputs, text_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
 from .source.functions import show_source
+from .source.recorded_code import show_graph
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
@@ -38,6 +39,7 @@ from .views.clock_race import draw_clock_race
 from .views.dashboard import dashboard
 from .views.flat_batch_picture import draw_flat_batch
 from .views.layout_picture import draw_layouts
+from .views.padding_picture import draw_padding
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
 from .views.pool_picture import draw_pool_gather
 from .views.program_picture import draw_programs
@@ -53,10 +55,10 @@ __all__ = [
     "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
     "compare_steps", "contract", "count_loads", "count_rows", "course_map", "dashboard", "data_sheet", "device",
     "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gather",
-    "draw_layouts", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built", "draw_seam",
-    "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
-    "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded", "recorded_kernels",
-    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_source", "show_stage",
-    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
-    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
+    "draw_layouts", "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built",
+    "draw_seam", "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts",
+    "post_table", "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded",
+    "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph",
+    "show_source", "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price",
+    "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
 ]  # fmt: skip

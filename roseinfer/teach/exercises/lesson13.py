@@ -1,0 +1,334 @@
+"""Checkers of lesson 13: buckets, rows that fill up, a step that can be captured, graphs from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.generate import begin, decode_step
+from roseinfer.graphs import capture
+from roseinfer.profiling.replay import FROM_PYTHON, record_step
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams
+from roseinfer.stage import Stage
+
+from .contract_check import require_contract
+from .drawn import Expected, compare, draw, require_all, values_of
+from .exercise import Wrong, exercise
+from .explain import explain_tensor, explain_tokens
+from .padding_checks import require_filled
+from .stage_checks import drawn_model, require_stage
+from .tensor_checks import require_unchanged
+
+CPU = torch.device("cpu")
+
+
+# 13.1
+
+
+def _smallest(size: int, buckets: list[int]) -> int | None:
+    return min((bucket for bucket in buckets if bucket >= size), default=None)
+
+
+def rows_for_nobody(sizes: list[int], buckets: list[int], choose: Callable = _smallest) -> int:
+    return sum(bucket - size for size in sizes if (bucket := choose(size, buckets)) is not None)
+
+
+def num_captures(sizes: list[int], buckets: list[int]) -> int:
+    return len({_smallest(size, buckets) for size in sizes} - {None})
+
+
+@exercise(
+    "13.1",
+    title="What buckets cost",
+    minutes=8,
+    difficulty=1,
+    importance=4,
+    stub="def cost_of(batch_sizes, buckets): ...",
+    task="`batch_sizes` has the number of sequences of each decode step of a run, `buckets` the sizes that graphs may "
+    "have, in no order. A step takes the smallest bucket that is large enough; a batch larger than all of them runs "
+    "without a graph. Return `rows_for_nobody`, the rows that the steps compute beyond their sequences, and "
+    "`captures`, the graphs that are captured when each is captured on its first use.",
+    hints=(
+        "Of one step first: which buckets are large enough, and which of these is the smallest? There may be none.",
+        "A batch of 4 in a bucket of 4 computes no row too many: large enough is not larger.",
+        "A graph that is there is used again, by every batch that its bucket is the smallest for: a set counts them.",
+    ),
+)
+def what_buckets_cost(answer: Callable[..., object]) -> None:
+    expected = {
+        "rows_for_nobody": Expected(rows_for_nobody, ROW_MISTAKES),
+        "captures": Expected(num_captures, CAPTURE_MISTAKES),
+    }
+    compare(answer, RUNS, expected, _describe_run, values_of(*expected))
+
+
+def _describe_run(sizes: list[int], buckets: list[int]) -> str:
+    return f"batch_sizes={sizes}, buckets={buckets}"
+
+
+def _draw_run(rng: Random) -> tuple[list[int], list[int]]:
+    buckets = rng.sample((1, 2, 3, 4, 6, 8, 12, 16), rng.randint(1, 5))
+    top = max(buckets) + rng.choice((0, 0, 3))
+    return [rng.randint(1, top) for _ in range(rng.randint(1, 8))], buckets
+
+
+RUNS = [([4], [4]), ([3], [4]), ([3], [4, 8]), ([3, 3], [8, 4]), ([5], [4]), ([1, 2, 3], [1, 2, 4]), *draw(_draw_run)]
+ROW_MISTAKES = {
+    "a batch as large as a bucket fits into it": partial(
+        rows_for_nobody, choose=lambda size, buckets: min((b for b in buckets if b > size), default=None)
+    ),
+    "those are all the rows computed; the sequences' own are not for nobody": lambda sizes, buckets: sum(
+        _smallest(size, buckets) or 0 for size in sizes
+    ),
+    "the smallest bucket that is large enough, not the largest": partial(
+        rows_for_nobody, choose=lambda size, buckets: max(buckets) if max(buckets) >= size else None
+    ),
+    "buckets come in no order: the first that is large enough need not be the smallest": partial(
+        rows_for_nobody, choose=lambda size, buckets: next((b for b in buckets if b >= size), None)
+    ),
+    "a batch that no bucket is large enough for has no rows too many, and none too few": lambda sizes, buckets: sum(
+        (_smallest(size, buckets) or max(buckets)) - size for size in sizes
+    ),
+    "every step counts, also one of a size that was there before": lambda sizes, buckets: rows_for_nobody(
+        list(dict.fromkeys(sizes)), buckets
+    ),
+    "the nearest bucket may be too small": lambda sizes, buckets: sum(
+        min(abs(bucket - size) for bucket in buckets) for size in sizes
+    ),
+}
+CAPTURE_MISTAKES = {
+    "a graph is captured once, and used on every later step": lambda sizes, buckets: sum(
+        _smallest(size, buckets) is not None for size in sizes
+    ),
+    "a bucket that no batch needs is never captured": lambda sizes, buckets: len(buckets),
+    "a graph serves every batch that its bucket is the smallest for, not just one size": lambda sizes, buckets: len(
+        {size for size in sizes if _smallest(size, buckets)}
+    ),
+    "a batch that no bucket is large enough for is not captured": lambda sizes, buckets: len(
+        {_smallest(size, buckets) for size in sizes}
+    ),
+}
+
+
+# 13.2
+
+
+@exercise(
+    "13.2",
+    title="Fill up a mixed batch",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    stub="def fill_up(inputs, num_seqs, num_tokens, bucket, dummy_block, block_size): ...",
+    task="The stage fills up decode steps, in which each sequence has one row. In a mixed batch one may have several: "
+    "`num_tokens` rows of `num_seqs` sequences, written already. Fill the batch up to `bucket` **rows**, each a "
+    "sequence of its own with one token, which harms nobody. `inputs` has four NumPy arrays, and a graph reads just "
+    "these: `slot_mapping` (a row's slot in the pool), `query_start` (where each sequence's rows begin, with the end "
+    "of the last), `context_lens` and `block_tables` (a row a sequence). What lies behind the batch is an older "
+    "step's.",
+    hints=(
+        "How many rows are missing? So many sequences come behind the batch's own. slot_mapping goes on at num_tokens, "
+        "context_lens and block_tables go on at num_seqs.",
+        "query_start[num_seqs] is num_tokens: the first new sequence begins there. Each ends one row further.",
+        "A slot is block * block_size + offset. A sequence of one token has a context of 1, so of its row in the table "
+        "only the first column is read.",
+    ),
+)
+def fill_up_a_batch(answer: Callable[..., object]) -> None:
+    require_filled(answer)
+
+
+# 13.3
+
+END = 0
+
+BROKEN_STEP = """\
+def make_step(scores, token_ids, positions, banned):
+    position = 0
+
+    def step():
+        nonlocal position
+        allowed = scores[token_ids]
+        allowed[:, torch.tensor(banned)] = -torch.inf
+        allowed[:, 0] += position
+        position += 1
+        tokens = allowed.argmax(dim=-1)
+        ended = token_ids == 0
+        if ended.any():
+            tokens[ended] = torch.zeros(len(tokens[ended]), dtype=tokens.dtype)
+        return tokens
+
+    return step"""
+
+
+def next_tokens(scores: Tensor, token_ids: Tensor, positions: Tensor, banned: list[int]) -> Tensor:
+    allowed = scores[token_ids]
+    allowed[:, banned] = -torch.inf
+    allowed[:, END] += positions
+    return torch.where(token_ids == END, END, allowed.argmax(dim=-1))
+
+
+@exercise(
+    "13.3",
+    title="A step that can be captured",
+    minutes=20,
+    difficulty=3,
+    importance=5,
+    stub=BROKEN_STEP,
+    task="`make_step` returns a step that works as long as it is called, and cannot be captured. `scores` `[V, V]` "
+    "says how well token j follows token i. `token_ids` and `positions`, `[B]` in int64, are buffers that the caller "
+    "writes before every step; `banned` is a list of token ids. The step returns the best token for each row: never a banned "
+    "one; token 0 ends a text, and gets the row's position added to its score; after token 0 comes token 0 for ever. "
+    "Mend it, so that a replay does all this for what lies in the buffers **then**, also where rows have different "
+    "positions.",
+    hints=(
+        "Go through it line by line. Which values come from Python? For which does the host have to wait?",
+        "position is a number in Python. The same number lies in a buffer, for every row its own.",
+        "A tensor of the banned tokens can be made once, outside of step. An if over values becomes torch.where, which "
+        "takes both ways and chooses row by row.",
+    ),
+)
+def step_to_capture(answer: Callable[..., Any]) -> None:
+    require_all(STEPS, partial(_judge_step, answer), _describe_step)
+
+
+def _draw_step(rng: Random) -> tuple[int, int, tuple[int, ...], int]:
+    vocab = rng.randint(5, 9)
+    return vocab, rng.randint(1, 4), tuple(rng.sample(range(1, vocab), rng.randint(1, 2))), rng.randrange(1000)
+
+
+STEPS = [(5, 1, (4,), 0), (5, 2, (1,), 1), (6, 3, (2, 3), 2), *draw(_draw_step)]
+
+
+def _describe_step(vocab: int, num_rows: int, banned: tuple[int, ...], seed: int) -> str:
+    return f"{vocab} tokens, {num_rows} rows, banned={list(banned)}"
+
+
+@torch.inference_mode()
+def _judge_step(answer: Callable[..., Any], vocab: int, num_rows: int, banned: tuple[int, ...], seed: int) -> None:
+    draw_ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
+    scores = 10.0 * torch.rand(vocab, vocab, generator=torch.Generator().manual_seed(seed + 1))
+    token_ids, positions = torch.ones(num_rows, dtype=torch.long), torch.zeros(num_rows, dtype=torch.long)
+    step = answer(scores.clone(), token_ids, positions, list(banned))
+    if not callable(step):
+        raise Wrong(f"make_step must return the step, a function without arguments; got {type(step).__name__}")
+    _require_eager(step, scores, token_ids, positions, banned)
+    graph = _captured(step)
+    for i in range(4):
+        token_ids.copy_(draw_ints(vocab, (num_rows,)))
+        positions.copy_(i + draw_ints(6, (num_rows,)))
+        before = token_ids.clone(), positions.clone()
+        got = graph.replay()
+        require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
+        want = next_tokens(scores, token_ids, positions, list(banned))
+        if message := explain_tensor(got, want):
+            where = f"replay {i + 1}, token_ids={token_ids.tolist()}, positions={positions.tolist()}"
+            raise Wrong(f"{where}: {message}" + _why_stale(got, scores, token_ids, positions, list(banned)))
+
+
+def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
+    """A first call, with rows that begin together, as the broken step has it."""
+    got, want = step(), next_tokens(scores, token_ids, positions, list(banned))
+    if message := explain_tensor(got, want):
+        raise Wrong(f"called once, with token_ids={token_ids.tolist()} and positions of 0: {message}")
+
+
+def _captured(step: Callable[[], Any]) -> Any:
+    for name, (given, *_) in [op for op in record_step(step, []).ops if op[0] == FROM_PYTHON]:
+        if len(given) > 2:  # its shape, dtype and address; a number is a kernel's argument
+            raise Wrong(
+                f"{name}: the step makes a tensor of a Python list, and a GPU would have to fetch it from the host "
+                "during the capture: make it once, outside of step"
+            )
+    try:
+        return capture(step, CPU)
+    except RuntimeError as error:
+        raise Wrong(f"the capture is refused: {error}") from error
+
+
+def _why_stale(got: Tensor, scores: Tensor, token_ids: Tensor, positions: Tensor, banned: list[int]) -> str:
+    """What explains a replay's tokens, other than the buffers."""
+    first = torch.ones_like(token_ids)
+    of_capture = [next_tokens(scores, first, torch.full_like(positions, n), banned) for n in range(4)]
+    frozen = [next_tokens(scores, token_ids, torch.full_like(positions, n), banned) for n in range(4)]
+    first_row = next_tokens(scores, token_ids, positions[:1].expand_as(positions), banned)
+    if any(torch.equal(got, tokens) for tokens in frozen):
+        return "; these come with a position that has stayed what it was at the capture"
+    if any(torch.equal(got, tokens) for tokens in of_capture):
+        return "; these are the tokens of the capture: the step reads a copy of its buffers"
+    if torch.equal(got, first_row):
+        return "; these come with the position of row 0 for every row"
+    return ""
+
+
+# 13.4
+
+
+@exercise(
+    "13.4",
+    title="Graphs that are there from the start",
+    minutes=25,
+    difficulty=4,
+    importance=4,
+    stub="class WarmGraphs(Graphs): ...",
+    task="`Graphs` captures a bucket when a batch first needs it, and that step's users wait. Subclass it so that a "
+    "graph for every bucket in `self.buckets` is in `self.graphs` when the stage has been made, and none is captured "
+    "later. A capture **runs** the step: what it computes must harm nobody, and no block may be gone afterwards.",
+    hints=(
+        "In `__init__`, once the stage below has made everything: graph_of(bucket) captures what is not there yet.",
+        "A capture reads the inputs. For a batch of no sequences, write_padding fills the whole bucket with rows that "
+        "write to the dummy block.",
+        "Stage steps run under `torch.inference_mode()`; so should a capture, or it records the operations that "
+        "autograd would need. Does anything else that decoding does have to be there before?",
+    ),
+)
+def graphs_from_the_start(answer: type[Stage]) -> None:
+    require_stage(answer)
+    if not hasattr(answer, "graph_of"):
+        raise Wrong(f"expected a subclass of Graphs, got {answer.__name__}")
+    for num_layers in (1, 2):  # two stages of one class: neither may use the other's graphs
+        _judge_warm(answer, num_layers)
+    require_contract(answer)
+
+
+GROWING = (1, 2, 3, 9, 5, 1)  # sequences of a step
+
+
+def _judge_warm(answer: type[Stage], num_layers: int) -> None:
+    model = drawn_model(num_layers)
+    stage = answer(model, num_blocks=40, block_size=4, max_num_seqs=max(GROWING))
+    if not stage.buckets or max(stage.buckets) < max(GROWING):
+        raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max(GROWING)}: the largest batch fits into none")
+    if missing := sorted(set(stage.buckets) - set(stage.graphs)):
+        raise Wrong(f"made with buckets={stage.buckets}, the stage has no graph for {missing}")
+    if stage.num_free_blocks != 40:
+        raise Wrong(f"made with num_blocks=40, {stage.num_free_blocks} are free: what was begun has to be freed")
+    graphs, replayed = dict(stage.graphs), []
+    stage.write_padding(0, max(GROWING))
+    for bucket, graph in graphs.items():
+        if (rows := len(graph.replay()[0])) != bucket:
+            raise Wrong(f"the graph for {bucket} computes {rows} rows")
+        graph.replay = partial(_noted, replayed, graph.replay)
+    prompts = [[3 + i] * (1 + i % 3) for i in range(max(GROWING))]
+    seqs = begin(stage, prompts, SamplingParams(max_tokens=len(GROWING) + 2, ignore_eos=True))
+    for size in GROWING:
+        decode_step(stage, seqs[:size])
+    if again := sorted(bucket for bucket, graph in stage.graphs.items() if graphs.get(bucket) is not graph):
+        raise Wrong(f"batches of {list(GROWING)} were decoded, and graphs were captured again, for {again}")
+    if len(replayed) != len(GROWING):
+        raise Wrong(f"{len(GROWING)} steps were decoded, and {len(replayed)} of them replayed a graph of self.graphs")
+    reference = reference_generate(model, prompts, len(GROWING) + 1)
+    for i, (seq, want) in enumerate(zip(seqs, reference, strict=True)):
+        if message := explain_tokens(seq.output_ids, want[: len(seq.output_ids)]):
+            raise Wrong(f"batches of {list(GROWING)}, sequence {i}: {message}")
+
+
+def _noted(replayed: list[bool], replay: Callable[[], Any]) -> Any:
+    replayed.append(True)
+    return replay()
