@@ -39,7 +39,7 @@ class Engine:
             require_count(name, value, at_least=1)
         self.max_model_len = checked_length(max_model_len, model)
         self.model = model
-        max_num_tokens = max(STEP_TOKENS, self.max_model_len, max_num_seqs)
+        max_num_tokens = most_step_tokens(self.max_model_len, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
         self.pool = KVPool(model, num_blocks, block_size)
@@ -81,6 +81,11 @@ class Engine:
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
         self.scheduler.abort(seq)
+
+
+def most_step_tokens(max_model_len: int, max_num_seqs: int) -> int:
+    """Of one step: STEP_TOKENS, or a prompt, or a token of each sequence."""
+    return max(STEP_TOKENS, max_model_len, max_num_seqs)
 
 
 def checked_length(max_model_len: int | None, model: Model) -> int:
