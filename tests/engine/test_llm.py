@@ -232,15 +232,17 @@ def test_one_request_of_a_stream_is_aborted(llm):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("at_step", [1, 2, 5])
 def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
-    wanted, forward, calls = texts(llm.generate(TEXTS, params())), llm.model.forward, []
+    runner = llm.engine.runner
+    wanted, sampler, calls = texts(llm.generate(TEXTS, params())), runner.sampler, []
 
     def interrupted(*inputs):
+        """Behind the forward: its K and V are written."""
         calls.append(inputs)
         if len(calls) == at_step:
             raise error
-        return forward(*inputs)
+        return sampler(*inputs)
 
-    monkeypatch.setattr(llm.model, "forward", interrupted)
+    monkeypatch.setattr(runner, "sampler", interrupted)
     with pytest.raises(error):
         llm.generate(TEXTS, params())
     assert llm.engine.blocks.num_free == BLOCKS and not llm.engine.has_work
@@ -350,6 +352,7 @@ def test_one_params_or_one_for_each(llm, given):
         ),
         ({"device": "gpu", "quantization": "int8"}, "device='gpu' is not a device"),
         ({"device": "meta", "quantization": "int8"}, "quantization='int8' runs on a CPU, and the model is on 'meta'"),
+        ({"enforce_eager": 1}, "enforce_eager must be True or False, got 1"),
         ({"seed": -1}, "seed must be an integer from 0 to 9223372036854775807, got -1"),
         ({"seed": 2**63}, "seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
@@ -444,6 +447,7 @@ def test_a_gpu_pool_has_a_share_of_what_is_left(gpt2_shape, monkeypatch):
     on_gpu = model_on("cuda", gpt2_shape)
     assert pool_blocks(on_gpu, 64, most=10**9, gpu_memory_utilization=0.5) == 20
     assert pool_blocks(on_gpu, 64, most=10**9) == 60 and pool_blocks(on_gpu, 64, most=7) == 7
+    assert pool_blocks(on_gpu, 64, most=10**9, step_bytes=5 * one) == 55, "steps need memory, too"
     with pytest.raises(ValueError, match="^gpu_memory_utilization=0.3 gives the KV cache 0 bytes: one block"):
         pool_blocks(on_gpu, 64, most=7, gpu_memory_utilization=0.3)
 
