@@ -50,6 +50,10 @@ class _NothingUnseen(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func in (Tensor.numpy, Tensor.__array__):
             raise RuntimeError("a step that is recorded must not work on tensors through NumPy, unless in an operation")
+        if func is Tensor.tolist:
+            raise RuntimeError(
+                "a step that is recorded must not wait for the device, tolist: the host waits for values"
+            )
         return func(*args, **(kwargs or {}))
 
 

@@ -15,11 +15,16 @@ from .operation import name_of
 
 WAITS = {
     "aten::_local_scalar_dense": "the host waits for a value (item, int, bool, tolist or an if)",
+    "aten::item": "the host waits for a value (item, int, bool or float)",  # under inference_mode it is seen whole
+    "aten::is_nonzero": "the host waits for a value (an if)",
     "aten::equal": "the host waits for a value (torch.equal)",
+    "aten::allclose": "the host waits for a value (torch.allclose)",
     "aten::nonzero": "the size of the result depends on values (nonzero)",
+    "aten::argwhere": "the size of the result depends on values (argwhere)",
     "aten::masked_select": "the size of the result depends on values (masked_select)",
     "aten::unique_dim": "the size of the result depends on values (unique)",
     "aten::_unique2": "the size of the result depends on values (unique)",
+    "aten::unique_consecutive": "the size of the result depends on values (unique_consecutive)",
 }
 
 

@@ -315,7 +315,7 @@ def forgets_the_banned(scores, token_ids, positions, banned):
         "a list of tokens": (step_maker(lambda *a: tokens_of(*a).tolist()), "expected a tensor, got list"),
         "row 0's position": (
             step_maker(lambda s, t, p, b: tokens_of(s, t, p[:1].expand_as(p), b)),
-            "the position of row 0 for every row",
+            "the position of row 0, whatever the row",
         ),
         "counts positions on": (step_maker(changes_its_buffers), "positions was handed in, and you have changed it"),
         "goes on after the end": (step_maker(forgets_the_end), "values differ"),
@@ -478,12 +478,12 @@ def test_wrong_warm_graphs(answer, message):
     assert_refused("13.4", answer, message)
 
 
-class EverySize(Graphs):
-    """A graph for every size there can be, the largest first: no row for nobody."""
+class LargestFirst(Graphs):
+    """Two buckets only."""
 
     def __init__(self, model, **sizes):
         super().__init__(model, **sizes)
-        self.buckets = list(range(1, self.max_num_seqs + 1))
+        self.buckets = [1, self.max_num_seqs][self.max_num_seqs == 1 :]
         capture_all(self, self.buckets[::-1])
 
 
@@ -507,7 +507,7 @@ def capture_idle(stage):
 
 @right_answers(
     "13.4",
-    {"every size": EverySize, "by hand": ByHand, "with inputs of zeros": warm(capture_idle)},
+    {"two buckets": LargestFirst, "by hand": ByHand, "with inputs of zeros": warm(capture_idle)},
 )
 def test_right_warm_graphs(answer):
     assert_accepted("13.4", answer)

@@ -250,6 +250,16 @@ class Empty(NaiveCat):
 class Alone:
     ...
 
+def maker(x):
+    count = 0
+
+    def made():
+        nonlocal count
+        count += 1
+        return x
+
+    return made
+
 answer = ...
 '''
 
@@ -293,7 +303,7 @@ def handed_out(name, cell=STUB, **names):
     return in_cell(cell, NaiveCat=NaiveCat, **names)[name]
 
 
-@pytest.mark.parametrize("name", ["swapped", "Swap", "Empty", "Alone", "answer"])
+@pytest.mark.parametrize("name", ["swapped", "Swap", "Empty", "Alone", "maker", "answer"])
 def test_what_was_handed_out_is_not_attempted(swap, name):
     assert repr(teach.check("99.1", handed_out(name))) == "99.1 not attempted"
 
@@ -301,6 +311,13 @@ def test_what_was_handed_out_is_not_attempted(swap, name):
 @pytest.mark.parametrize("stub", ["pass", '"""Mine."""', "...  # later", "return", "return None"])
 def test_a_stub_stays_one_whatever_is_noted_in_it(swap, stub):
     assert repr(teach.check("99.1", handed_out("swapped", f"def swapped(x):\n    {stub}"))) == "99.1 not attempted"
+
+
+def test_a_stub_that_makes_a_function_stays_one_wherever_it_stands(swap):
+    """Code objects differ by their first line, too, and by flags of the file that compiled them."""
+    namespace = {"NaiveCat": NaiveCat}
+    exec(compile("\n" + STUB, "a cell", "exec", dont_inherit=True), namespace)
+    assert repr(teach.check("99.1", namespace["maker"])) == "99.1 not attempted"
 
 
 def test_a_value_that_is_none_is_not_attempted(swap):
@@ -325,6 +342,7 @@ ATTEMPTS = {
     "a private attribute": ("Empty", "class Empty(NaiveCat):\n    _kept = {}"),
     "one method of several": ("Swap", STUB.replace("    def append(self, seqs, step):\n        ...", "")),
     "a method filled in": ("Swap", STUB.replace("seqs, step):\n        ...", "seqs, step):\n        self.swapped = 1")),
+    "another function inside": ("maker", STUB.replace("count += 1", "count += 2")),
     "another start": ("Swap", STUB.replace("self.swapped = {}", "self.swapped = []")),
     "a function that returns nothing": ("swapped", "def swapped(x):\n    x.add(1)"),
     "a function that returns its argument": ("swapped", "def swapped(x):\n    return x"),

@@ -183,10 +183,10 @@ def next_tokens(scores: Tensor, token_ids: Tensor, positions: Tensor, banned: li
     stub=BROKEN_STEP,
     task="`make_step` returns a step that works as long as it is called, and cannot be captured. `scores` `[V, V]` "
     "says how well token j follows token i. `token_ids` and `positions`, `[B]` in int64, are buffers that the caller "
-    "writes before every step; `banned` is a list of token ids. The step returns the best token for each row: never a banned "
-    "one; token 0 ends a text, and gets the row's position added to its score; after token 0 comes token 0 for ever. "
-    "Mend it, so that a replay does all this for what lies in the buffers **then**, also where rows have different "
-    "positions.",
+    "writes before every step; `banned` is a list of token ids. The step returns the best token for each row: never a "
+    "banned one; token 0 ends a text, and gets the row's position added to its score; after token 0 comes token 0 for "
+    "ever. Mend it, so that a replay does all this for what lies in the buffers **then**, also where rows have "
+    "different positions.",
     hints=(
         "Go through it line by line. Which values come from Python? For which does the host have to wait?",
         "position is a number in Python. The same number lies in a buffer, for every row its own.",
@@ -220,16 +220,18 @@ def _judge_step(answer: Callable[..., Any], vocab: int, num_rows: int, banned: t
         raise Wrong(f"make_step must return the step, a function without arguments; got {type(step).__name__}")
     _require_eager(step, scores, token_ids, positions, banned)
     graph = _captured(step)
-    for i in range(4):
+    replays: list[tuple[Tensor, Tensor, Tensor]] = []  # token_ids, positions, what came out
+    for i in range(6):
         token_ids.copy_(draw_ints(vocab, (num_rows,)))
         positions.copy_(i + draw_ints(6, (num_rows,)))
         before = token_ids.clone(), positions.clone()
         got = graph.replay()
         require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
-        want = next_tokens(scores, token_ids, positions, list(banned))
-        if message := explain_tensor(got, want):
-            where = f"replay {i + 1}, token_ids={token_ids.tolist()}, positions={positions.tolist()}"
-            raise Wrong(f"{where}: {message}" + _why_stale(got, scores, token_ids, positions, list(banned)))
+        replays.append((*before, got.clone()))
+    for i, (ids, at, got) in enumerate(replays, 1):
+        if message := explain_tensor(got, next_tokens(scores, ids, at, list(banned))):
+            where = f"replay {i}, token_ids={ids.tolist()}, positions={at.tolist()}"
+            raise Wrong(f"{where}: {message}" + _why_stale(replays, scores, list(banned)))
 
 
 def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
@@ -252,18 +254,18 @@ def _captured(step: Callable[[], Any]) -> Any:
         raise Wrong(f"the capture is refused: {error}") from error
 
 
-def _why_stale(got: Tensor, scores: Tensor, token_ids: Tensor, positions: Tensor, banned: list[int]) -> str:
-    """What explains a replay's tokens, other than the buffers."""
-    first = torch.ones_like(token_ids)
-    of_capture = [next_tokens(scores, first, torch.full_like(positions, n), banned) for n in range(4)]
-    frozen = [next_tokens(scores, token_ids, torch.full_like(positions, n), banned) for n in range(4)]
-    first_row = next_tokens(scores, token_ids, positions[:1].expand_as(positions), banned)
-    if any(torch.equal(got, tokens) for tokens in frozen):
-        return "; these come with a position that has stayed what it was at the capture"
-    if any(torch.equal(got, tokens) for tokens in of_capture):
-        return "; these are the tokens of the capture: the step reads a copy of its buffers"
-    if torch.equal(got, first_row):
-        return "; these come with the position of row 0 for every row"
+def _why_stale(replays: list[tuple[Tensor, Tensor, Tensor]], scores: Tensor, banned: list[int]) -> str:
+    """What explains the tokens of all replays, if not the buffers; a capture is one of the first calls."""
+
+    def all_from(inputs: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> bool:
+        return all(torch.equal(got, next_tokens(scores, *inputs(ids, at), banned)) for ids, at, got in replays)
+
+    if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(4)):
+        return "; all come with a position that has stayed what it was at the capture"
+    if all_from(lambda ids, at: (torch.ones_like(ids), torch.zeros_like(at))):
+        return "; all are the tokens of the capture: the step reads a copy of its buffers"
+    if all_from(lambda ids, at: (ids, at[:1].expand_as(at))):
+        return "; all come with the position of row 0, whatever the row"
     return ""
 
 
