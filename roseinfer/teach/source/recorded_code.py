@@ -21,7 +21,7 @@ WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\()")  # a value's name, not a function's
 KINDS = {
     "input": ("rgba(230, 159, 0, 0.35)", "written anew before each replay"),
     "pool": ("rgba(0, 158, 115, 0.28)", "the pool and buffers"),
-    "weight": ("rgba(0, 114, 178, 0.22)", "weights"),
+    "weight": ("rgba(0, 114, 178, 0.3)", "weights"),
 }
 
 
@@ -41,7 +41,7 @@ class RecordedCode(View):
     def to_html(self) -> str:
         code = "\n".join(WORD.sub(self._marked, html.escape(line, quote=False)) for line in self.lines)
         legend = " &nbsp; ".join(_mark(colour, what) for colour, what in KINDS.values())
-        style = "overflow-x: auto; font-size: 12px; line-height: 1.5"
+        style = "overflow-x: auto; font-family: monospace; font-size: 12px; line-height: 1.5"
         legend = f'<p class="rose-muted">{legend} &nbsp; unmarked: made in the step</p>'
         return card(f'{legend}<pre style="{style}">{code}</pre>')
 
