@@ -7,7 +7,8 @@ import torch
 
 from roseinfer.contract.small_models import small_model
 from roseinfer.generate import begin, decode_step
-from roseinfer.profiling.replay import record_step, replay_differences, weights_of
+from roseinfer.profiling.reachable import tensors_of
+from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.sequence import SamplingParams
 from stages import Graphs, PackedWeights
 from stages.s13_graphs import buckets_up_to
@@ -22,7 +23,7 @@ def running(stage_class, num_seqs, **sizes):
 
 def test_two_steps_could_be_one_graph():
     stage, seqs = running(Graphs, 3)
-    kept = [*weights_of(stage.model), stage.pool, stage.attended, stage.device_buffer]
+    kept = tensors_of(stage.model, stage.pool, stage.attended, stage.device_buffer)
     records = []
     for _ in range(2):
         decode_step(stage, seqs)
