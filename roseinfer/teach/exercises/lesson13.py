@@ -286,8 +286,8 @@ def _why_stale(replays: list[tuple[Tensor, Tensor, Tensor]], scores: Tensor, ban
         "In `__init__`, once the stage below has made everything: graph_of(bucket) captures what is not there yet.",
         "A capture reads the inputs. For a batch of no sequences, write_padding fills the whole bucket with rows that "
         "write to the dummy block.",
-        "Stage steps run under `torch.inference_mode()`; so should a capture, or it records the operations that "
-        "autograd would need. Does anything else that decoding does have to be there before?",
+        "Steps run under `torch.inference_mode()`, and so should a capture. On a GPU the inputs have to be copied from "
+        "host_buffer to device_buffer before it.",
     ),
 )
 def graphs_from_the_start(answer: type[Stage]) -> None:
