@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
+from roseinfer.contract import PROMISES
 from roseinfer.generate import begin
 from roseinfer.graphs import capture
 from roseinfer.sequence import SamplingParams
+from roseinfer.teach.exercises.lesson13 import TOUCHED
 from stages import Graphs, PackedWeights
 
 
@@ -511,3 +513,7 @@ def capture_idle(stage):
 )
 def test_right_warm_graphs(answer):
     assert_accepted("13.4", answer)
+
+
+def test_every_promise_that_captures_touch_is_one():
+    assert {promise.title for promise in PROMISES} >= TOUCHED
