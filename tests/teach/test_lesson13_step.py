@@ -1,0 +1,304 @@
+"""Lesson 13, steps and stages that are captured: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from roseinfer.contract import PROMISES
+from roseinfer.generate import begin
+from roseinfer.graphs import capture
+from roseinfer.sequence import SamplingParams
+from roseinfer.teach.exercises.lesson13 import TOUCHED
+from stages import Graphs, PackedWeights
+
+# 13.3
+
+
+def step_maker(make_tokens):
+    """A make_step from tokens(scores, token_ids, positions, banned) with `banned` as a tensor that is made once."""
+
+    def make_step(scores, token_ids, positions, banned):
+        return partial(make_tokens, scores, token_ids, positions, torch.tensor(banned))
+
+    return make_step
+
+
+def tokens_of(scores, token_ids, positions, banned):
+    allowed = scores[token_ids]
+    allowed[:, banned] = -torch.inf
+    allowed[:, 0] += positions
+    return torch.where(token_ids == 0, 0, allowed.argmax(-1))
+
+
+def counts_itself(scores, token_ids, positions, banned):
+    position, banned_ids = 0, torch.tensor(banned)
+
+    def step():
+        nonlocal position
+        tokens = tokens_of(scores, token_ids, torch.full_like(positions, position), banned_ids)
+        position += 1
+        return tokens
+
+    return step
+
+
+def makes_the_list(scores, token_ids, positions, banned):
+    return lambda: tokens_of(scores, token_ids, positions, torch.tensor(banned))
+
+
+def copies_its_buffers(scores, token_ids, positions, banned):
+    return partial(tokens_of, scores, token_ids.clone(), positions.clone(), torch.tensor(banned))
+
+
+def waits(scores, token_ids, positions, banned):
+    position = positions[0].item()
+    return tokens_of(scores, token_ids, torch.full_like(positions, position), banned)
+
+
+def asks(scores, token_ids, positions, banned):
+    tokens = tokens_of(scores, torch.where(token_ids == 0, 1, token_ids), positions, banned)
+    if (token_ids == 0).any():
+        tokens = torch.where(token_ids == 0, 0, tokens)
+    return tokens
+
+
+def puts_under_a_mask(scores, token_ids, positions, banned):
+    tokens = tokens_of(scores, token_ids, positions, banned)
+    tokens[token_ids == 0] = torch.zeros_like(tokens[token_ids == 0])
+    return tokens
+
+
+def changes_its_buffers(scores, token_ids, positions, banned):
+    tokens = tokens_of(scores, token_ids, positions, banned)
+    positions.add_(1)
+    return tokens
+
+
+def forgets_the_end(scores, token_ids, positions, banned):
+    allowed = scores[token_ids]
+    allowed[:, banned] = -torch.inf
+    allowed[:, 0] += positions
+    return allowed.argmax(-1)
+
+
+def forgets_the_banned(scores, token_ids, positions, banned):
+    allowed = scores[token_ids]
+    allowed[:, 0] += positions
+    return torch.where(token_ids == 0, 0, allowed.argmax(-1))
+
+
+@wrong_answers(
+    "13.3",
+    {
+        "position in Python": (counts_itself, "a position that has stayed what it was at the capture"),
+        "a list each time": (makes_the_list, "the step makes a tensor of a Python list"),
+        "copies of the buffers": (copies_its_buffers, "the step reads a copy of its buffers"),
+        "item": (step_maker(waits), "the capture is refused: a step that is recorded must not wait"),
+        "an if": (step_maker(asks), "the host waits for a value"),
+        "a mask": (step_maker(puts_under_a_mask), "an index by a mask"),
+        "a list of tokens": (step_maker(lambda *a: tokens_of(*a).tolist()), "expected a tensor, got list"),
+        "row 0's position": (
+            step_maker(lambda s, t, p, b: tokens_of(s, t, p[:1].expand_as(p), b)),
+            "the position of row 0, whatever the row",
+        ),
+        "counts positions on": (step_maker(changes_its_buffers), "positions was handed in, and you have changed it"),
+        "goes on after the end": (step_maker(forgets_the_end), "values differ"),
+        "banned ones chosen": (step_maker(forgets_the_banned), "values differ"),
+        "the tokens themselves": (lambda s, t, p, b: tokens_of(s, t, p, b), "must return the step"),
+    },
+)
+def test_wrong_steps(answer, message):
+    assert_refused("13.3", answer, message)
+
+
+def with_a_table(scores, token_ids, positions, banned):
+    """All that does not depend on the position is made before."""
+    table = scores.clone()
+    table[:, banned] = -torch.inf
+    table[0, 1:] = -torch.inf
+    at_the_end = torch.zeros(scores.shape[0])
+    at_the_end[0] = 1
+    return lambda: (table.index_select(0, token_ids) + at_the_end * positions[:, None]).max(dim=1).indices
+
+
+def row_after_row(scores, token_ids, positions, banned):
+    allowed = [token for token in range(len(scores)) if token not in banned]
+    columns = torch.tensor(allowed)
+
+    def step():
+        rows = []
+        for row in range(len(token_ids)):
+            best = scores.index_select(0, token_ids[row : row + 1])[0, columns]
+            best = torch.cat([best[:1] + positions[row], best[1:]])
+            rows.append(columns.index_select(0, best.argmax().view(1)) * (token_ids[row] != 0))
+        return torch.cat(rows)
+
+    return step
+
+
+def in_buffers_of_its_own(scores, token_ids, positions, banned):
+    allowed, tokens = torch.empty(len(token_ids), len(scores)), torch.empty_like(token_ids)
+    penalty = torch.zeros(len(scores))
+    penalty[banned] = -torch.inf
+
+    def step():
+        torch.index_select(scores, 0, token_ids, out=allowed)
+        allowed.add_(penalty)[:, 0].add_(positions)
+        torch.argmax(allowed, dim=-1, out=tokens)
+        return tokens.masked_fill_(token_ids == 0, 0)
+
+    return step
+
+
+@right_answers(
+    "13.3",
+    {"a table made before": with_a_table, "row after row": row_after_row, "its own buffers": in_buffers_of_its_own},
+)
+def test_right_steps(answer):
+    assert_accepted("13.3", answer)
+
+
+# 13.4
+
+
+def warm(at_start, **methods):
+    """A stage that runs at_start(stage) behind its __init__."""
+
+    def __init__(self, model, **sizes):
+        Graphs.__init__(self, model, **sizes)
+        with torch.inference_mode():
+            at_start(self)
+
+    return type("WarmGraphs", (Graphs,), {"__init__": __init__, **methods})
+
+
+def capture_all(stage, buckets=None):
+    for bucket in buckets or stage.buckets:
+        stage.write_padding(0, bucket)
+        stage.graph_of(bucket)
+
+
+def capture_the_largest_for_all(stage):
+    stage.write_padding(0, stage.buckets[-1])
+    graph = stage.graph_of(stage.buckets[-1])
+    stage.graphs = dict.fromkeys(stage.buckets, graph)
+
+
+def keep_a_request(stage):
+    capture_all(stage)
+    begin(stage, [[1]], SamplingParams(max_tokens=3))
+
+
+class Shared(Graphs):
+    """The graphs of the first stage for all."""
+
+    kept: dict = {}
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        if not self.kept:
+            capture_all(self)
+            self.kept.update(self.graphs)
+        self.graphs = {bucket: self.kept.get(bucket, self.kept[max(self.kept)]) for bucket in self.buckets}
+
+
+class Again(Graphs):
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        capture_all(self)
+
+    def graph_of(self, bucket):
+        self.graphs.pop(bucket, None)
+        return super().graph_of(bucket)
+
+
+class Eager:
+    def __init__(self, replay):
+        self.replay = replay
+
+
+class Unused(Graphs):
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        capture_all(self)
+        self.made = True
+
+    def graph_of(self, bucket):
+        return Eager(self.static_step(bucket)) if hasattr(self, "made") else super().graph_of(bucket)
+
+
+class TooEarly(Graphs):
+    def __init__(self, model, **sizes):
+        self.graphs = {}
+        capture_all(self)
+        super().__init__(model, **sizes)
+
+
+class FewBuckets(Graphs):
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.buckets = [1, 2]
+        capture_all(self)
+
+
+@wrong_answers(
+    "13.4",
+    {
+        "nothing": (warm(lambda stage: None), "the stage has no graph for [1, 2, 4, 8, 9]"),
+        "all but the smallest": (warm(lambda s: capture_all(s, s.buckets[1:])), "the stage has no graph for [1]"),
+        "one graph for all": (warm(capture_the_largest_for_all), "the graph for 1 computes 9 rows"),
+        "requests kept": (warm(keep_a_request), "what was begun has to be freed"),
+        "captured again": (Again, "graphs were captured again"),
+        "not used": (Unused, "and 0 of them replayed a graph"),
+        "too early": (TooEarly, "object has no attribute 'buckets'"),
+        "too few buckets": (FewBuckets, "the largest batch fits into none"),
+        "shared by all stages": (Shared, "sequence 0: token"),
+        "the stage before": (PackedWeights, "expected a subclass of Graphs, got PackedWeights"),
+        "a function": (lambda model: None, "expected a subclass of a stage"),
+    },
+)
+def test_wrong_warm_graphs(answer, message):
+    Shared.kept.clear()
+    assert_refused("13.4", answer, message)
+
+
+class LargestFirst(Graphs):
+    """Two buckets only."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.buckets = [1, self.max_num_seqs][self.max_num_seqs == 1 :]
+        capture_all(self, self.buckets[::-1])
+
+
+class ByHand(Graphs):
+    """Without graph_of; on a GPU each would share the memory of the one before."""
+
+    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        self.write_padding(0, max_num_seqs)
+        graph = None
+        with torch.inference_mode():
+            for bucket in reversed(self.buckets):
+                graph = self.graphs[bucket] = capture(self.static_step(bucket), model.device, memory=graph)
+
+
+def capture_idle(stage):
+    """With the inputs as they were made: no sequence has a row, so no row reads or writes."""
+    for bucket in stage.buckets:
+        stage.graph_of(bucket)
+
+
+@right_answers(
+    "13.4",
+    {"two buckets": LargestFirst, "by hand": ByHand, "with inputs of zeros": warm(capture_idle)},
+)
+def test_right_warm_graphs(answer):
+    assert_accepted("13.4", answer)
+
+
+def test_every_promise_that_captures_touch_is_one():
+    assert {promise.title for promise in PROMISES} >= TOUCHED
