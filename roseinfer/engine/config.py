@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import torch
 
-from roseinfer.arguments import counted, require_count, unknown_name
+from roseinfer.arguments import counted, refuse_wrong_arguments, require_count
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.profiling.facts import Facts, HasFacts
@@ -18,32 +16,8 @@ QUANTIZATIONS = (None, "int8")
 BLOCK_ID_BYTES = 4  # block tables are int32
 MIB = 2**20
 
-Config = TypeVar("Config")
 
-
-def refuse_wrong_fields(cls: type[Config]) -> type[Config]:
-    """Class decorator for a keyword-only dataclass: an unknown or missing field raises ValueError instead of TypeError.
-
-    The message for an unknown one names the nearest field and lists them all.
-    """
-    init = cls.__init__
-    names = [field.name for field in fields(cls)]
-    required = [field.name for field in fields(cls) if field.default is MISSING]
-
-    @wraps(init)
-    def checked_init(self: Config, **values: Any) -> None:
-        for name in values:
-            if name not in names:
-                raise ValueError(f"{cls.__name__} has no field {unknown_name(name, names)}")
-        if missing := [name for name in required if name not in values]:
-            raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
-        init(self, **values)
-
-    cls.__init__ = checked_init
-    return cls
-
-
-@refuse_wrong_fields
+@refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Settings of an engine, given by name. Construction reads no file, needs no network and no GPU.
@@ -53,7 +27,7 @@ class EngineConfig:
     has positions. quantization: "int8" for matrices in 8 bits, on a CPU. device: where the engine will run; it need not
     exist here.
 
-    Raises ValueError for a wrong value, and for a field that is unknown (with the nearest name) or missing.
+    Raises ValueError for a wrong value, and for an argument that is unknown (with the nearest name) or missing.
     """
 
     model: str

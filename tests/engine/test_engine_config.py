@@ -51,19 +51,19 @@ def no_memory_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_misspelt_field_is_refused_with_the_nearest(wrong: str, nearest: str):
     with pytest.raises(ValueError) as caught:
         EngineConfig(model="tiny", **{wrong: 2048})
-    assert str(caught.value) == f"EngineConfig has no field {wrong!r} (nearest: {nearest}), allowed: {FIELDS}"
+    assert str(caught.value) == f"EngineConfig has no argument {wrong!r} (nearest: {nearest}), allowed: {FIELDS}"
 
 
 def test_a_field_that_is_near_to_none_lists_them_all():
     with pytest.raises(ValueError) as caught:
         EngineConfig(**GPT2_SMALL, xyz=1)
-    assert str(caught.value) == f"EngineConfig has no field 'xyz', allowed: {FIELDS}"
+    assert str(caught.value) == f"EngineConfig has no argument 'xyz', allowed: {FIELDS}"
 
 
 def test_replace_refuses_a_misspelt_field_too():
     config = EngineConfig(**GPT2_SMALL)
     assert replace(config, block_size=16).block_size == 16
-    with pytest.raises(ValueError, match=r"no field 'block_sizes' \(nearest: block_size\)"):
+    with pytest.raises(ValueError, match=r"no argument 'block_sizes' \(nearest: block_size\)"):
         replace(config, block_sizes=16)
 
 

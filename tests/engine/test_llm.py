@@ -363,6 +363,11 @@ def test_wrong_arguments_are_one_error(wrong, message):
         LLM(**{"model": "tiny", "device": "cpu", **wrong})
 
 
+def test_a_missing_model_is_named():
+    with pytest.raises(ValueError, match="^LLM needs a value for model$"):
+        LLM(device="cpu")
+
+
 @pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"quantization": "int8"}])
 def test_a_model_has_its_own_dtype_and_device(tiny, given):
     with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):

@@ -397,7 +397,7 @@ def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkey
 def test_who_refuses_the_posts_argument():
     grid = config_lesson().grids[0]
     answers = [answer for _, answer in grid.rows]
-    assert answers[0].startswith("ValueError: EngineConfig has no field 'max_num_blocks' (nearest: num_blocks)")
+    assert answers[0].startswith("ValueError: EngineConfig has no argument 'max_num_blocks' (nearest: num_blocks)")
     assert [answer.split(":")[0] for answer in answers[1:]] == ["TypeError", "TypeError", "accepted", "AttributeError"]
 
 
