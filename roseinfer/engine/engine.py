@@ -37,7 +37,7 @@ class Engine:
             require_count(name, value, at_least=1)
         self.max_model_len = checked_length(max_model_len, model)
         self.model = model
-        max_num_tokens = max(STEP_TOKENS, self.max_model_len, max_num_seqs)
+        max_num_tokens = tokens_of_a_step(self.max_model_len, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
         self.pool = KVPool(model, num_blocks, block_size)
@@ -75,6 +75,11 @@ class Engine:
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
         self.scheduler.abort(seq)
+
+
+def tokens_of_a_step(max_model_len: int, max_num_seqs: int) -> int:
+    """At most: the longest prompt fits one, and so does a token of each sequence."""
+    return max(STEP_TOKENS, max_model_len, max_num_seqs)
 
 
 def checked_length(max_model_len: int | None, model: Model) -> int:

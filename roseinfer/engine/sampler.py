@@ -8,9 +8,18 @@ from torch import Tensor
 from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered
 from roseinfer.sequence import Sequence
 
-from .batch import InputBuffers
+from .batch import InputBuffers, Shapes
 
 NO_TOKEN = -1
+
+
+def sampler_shapes(max_num_seqs: int) -> Shapes:
+    """Of the sampler's InputBuffers."""
+    return {
+        "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
+        "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
+        "top_p": ((max_num_seqs,), torch.float32),
+    }  # fmt: skip
 
 
 class Sampler:
@@ -22,14 +31,7 @@ class Sampler:
 
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.inputs = InputBuffers(
-            {
-                "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
-                "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
-                "top_p": ((max_num_seqs,), torch.float32),
-            },
-            device,
-        )  # fmt: skip
+        self.inputs = InputBuffers(sampler_shapes(max_num_seqs), device)
 
     def __call__(self, logits: Tensor, seqs: list[Sequence]) -> Tensor:
         """logits [B, V], row i chosen by seqs[i].params -> token ids [B] int64 on the device."""

@@ -72,6 +72,12 @@ def int8_sizes(model: Model) -> tuple[int, int]:
     return num_values, sum(Int8Linear.bytes_of(*shape) for shape in shapes)
 
 
+def packed_output_bytes(model: Model, dtype: torch.dtype) -> int:
+    """What prepare_weights without quantization adds on this CPU, in that dtype: of a tied output matrix the packed
+    copy, beside its table. Only the model's shapes are looked at."""
+    return model.token_embedding.weight.numel() * dtype.itemsize if model.lm_head is None and packs(dtype) else 0
+
+
 def weight_bytes(model: Model) -> int:
     """Bytes of weights that a step reads, whatever its batch: each matrix in its layout, biases, norms.
 

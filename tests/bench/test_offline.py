@@ -412,7 +412,7 @@ def test_without_a_benchmark_it_lists_them(capsys):
         ("offline --contenders=", "--contenders '': must name something"),
         ("offline --output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
         ("offline --max-tokens 0", "max_tokens must be an integer of at least 1, got 0"),
-        ("offline --batch-sizes 1000000000", "--batch-sizes 1000000000: weights, K and V of so many sequences"),
+        ("offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
         ("memory --dtype int8", "--dtype: unknown value 'int8'"),
         ("memory --batch-size 0", "batch_size must be an integer of at least 1, got 0"),
         ("ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),

@@ -12,9 +12,9 @@ from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
 from roseinfer.engine import pool_size
-from roseinfer.engine.config import block_bytes
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
+from roseinfer.engine.sizes import block_bytes
 from roseinfer.engine.weights import held_bytes, prepare_weights
 from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
