@@ -6,10 +6,12 @@ import gc
 from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.generate import begin, decode_step, generate, stream
+from roseinfer.graphs.tensors import memory_of
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -178,7 +180,8 @@ def bytes_held(stage: Stage) -> int:
             continue
         seen.add(id(thing))
         if isinstance(thing, Tensor):
-            storages[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+            is_open = thing.layout == torch.strided  # a library's own layout tells nobody how it is stored
+            storages[memory_of(thing)] = thing.untyped_storage().nbytes() if is_open else thing.nbytes
         else:
             waiting += gc.get_referents(thing)
     return sum(storages.values())

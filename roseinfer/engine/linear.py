@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from roseinfer.graphs.operation import operation
 from roseinfer.kernels.int8_numba import ROWS, STEP, int8_linear
 from roseinfer.kernels.numba_calls import run_parallel
 
@@ -55,29 +56,35 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         num_rows, width = weight.shape
-        self.scales = np.empty(num_rows, np.float32)
-        self.weight = np.full((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), 128, np.uint8)
+        in_scales = np.empty(num_rows, np.float32)
+        in_8_bits = np.full((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), 128, np.uint8)
         for first in range(0, num_rows, PIECE):
             piece = slice(first, min(first + PIECE, num_rows))
             rows = weight[piece].detach().float().numpy()
-            self.scales[piece] = scales = np.abs(rows).max(axis=1) / np.float32(127)
-            self.weight[piece, :width] = np.rint(rows / np.where(scales > 0, scales, 1)[:, None]) + 128
-        self.bias = np.zeros(num_rows, np.float32) if bias is None else bias.detach().float().numpy().copy()
+            in_scales[piece] = scales = np.abs(rows).max(axis=1) / np.float32(127)
+            in_8_bits[piece, :width] = np.rint(rows / np.where(scales > 0, scales, 1)[:, None]) + 128
+        self.weight, self.scales = torch.from_numpy(in_8_bits), torch.from_numpy(in_scales)
+        self.bias = torch.zeros(num_rows) if bias is None else bias.detach().float().clone()
 
     def forward(self, x: Tensor) -> Tensor:
-        out = torch.empty(len(x), len(self.scales))
-        x_float = x.float().contiguous().numpy()
-        run_parallel(int8_linear, x_float, self.weight, self.scales, self.bias, out.numpy())
-        return out.to(x.dtype)
+        return int8_product(x.float().contiguous(), self.weight, self.scales, self.bias).to(x.dtype)
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.weight, self.scales, self.bias))
+        return sum(tensor.nbytes for tensor in (self.weight, self.scales, self.bias))
 
     @staticmethod
     def bytes_of(num_rows: int, width: int) -> int:
         """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
         return _rounded_up(num_rows, ROWS) * _rounded_up(width, STEP) + 2 * 4 * num_rows
+
+
+@operation
+def int8_product(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor) -> Tensor:
+    """x [N, K] fp32 -> [N, M] fp32, by Numba's loop; the others as kernels/int8_numba.int8_linear takes them."""
+    out = torch.empty(len(x), len(scales))
+    run_parallel(int8_linear, x.numpy(), weight.numpy(), scales.numpy(), bias.numpy(), out.numpy())
+    return out
 
 
 def _rounded_up(size: int, step: int) -> int:

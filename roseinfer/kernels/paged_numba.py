@@ -15,6 +15,8 @@ from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
 
+from roseinfer.graphs.operation import operation
+
 from .numba_calls import compiled, run_parallel
 
 # What the compiler may do with sums: reorder and fuse them. Not "nnan" or "ninf", with which it may take for granted
@@ -26,6 +28,7 @@ ROWS_PER_TASK = 32
 LOG2_E = np.float32(1.4426950408889634)
 
 
+@operation
 def paged_attention_numba(
     q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
     slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, out: Tensor | None = None,
