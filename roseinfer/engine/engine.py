@@ -18,7 +18,8 @@ STEP_TOKENS = 4096  # of one step, unless one prompt or batch may have more: act
 
 class Engine:
     """model: from load_model. num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that
-    run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
+    run at a time. max_model_len: tokens of the longest, None for as many as the model has positions. enforce_eager:
+    decode without graphs.
 
     Raises ValueError for a size below 1, or a max_model_len above the model's.
     """
@@ -31,6 +32,7 @@ class Engine:
         block_size: int = 64,
         max_num_seqs: int = 64,
         max_model_len: int | None = None,
+        enforce_eager: bool = False,
     ) -> None:
         sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
         for name, value in sizes.items():
@@ -42,7 +44,11 @@ class Engine:
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
         self.pool = KVPool(model, num_blocks, block_size)
         self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids)
-        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens)
+        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager)
+
+    def warm_up(self) -> None:
+        """Make ready what the first steps would have to make. Before the first request."""
+        self.runner.warm_up()
 
     @property
     def has_work(self) -> bool:

@@ -41,7 +41,8 @@ class LLM:
     dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
     where there is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of
     the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
-    others wait. seed: of torch's global generator, from which requests without a seed of their own draw.
+    others wait. enforce_eager: decode without graphs (CUDA graphs on a GPU, recorded steps on a CPU). seed: of torch's
+    global generator, from which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use.
@@ -64,12 +65,15 @@ class LLM:
         num_kvcache_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
         gpu_memory_utilization: float | None = None,
+        enforce_eager: bool = False,
         seed: int = 0,
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
+        if not isinstance(enforce_eager, bool):
+            raise ValueError(f"enforce_eager must be True or False, got {enforce_eager!r}")
         self.model = model_to_serve(model, dtype, device, quantization)
         check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
@@ -83,8 +87,9 @@ class LLM:
         )
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_model_len=self.max_model_len,
+            max_model_len=self.max_model_len, enforce_eager=enforce_eager,
         )  # fmt: skip
+        self.engine.warm_up()
         torch.manual_seed(seed)
         self._request_ids = itertools.count()
         self._live: dict[int, tuple[Request, Inbox]] = {}  # by seq_id: those in the engine, and who waits for them

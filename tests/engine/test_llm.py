@@ -232,15 +232,17 @@ def test_one_request_of_a_stream_is_aborted(llm):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("at_step", [1, 2, 5])
 def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
-    wanted, forward, calls = texts(llm.generate(TEXTS, params())), llm.model.forward, []
+    runner = llm.engine.runner
+    wanted, sampler, calls = texts(llm.generate(TEXTS, params())), runner.sampler, []
 
     def interrupted(*inputs):
+        """Behind the forward: its K and V are written."""
         calls.append(inputs)
         if len(calls) == at_step:
             raise error
-        return forward(*inputs)
+        return sampler(*inputs)
 
-    monkeypatch.setattr(llm.model, "forward", interrupted)
+    monkeypatch.setattr(runner, "sampler", interrupted)
     with pytest.raises(error):
         llm.generate(TEXTS, params())
     assert llm.engine.blocks.num_free == BLOCKS and not llm.engine.has_work
