@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from statistics import median
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from oracles import prompts_of, small_model
 
 from roseinfer.bench import ContenderFailed, LadderResult, Run, TokensDiffer, ladder, measure
-from roseinfer.bench.contenders import hf_contender
+from roseinfer.bench.contenders import StageContender, hf_contender
 from roseinfer.bench.token_check import Referee
 from roseinfer.cli.clone import chosen_stages, untimed
 from roseinfer.cli.main import main as roseinfer
@@ -331,6 +332,23 @@ def test_keep_going_names_who_failed_and_races_the_others(small: GPT2, monkeypat
         "HF generate": "HF generate failed in generate",
     }
     assert "HF generate left out: HF generate failed in generate: no compiler." in result.note
+
+
+def test_keep_going_leaves_out_whose_operations_cannot_be_counted(small: GPT2, monkeypatch: pytest.MonkeyPatch):
+    counts = StageContender.counts
+
+    def not_of_02(entrant, step):
+        if entrant.name == PreallocGather.name:
+            raise ContenderFailed("no profiler")
+        return counts(entrant, step)
+
+    monkeypatch.setattr(StageContender, "counts", not_of_02)
+    race = partial(ladder, [NaiveCat, PreallocGather], small, **SIZES, with_hf=False)
+    result = race(keep_going=True)
+    assert [row["stage"] for row in result.rows] == ["s01_naive_cat"]
+    assert result.not_run == {"s02_prealloc_gather": "no profiler"}
+    with pytest.raises(ContenderFailed, match="^no profiler$"):
+        race()
 
 
 def test_keep_going_needs_a_stage(small: GPT2):
