@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from functools import partial
-from types import ModuleType
+from types import MethodType, ModuleType
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from oracles import small_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.display import Table
+from roseinfer.engine import decode_graphs
 from roseinfer.engine import sizes as engine_sizes
 from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.llm import LLM
@@ -51,12 +52,16 @@ SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
 )
-def test_sizes_are_all_that_an_engine_keeps(model: str, options: dict, num_blocks: int):
+def test_sizes_are_all_that_an_engine_keeps(
+    model: str, options: dict, num_blocks: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(decode_graphs, "RECORD_AFTER", 1)
     given = SETTINGS | options
     sizes = EngineConfig(model=model, num_blocks=num_blocks, **given).sizes()
     llm = LLM(model, device="cpu", num_kvcache_blocks=num_blocks, **given)
     llm.generate([[1, 2, 3]], SamplingParams(max_tokens=3, temperature=1), use_tqdm=False)  # makes what is made late
     runner = llm.engine.runner
+    assert runner.graphs.graphs  # which keep no more than the weights and buffers that they read
     assert sizes.weight_bytes == held_bytes(llm.model)
     assert sizes.pool_bytes == llm.engine.pool.memory.nbytes
     assert sizes.attended_bytes == runner.attended.nbytes
@@ -92,7 +97,9 @@ def inside(x: object) -> Iterable[object]:
     if isinstance(x, (list, tuple, set)):
         return x
     if isinstance(x, partial):
-        return x.args
+        return [x.func, *x.args]
+    if isinstance(x, MethodType):
+        return [x.__self__]
     slots = [getattr(x, name) for name in getattr(type(x), "__slots__", ()) if hasattr(x, name)]
     return [*slots, *getattr(x, "__dict__", {}).values()] if not isinstance(x, (type, ModuleType)) else []
 
