@@ -39,7 +39,7 @@ class Engine:
             require_count(name, value, at_least=1)
         self.max_model_len = checked_length(max_model_len, model)
         self.model = model
-        max_num_tokens = tokens_of_a_step(self.max_model_len, max_num_seqs)
+        max_num_tokens = most_step_tokens(self.max_model_len, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
         self.pool = KVPool(model, num_blocks, block_size)
@@ -83,8 +83,8 @@ class Engine:
         self.scheduler.abort(seq)
 
 
-def tokens_of_a_step(max_model_len: int, max_num_seqs: int) -> int:
-    """At most: the longest prompt fits one, and so does a token of each sequence."""
+def most_step_tokens(max_model_len: int, max_num_seqs: int) -> int:
+    """Of one step: STEP_TOKENS, or a prompt, or a token of each sequence."""
     return max(STEP_TOKENS, max_model_len, max_num_seqs)
 
 

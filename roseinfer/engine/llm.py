@@ -21,10 +21,10 @@ from roseinfer.stage import check_fits
 from .chat import ChatTemplate, Message
 from .config import check_block_size
 from .detokenizer import Vocabulary
-from .engine import Engine, checked_length
+from .engine import Engine, checked_length, most_step_tokens
 from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
-from .pool_size import most_blocks, pool_blocks
+from .pool_size import bytes_of_steps, most_blocks, pool_blocks
 from .progress import progress_bar
 from .request import Request
 
@@ -83,8 +83,9 @@ class LLM:
         self.max_model_len = checked_length(max_model_len, self.model)
         most = most_blocks(self.max_model_len, block_size, max_num_seqs)
         num_blocks = pool_blocks(
-            self.model, block_size, most, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization
-        )
+            self.model, block_size, most, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization,
+            bytes_of_steps(self.model, most_step_tokens(self.max_model_len, max_num_seqs), max_num_seqs),
+        )  # fmt: skip
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, enforce_eager=enforce_eager,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from roseinfer.graphs.operation import OperationMode, name_of
@@ -64,14 +64,9 @@ class _Recorder(OperationMode):
         return (*x.shape, str(x.dtype), address)
 
 
-def weights_of(model: nn.Module) -> list[Tensor]:
-    """All tensors that the model keeps: parameters, buffers, and what layers keep beside them, such as packed ones."""
-    beside = [x for module in model.modules() for x in vars(module).values() if isinstance(x, Tensor)]
-    return [*model.parameters(), *model.buffers(), *beside]
-
-
 def record_step(step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
-    """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too."""
+    """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
+    `reachable.tensors_of(model)` has those of a model, packed weights among them."""
     recorder = _Recorder(persistent)
     with recorder:
         step()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import prompts_of, small_model
+from oracles import prompts_of, small_llama, small_model
 
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model
-from roseinfer.profiling.replay import record_step, replay_differences, weights_of
+from roseinfer.profiling.reachable import tensors_of
+from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -47,14 +48,17 @@ def run(engine: Engine) -> None:
 def persistent(engine: Engine) -> list[torch.Tensor]:
     runner = engine.runner
     inputs = (*runner.inputs.device.values(), *runner.sampler.inputs.device.values())
-    return [*weights_of(engine.model), runner.attended, runner.pool.memory, *inputs]
+    return [*tensors_of(engine.model), runner.attended, runner.pool.memory, *inputs]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_decode_steps_could_replay_each_other(gpt2, packed):
+@pytest.mark.parametrize(
+    ("name", "quantization"), [("gpt2", None), ("gpt2", "int8"), ("qwen3", None), ("llama", "int8")]
+)
+def test_decode_steps_could_replay_each_other(name, quantization):
     """Same operations on the same addresses, no wait, no tensor made of Python's values: for 3 sequences of any
     lengths, over block edges, with other sequences in the places of those that ended."""
-    engine = engine_for(prepared_copy(gpt2) if packed else gpt2, requests(gpt2, (5, 8, 13)))
+    model = prepared_copy(small_model() if name == "gpt2" else small_llama(name), quantization)
+    engine = engine_for(model, requests(model, (5, 8, 13)))
     records = []
     for round_ in range(2):
         engine.step()
@@ -66,11 +70,11 @@ def test_decode_steps_could_replay_each_other(gpt2, packed):
                 records.append(record_step(step, persistent(engine)))
             engine.step()
         assert not engine.has_work
-        for seq in requests(gpt2, (21, 2, 16)) if round_ == 0 else ():
+        for seq in requests(model, (21, 2, 16)) if round_ == 0 else ():
             engine.add(seq)
     assert [record.violations for record in records] == [[]] * 16
     assert all(replay_differences(records[0], record) == [] for record in records[1:])
-    assert sum(name.startswith("paged_attention") for name, _ in records[0].ops) == gpt2.config.num_layers
+    assert sum(name.startswith("paged_attention") for name, _ in records[0].ops) == model.config.num_layers
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])

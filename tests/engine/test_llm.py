@@ -352,6 +352,7 @@ def test_one_params_or_one_for_each(llm, given):
         ),
         ({"device": "gpu", "quantization": "int8"}, "device='gpu' is not a device"),
         ({"device": "meta", "quantization": "int8"}, "quantization='int8' runs on a CPU, and the model is on 'meta'"),
+        ({"enforce_eager": 1}, "enforce_eager must be True or False, got 1"),
         ({"seed": -1}, "seed must be an integer from 0 to 9223372036854775807, got -1"),
         ({"seed": 2**63}, "seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
@@ -451,6 +452,7 @@ def test_a_gpu_pool_has_a_share_of_what_is_left(gpt2_shape, monkeypatch):
     on_gpu = model_on("cuda", gpt2_shape)
     assert pool_blocks(on_gpu, 64, most=10**9, gpu_memory_utilization=0.5) == 20
     assert pool_blocks(on_gpu, 64, most=10**9) == 60 and pool_blocks(on_gpu, 64, most=7) == 7
+    assert pool_blocks(on_gpu, 64, most=10**9, step_bytes=5 * one) == 55, "steps need memory, too"
     with pytest.raises(ValueError, match="^gpu_memory_utilization=0.3 gives the KV cache 0 bytes: one block"):
         pool_blocks(on_gpu, 64, most=7, gpu_memory_utilization=0.3)
 

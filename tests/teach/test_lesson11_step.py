@@ -7,7 +7,7 @@ import torch
 from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
 from roseinfer.contract.small_models import small_model
-from roseinfer.engine.sampler import Sampler
+from roseinfer.engine.sampler import Sampler, greedy_tokens
 from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered, sample
 from roseinfer.teach.exercises.choice_checks import MIXES
 from stages import FusedStep, OneTable
@@ -126,7 +126,7 @@ class Crashes(Chooser):
 class WithTheEnginesSampler(FusedStep):
     def choose(self, logits, seqs):
         sampler = Sampler(self.max_num_seqs, self.config.vocab_size, self.model.device)
-        return sampler(logits, seqs)
+        return sampler(logits, greedy_tokens(logits), seqs)
 
 
 class RowByRow(Chooser):
