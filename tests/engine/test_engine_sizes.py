@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from functools import partial
-from types import MethodType, ModuleType
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from roseinfer.engine import sizes as engine_sizes
 from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.weights import held_bytes, prepare_weights
+from roseinfer.graphs.tensors import memory_of
 from roseinfer.hardware import available_bytes
 from roseinfer.models import GPT2, load_model, to_hf
 from roseinfer.sequence import SamplingParams
@@ -69,39 +70,25 @@ def test_sizes_are_all_that_an_engine_keeps(
     assert sizes.total_bytes == kept_bytes(llm)
 
 
-def kept_bytes(root: object) -> int:
-    """Of all tensors and arrays that are reached from `root`; memory that several share counts once."""
+def kept_bytes(*roots: object) -> int:
+    """Of all tensors and arrays that are reached from the roots; memory that several share counts once."""
     sizes: dict[int, int] = {}
-    seen, left = set(), [root]
+    seen, left = set(), list(roots)
     while left:
         x = left.pop()
-        while isinstance(x, np.ndarray) and x.base is not None:
-            x = x.base
-        if id(x) in seen:
+        if id(x) in seen or isinstance(x, (type, ModuleType, FunctionType)):
             continue
         seen.add(id(x))
         if isinstance(x, torch.Tensor):
-            has_storage = x.layout == torch.strided  # oneDNN's own order has none
-            memory = x.untyped_storage() if has_storage else x
-            sizes[memory.data_ptr() if has_storage else id(x)] = memory.nbytes() if has_storage else x.nbytes
+            is_open = x.layout == torch.strided  # a library's own layout tells nobody how it is stored
+            sizes[memory_of(x)] = x.untyped_storage().nbytes() if is_open else x.nbytes
         elif isinstance(x, np.ndarray):
-            sizes[x.ctypes.data] = x.nbytes
+            if x.base is None:
+                sizes[x.ctypes.data] = x.nbytes
+            left.append(x.base)
         else:
-            left += inside(x)
+            left += gc.get_referents(x)
     return sum(sizes.values())
-
-
-def inside(x: object) -> Iterable[object]:
-    if isinstance(x, dict):
-        return x.values()
-    if isinstance(x, (list, tuple, set)):
-        return x
-    if isinstance(x, partial):
-        return [x.func, *x.args]
-    if isinstance(x, MethodType):
-        return [x.__self__]
-    slots = [getattr(x, name) for name in getattr(type(x), "__slots__", ()) if hasattr(x, name)]
-    return [*slots, *getattr(x, "__dict__", {}).values()] if not isinstance(x, (type, ModuleType)) else []
 
 
 def test_what_an_engine_keeps_is_found(tiny: GPT2):
