@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +25,7 @@ def context() -> Context:
     return context
 
 
-def test_a_part_that_breaks_leaves_a_fresh_process_to_the_next(context: Context):
+def test_what_breaks_leaves_a_fresh_process_to_the_next_part(context: Context):
     processes = []
     with Worker(context, PARTS) as worker:
         for part, wrong in (
@@ -38,10 +40,14 @@ def test_a_part_that_breaks_leaves_a_fresh_process_to_the_next(context: Context)
             else:
                 with pytest.raises(PartFailed, match=wrong):
                     next(rows)
-    first, same, second, third = processes
-    assert first == same and len({os.getpid(), first, second, third}) == 4
+        os.kill(processes[-1], signal.SIGKILL)
+        while worker._process.is_alive():
+            time.sleep(0.01)
+        processes.append(next(worker.rows_of("fine"))["process"])
+    first, same, second, third, last = processes
+    assert first == same and len({os.getpid(), first, second, third, last}) == 5
     assert context.failures == ["a check"] * 2 and context.notes == ["a note"] * 2
-    assert context.said == ["working", "a note", "failed: a check"] * 2
+    assert context.said == ["working", "a note", "failed: a check"] * 2 + ["working"]
 
 
 def test_a_part_that_hangs_is_ended(context: Context):
@@ -49,7 +55,9 @@ def test_a_part_that_hangs_is_ended(context: Context):
     worker = Worker(context, PARTS)
     context.plan = SimpleNamespace(silence_seconds=0.01)
     worker._connection, theirs = multiprocessing.Pipe()
-    worker._process = SimpleNamespace(kill=lambda: ended.append("killed"), join=lambda: ended.append("waited for"))
+    worker._process = SimpleNamespace(
+        is_alive=lambda: True, kill=lambda: ended.append("killed"), join=lambda: ended.append("waited for")
+    )
     with pytest.raises(PartFailed, match="^said nothing for 0 s$"):
         next(worker.rows_of("fine"))
     assert theirs.recv() == "fine" and ended == ["killed", "waited for"] and worker._process is None

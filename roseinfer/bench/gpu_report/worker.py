@@ -30,7 +30,8 @@ class Worker:
     def rows_of(self, part: str) -> Iterator[Row]:
         """What the part yields, notes and failures to the context. Raises PartFailed when it raised, when the process
         died, and when it was silent for longer than plan.silence_seconds; the next part then has a fresh process."""
-        if self._process is None:
+        if self._process is None or not self._process.is_alive():
+            self.close()
             self._start()
         self._connection.send(part)
         while True:
@@ -51,7 +52,7 @@ class Worker:
             if self._connection.poll(seconds):
                 return self._connection.recv()
             reason = f"said nothing for {seconds:.0f} s"
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             reason = f"its process ended with exit status {self._process.exitcode}"
         self.close()
