@@ -67,11 +67,8 @@ def _code_of(stub: str) -> dict[str, Instructions]:
 
 
 def _instructions(code: CodeType) -> Instructions:
-    """What the code does, without its lines and its docstring; and what the functions do that it makes."""
-    return [
-        (instruction.opname, _instructions(value) if isinstance(value := instruction.argval, CodeType) else value)
-        for instruction in dis.get_instructions(code)
-    ]
+    """What the code does, without its lines and its docstring."""
+    return [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
 
 
 def describe_error(error: Exception, namespace: dict[str, Any]) -> str:
