@@ -6,11 +6,10 @@ scale for a whole row the others would be rounded to nothing. Sums are made in a
 the same to the bit whatever other rows are beside it.
 
 CPUs have an instruction for four products of bytes and their sum in each of 16 lanes, which no compiler here finds by
-itself, hence the @intrinsic functions: they write the LLVM IR of one vector operation each. Where a CPU has no such
-instruction, the same sum is written with multiplications. W lies in memory as that instruction takes it, in tiles of
-64 rows, each vector with four values of 16 rows; and its sums stay in registers while 4 rows of x meet a tile, so that
-each vector of W is loaded for 4 rows, and each four values of x for 64 (Goto and van de Geijn, "Anatomy of
-High-Performance Matrix Multiplication", 2008).
+itself (so lanes.py). Where a CPU has no such instruction, the same sum is written with multiplications. W lies in
+memory as that instruction takes it, in tiles of 64 rows, each vector with four values of 16 rows; and its sums stay in
+registers while 4 rows of x meet a tile, so that each vector of W is loaded for 4 rows, and each four values of x for 64
+(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
 
 That instruction multiplies unsigned by signed bytes. W is therefore kept as its value + 128, and what that adds to a
 result, 128 times the sum of the row of x, is taken away again.
@@ -18,7 +17,7 @@ result, 128 times the sum of the row of x, is taken away again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,24 +25,37 @@ import torch
 import torch.nn.functional as F
 from llvmlite import ir
 from numba import njit, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
 from torch import Tensor
 
+from .lanes import (
+    FLOATS,
+    I32,
+    INTS,
+    LANES,
+    Lanes,
+    address,
+    float_lanes,
+    function,
+    in_every_lane,
+    int_lanes,
+    multiply_add,
+    part,
+    picks,
+    splat,
+    store,
+    zeros,
+)
 from .numba_calls import compiled, run_parallel
 from .paged_numba import SUMS, exp_of_negative
 
 STEP = 64  # values of K that have a scale in x: rows of W are padded to a multiple of it
-LANES = 16  # rows of W in a vector, four values of each
-TILE = 4 * LANES  # rows of W that are multiplied at a time: it is padded to a multiple of them
+TILE = 4 * LANES  # rows of W that are multiplied at a time, four values of 16 of them in a vector; W is padded to it
 ROWS = 4  # rows of x that are multiplied with a tile at a time
 BLOCK = 64  # rows of x that are quantised before W is read: they stay in a core's L2
 FEW = 16  # rows of x below which one thread quantises them
 WITHOUT_SIGN, ROUNDING, ROUNDING_BITS = np.int32(0x7FFFFFFF), np.float32(1.5 * 2**23), np.int32(0x4B400000)
 SMALLEST = np.float32(2.0**-119)  # absolute value that is not rounded to zero: 127 / it is still finite
-
-I32, F32 = ir.IntType(32), ir.FloatType()
-INTS, FLOATS = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
 
 
 def linear_int8(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor, gelu: bool = False) -> Tensor:
@@ -74,19 +86,6 @@ def tiles(values: np.ndarray) -> np.ndarray:
     return padded.reshape(num_tiles, TILE, fours, 4).transpose(0, 2, 1, 3).reshape(shape)
 
 
-class Lanes(types.Type):
-    """A vector register of 16 lanes: four bytes or a whole number, or a float32, in each."""
-
-
-int_lanes, float_lanes = Lanes("int32x16"), Lanes("float32x16")
-
-
-@register_model(Lanes)
-class LanesModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Lanes) -> None:
-        super().__init__(manager, kind, FLOATS if kind is float_lanes else INTS)
-
-
 @intrinsic
 def no_products(typing: Any) -> tuple[Any, Callable]:
     """16 whole numbers at 0."""
@@ -94,19 +93,13 @@ def no_products(typing: Any) -> tuple[Any, Callable]:
 
 
 @intrinsic
-def no_sums(typing: Any) -> tuple[Any, Callable]:
-    """16 float32 at 0."""
-    return float_lanes(), lambda context, builder, signature, args: ir.Constant(FLOATS, None)
-
-
-@intrinsic
-def load(
+def load_fours(
     typing: Any, weight: types.Array, tile: types.Integer, four: types.Integer, byte: types.Integer
 ) -> tuple[Any, Callable]:
     """The 64 bytes weight[tile, four, byte : byte + 64]: four values of 16 rows of W."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.load(_address(context, builder, signature, args, INTS), align=1)
+        return builder.load(address(context, builder, signature, args, INTS), align=1)
 
     return int_lanes(weight, types.intp, types.intp, types.intp), generate
 
@@ -116,7 +109,7 @@ def load_four(typing: Any, x: types.Array, row: types.Integer, k: types.Integer)
     """The bytes x[row, k : k + 4], the same in every lane."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return _in_every_lane(builder, builder.load(_address(context, builder, signature, args, I32), align=1))
+        return in_every_lane(builder, builder.load(address(context, builder, signature, args, I32), align=1))
 
     return int_lanes(x, types.intp, types.intp), generate
 
@@ -132,47 +125,8 @@ def add_products(typing: Any, sums: Lanes, w: Lanes, x: Lanes) -> tuple[Any, Cal
 
 
 @intrinsic
-def add_scaled(typing: Any, sums: Lanes, products: Lanes, scale: types.Float) -> tuple[Any, Callable]:
-    """sums[lane] + products[lane] * scale, rounded once."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        sums, products, scale = args
-        fma = _function(builder, "llvm.fma.v16f32", FLOATS, [FLOATS] * 3)
-        return builder.call(fma, [builder.sitofp(products, FLOATS), _in_every_lane(builder, scale), sums])
-
-    return float_lanes(sums, products, types.float32), generate
-
-
-@intrinsic
-def store(
-    typing: Any, out: types.Array, row: types.Integer, column: types.Integer, sums: Lanes
-) -> tuple[Any, Callable]:
-    """sums to out[row, column : column + 16], as far as the row goes."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        *where, sums = args
-        _, width = cgutils.unpack_tuple(builder, context.make_array(signature.args[0])(context, builder, args[0]).shape)
-        left = _in_every_lane(builder, builder.trunc(builder.sub(width, args[2]), I32))
-        mask = builder.icmp_signed("<", INTS(list(range(LANES))), left)
-        address = _address(context, builder, signature, where, FLOATS)
-        takes = [FLOATS, address.type, I32, mask.type]
-        masked_store = _function(builder, "llvm.masked.store.v16f32.p0v16f32", ir.VoidType(), takes)
-        builder.call(masked_store, [sums, address, I32(4), mask])
-        return context.get_dummy_value()
-
-    return types.none(out, types.intp, types.intp, sums), generate
-
-
-def _address(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value], of: ir.Type) -> ir.Value:
-    """Where an element lies: args are an array and its indices."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    pointer = cgutils.get_item_pointer(context, builder, signature.args[0], array, args[1:])
-    return builder.bitcast(pointer, of.as_pointer())
-
-
-def _in_every_lane(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
-    return builder.shuffle_vector(builder.insert_element(undefined, value, I32(0)), undefined, _picks([0] * LANES))
+def as_floats(typing: Any, lanes: Lanes) -> tuple[Any, Callable]:
+    return float_lanes(lanes), lambda context, builder, signature, args: builder.sitofp(args[0], FLOATS)
 
 
 def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
@@ -181,40 +135,30 @@ def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Va
     if "+avx512vnni" in features:
         return _instruction(builder, [sums, w, x], 512)
     if "+avxvnni" in features:
-        halves = [[_part(builder, v, range(i, i + 8)) for v in (sums, w, x)] for i in (0, 8)]
-        return builder.shuffle_vector(*[_instruction(builder, half, 256) for half in halves], _picks(range(16)))
+        halves = [[part(builder, v, range(i, i + 8)) for v in (sums, w, x)] for i in (0, 8)]
+        return builder.shuffle_vector(*[_instruction(builder, half, 256) for half in halves], picks(range(16)))
     as_bytes, as_ints = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(I32, 4 * LANES)
     wide_w = builder.zext(builder.bitcast(w, as_bytes), as_ints)
     wide_x = builder.sext(builder.bitcast(x, as_bytes), as_ints)
     products = builder.mul(wide_w, wide_x)
     for left in (32, 16):  # neighbours are added twice: from 64 to 16
-        products = builder.add(*[_part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
+        products = builder.add(*[part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
     return builder.add(sums, products)
 
 
 def _instruction(builder: ir.IRBuilder, vectors: list[ir.Value], bits: int) -> ir.Value:
     kinds = [vector.type for vector in vectors]
-    return builder.call(_function(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kinds[0], kinds), vectors)
-
-
-def _function(builder: ir.IRBuilder, name: str, returns: ir.Type, takes: list[ir.Type]) -> ir.Function:
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returns, takes), name)
-
-
-def _part(builder: ir.IRBuilder, vector: ir.Value, which: Sequence[int]) -> ir.Value:
-    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), _picks(which))
-
-
-def _picks(which: Sequence[int]) -> ir.Constant:
-    return ir.VectorType(I32, len(which))(list(which))
+    return builder.call(function(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kinds[0], kinds), vectors)
 
 
 @njit
 def load_tile(weight, tile, four):
     return (
-        load(weight, tile, four, 0), load(weight, tile, four, 64), load(weight, tile, four, 128),
-        load(weight, tile, four, 192),
-    )  # fmt: skip
+        load_fours(weight, tile, four, 0),
+        load_fours(weight, tile, four, 64),
+        load_fours(weight, tile, four, 128),
+        load_fours(weight, tile, four, 192),
+    )
 
 
 @njit
@@ -230,11 +174,12 @@ def add_row(products, w, x):
 
 @njit
 def scale_row(sums, products, scale):
+    scales = splat(scale)
     return (
-        add_scaled(sums[0], products[0], scale),
-        add_scaled(sums[1], products[1], scale),
-        add_scaled(sums[2], products[2], scale),
-        add_scaled(sums[3], products[3], scale),
+        multiply_add(as_floats(products[0]), scales, sums[0]),
+        multiply_add(as_floats(products[1]), scales, sums[1]),
+        multiply_add(as_floats(products[2]), scales, sums[2]),
+        multiply_add(as_floats(products[3]), scales, sums[3]),
     )
 
 
@@ -242,7 +187,7 @@ def scale_row(sums, products, scale):
 def one_row(x, scales, w, m, tile):
     """x[m] times 64 rows of W."""
     none = (no_products(), no_products(), no_products(), no_products())
-    sums = (no_sums(), no_sums(), no_sums(), no_sums())
+    sums = (zeros(), zeros(), zeros(), zeros())
     for step in range(scales.shape[1]):
         a = none
         for k in range(step * STEP, (step + 1) * STEP, 4):
@@ -255,7 +200,7 @@ def one_row(x, scales, w, m, tile):
 def four_rows(x, scales, w, m, tile):
     """x[m], ..., x[m + 3] times 64 rows of W: 16 sums in registers, each vector is loaded for four of them."""
     none = (no_products(), no_products(), no_products(), no_products())
-    empty = (no_sums(), no_sums(), no_sums(), no_sums())
+    empty = (zeros(), zeros(), zeros(), zeros())
     sums_a, sums_b, sums_c, sums_d = empty, empty, empty, empty
     for step in range(scales.shape[1]):
         a, b, c, d = none, none, none, none
