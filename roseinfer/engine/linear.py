@@ -33,6 +33,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
+        self.in_features = weight.size(1)
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), USUAL_ROWS)
         self.bias = None if bias is None else bias.detach()
         self.gelu = False
@@ -56,8 +57,8 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        num_rows, width = weight.shape
-        scales, layout = np.empty(num_rows, np.float32), np.empty(tiles_shape(num_rows, width), np.uint8)
+        num_rows, self.in_features = weight.shape
+        scales, layout = np.empty(num_rows, np.float32), np.empty(tiles_shape(*weight.shape), np.uint8)
         for first in range(0, num_rows, PIECE):
             piece = slice(first, min(first + PIECE, num_rows))
             rows = weight[piece].detach().float().numpy()
