@@ -49,7 +49,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     if model.lm_head is None:
         model.lm_head = layout(model.token_embedding.weight, None)
     for module in model.modules():
-        if isinstance(module, MLP) and isinstance(module.c_fc, PackedLinear):
+        if isinstance(module, MLP) and isinstance(module.c_fc, LAYOUTS):
             module.c_fc.gelu, module.act = True, nn.Identity()
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
 

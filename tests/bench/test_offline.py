@@ -14,7 +14,7 @@ import torch
 from oracles import prompts_of
 
 from roseinfer.bench import ContenderFailed, TokensDiffer
-from roseinfer.bench.offline import OfflineResult, offline
+from roseinfer.bench.offline import OfflineResult, floor, offline
 from roseinfer.bench.offline.contenders import Contender, Setting, entered
 from roseinfer.bench.offline.floor import run_floor
 from roseinfer.bench.offline.race import share_equal
@@ -269,6 +269,13 @@ def test_the_floor_of_a_run_is_its_prefill_and_every_decode_step(small: GPT2):
     start = prefill_floor(config, [5, 5], torch.float32)
     expected = sum(f.weight_bytes / 4 + f.kv_bytes for f in (start, step))
     assert run_floor(config, slow, 2, 5, 2, torch.int8, torch.float32) == pytest.approx(expected)
+
+
+def test_the_rate_of_8_bits_is_that_of_the_faster_product(monkeypatch):
+    """PyTorch's, or the engine's own: a floor that only knew one could be gone below with the other."""
+    seconds = iter([2.0, 1.0])
+    monkeypatch.setattr(floor, "passes", lambda way, *_: [way() is None or next(seconds)])
+    assert floor._int8_rates(64, "cpu") == [2 * 64**3 / 2, 2 * 64**3]
 
 
 def test_share_equal():
