@@ -49,6 +49,11 @@ class Batch:
         return len(self.token_ids) == self.num_rows
 
 
+def padded_bytes(shapes: Shapes) -> list[int]:
+    """Of each array in InputBuffers; each begins at a multiple of 64 bytes."""
+    return [-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
+
+
 class InputBuffers:
     """Named arrays in one piece of memory, on the host for writing and on the device for reading.
 
@@ -57,7 +62,7 @@ class InputBuffers:
     """
 
     def __init__(self, shapes: Shapes, device: torch.device) -> None:
-        ends = np.cumsum([-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()])
+        ends = np.cumsum(padded_bytes(shapes))
         on_gpu = device.type == "cuda"
         self._host = torch.zeros(int(ends[-1]), dtype=torch.uint8, pin_memory=on_gpu)
         self._device = torch.zeros_like(self._host, device=device) if on_gpu else self._host
@@ -83,17 +88,21 @@ class InputBuffers:
             self._copied.record()
 
 
+def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Shapes:
+    """Of BatchBuffers."""
+    return {
+        "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
+        "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
+        "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
+        "sample_rows": ((max_num_seqs,), torch.int64),
+    }  # fmt: skip
+
+
 class BatchBuffers(InputBuffers):
     """The inputs of batches of up to max_num_seqs sequences and max_num_tokens tokens."""
 
     def __init__(self, max_num_seqs: int, max_num_tokens: int, max_blocks: int, device: torch.device) -> None:
-        shapes: Shapes = {
-            "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
-            "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
-            "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
-            "sample_rows": ((max_num_seqs,), torch.int64),
-        }  # fmt: skip
-        super().__init__(shapes, device)
+        super().__init__(batch_shapes(max_num_seqs, max_num_tokens, max_blocks), device)
         self._kept: dict[int, tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
 
     def views(self, num_seqs: int, num_tokens: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.arguments import refuse_unknown_keywords, require_count
+from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
 from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
@@ -32,6 +32,7 @@ Prompt = str | List[int]
 Inbox = dict[Request, None]  # in the order of their coming, each once
 
 
+@refuse_wrong_arguments
 class LLM:
     """A model that answers, with a KV cache for many requests at a time. Not for several threads.
 
@@ -46,10 +47,10 @@ class LLM:
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use.
 
-    Raises ValueError (ModelLoadError is one) for a wrong value and for an unknown argument, with the nearest name.
+    Raises ValueError (ModelLoadError is one) for a wrong value, and for an argument that is unknown (with the nearest
+    name) or missing.
     """
 
-    @refuse_unknown_keywords
     def __init__(
         self,
         model: str | Model,

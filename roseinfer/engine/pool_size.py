@@ -8,7 +8,7 @@ from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.sequence import is_number
 
-from .config import block_bytes
+from .sizes import block_bytes
 
 CPU_POOL_BYTES = 2**30  # 1 GiB: a computer has other work, too. kv_cache_memory_bytes asks for another size
 GPU_SHARE = 0.9

@@ -8,7 +8,7 @@ from torch import Tensor
 from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered
 from roseinfer.sequence import Sequence
 
-from .batch import InputBuffers
+from .batch import InputBuffers, Shapes
 
 NO_TOKEN = -1
 
@@ -20,6 +20,15 @@ def greedy_tokens(logits: Tensor) -> Tensor:
     return torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
 
+def sampler_shapes(max_num_seqs: int) -> Shapes:
+    """Of the sampler's InputBuffers."""
+    return {
+        "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
+        "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
+        "top_p": ((max_num_seqs,), torch.float32),
+    }  # fmt: skip
+
+
 class Sampler:
     """For up to max_num_seqs rows of vocab_size logits: what a greedy batch has by then, and its drawn rows anew.
 
@@ -28,14 +37,7 @@ class Sampler:
 
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.inputs = InputBuffers(
-            {
-                "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
-                "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
-                "top_p": ((max_num_seqs,), torch.float32),
-            },
-            device,
-        )  # fmt: skip
+        self.inputs = InputBuffers(sampler_shapes(max_num_seqs), device)
 
     def __call__(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> Tensor:
         """logits [B, V] and their greedy_tokens [B] -> token ids [B], row i chosen by seqs[i].params."""

@@ -23,11 +23,11 @@ def operation(function: Callable[..., Any]) -> Callable[..., Any]:
     Take the tensors that it reads or writes as arguments: a recorder knows no others."""
 
     @wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if torch._C._len_torch_dispatch_stack() and isinstance(_get_current_dispatch_mode(), OperationMode):
             with _pop_mode_temporarily() as mode, torch._C.DisableTorchFunction():
-                return mode.__torch_dispatch__(function, (), args)
-        return function(*args)
+                return mode.__torch_dispatch__(function, (), args, kwargs)
+        return function(*args, **kwargs)
 
     return call
 

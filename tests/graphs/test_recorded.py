@@ -41,7 +41,7 @@ def largest() -> tuple[Tensor, Tensor]:
 
 
 def with_operation() -> Tensor:
-    return shifted(INPUT[:3] @ WEIGHT, OUT[:3]).flatten() * 2
+    return shifted(INPUT[:3] @ WEIGHT, out=OUT[:3]).flatten() * 2
 
 
 def fills_outside() -> Tensor:
