@@ -19,12 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .operation import OperationMode, name_of
 from .tensors import address_of, memory_of
-from .waits import why_it_waits
+from .waits import BelowDispatch, why_it_waits
 
 
 class RecordedGraph:
@@ -37,7 +36,7 @@ class RecordedGraph:
 
     def __init__(self, step: Callable[[], Any], names: Mapping[str, Tensor] | None = None) -> None:
         recorder = _Recorder(names or {})
-        with recorder, _NothingUnseen():
+        with recorder, BelowDispatch(_refuse):
             result = step()
         recorder.graph.output(tree_map_only(Tensor, recorder.node_of, result))
         module = fx.GraphModule(nn.Module(), recorder.graph)
@@ -46,15 +45,8 @@ class RecordedGraph:
         self.replay: Callable[[], Any] = partial(module.forward, *recorder.outside)
 
 
-class _NothingUnseen(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func in (Tensor.numpy, Tensor.__array__):
-            raise RuntimeError("a step that is recorded must not work on tensors through NumPy, unless in an operation")
-        if func is Tensor.tolist:
-            raise RuntimeError(
-                "a step that is recorded must not wait for the device, tolist: the host waits for values"
-            )
-        return func(*args, **(kwargs or {}))
+def _refuse(why: str) -> None:
+    raise RuntimeError(f"a step that is recorded must not {why}")
 
 
 class _Recorder(OperationMode):
@@ -75,7 +67,7 @@ class _Recorder(OperationMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if why := why_it_waits(func, args):
-            raise RuntimeError(f"a step that is recorded must not wait for the device, {name_of(func)}: {why}")
+            _refuse(f"wait for the device, {name_of(func)}: {why}")
         result = func(*args, **kwargs)
         if self._is_view_of_outside(func, (args, kwargs), result):
             return result  # the same in every replay: who uses it finds a tensor from outside

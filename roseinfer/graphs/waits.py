@@ -5,10 +5,12 @@ While a CUDA graph is captured the device computes nothing, so there is nothing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .operation import name_of
@@ -26,6 +28,21 @@ WAITS = {
     "aten::_unique2": "the size of the result depends on values (unique)",
     "aten::unique_consecutive": "the size of the result depends on values (unique_consecutive)",
 }
+
+
+class BelowDispatch(TorchFunctionMode):
+    """Calls `found` with what a step does that no dispatcher sees where tensors lie in the host's memory."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is Tensor.tolist:
+            self.found("wait for the device, tolist: the host waits for values")
+        if func in (Tensor.numpy, Tensor.__array__):
+            self.found("work on tensors through NumPy, unless in an operation")
+        return func(*args, **(kwargs or {}))
 
 
 def why_it_waits(func: Any, args: tuple[Any, ...]) -> str | None:

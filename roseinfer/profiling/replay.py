@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from roseinfer.graphs.operation import OperationMode, name_of
 from roseinfer.graphs.tensors import address_of, memory_of
-from roseinfer.graphs.waits import why_it_waits
+from roseinfer.graphs.waits import BelowDispatch, why_it_waits
 
 FROM_PYTHON = "aten::lift_fresh"
 
@@ -68,7 +68,7 @@ def record_step(step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRe
     """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
     `reachable.tensors_of(model)` has those of a model, packed weights among them."""
     recorder = _Recorder(persistent)
-    with recorder:
+    with recorder, BelowDispatch(lambda what: recorder.record.violations.append(f"a step must not {what}")):
         step()
     return recorder.record
 

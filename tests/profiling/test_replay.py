@@ -25,6 +25,8 @@ def fine(rows: int = 3) -> None:
         (lambda: INPUT if INPUT[0, 0] > 0 else OUT, "the host waits for a value"),
         (lambda: INPUT[INPUT > 0], "depends on values"),
         (lambda: torch.equal(INPUT, OUT), "the host waits"),
+        (lambda: INPUT.argmax(-1).tolist(), "tolist: the host waits for values"),
+        (lambda: OUT.numpy().fill(1), "through NumPy, unless in an operation"),
         (lambda: INPUT * torch.tensor([1.0, 2.0, 3.0, 4.0]), "made of Python's values (4,)"),
         (lambda: INPUT * ELSEWHERE, "reads a tensor [4] that is no weight, pool or input buffer"),
     ],
