@@ -68,13 +68,15 @@ class SamplingParams:
 class Sequence:
     """One request: token_ids holds the prompt, then every token appended. Raises ValueError for an empty prompt.
 
-    num_cached_tokens counts the tokens whose K and V are in a stage's cache; it is also the position of the next
-    input token, and only a stage changes it. finish_reason is None while running, then "length", "stop" or "abort".
+    priority: of those that wait in an engine, the lower goes first. num_cached_tokens counts the tokens whose K and V
+    are in a cache; it is also the position of the next input token, and only a stage or a scheduler changes it.
+    finish_reason is None while running, then "length", "stop" or "abort".
     logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
     token_ids: list[int]
     params: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
     num_prompt_tokens: int = field(init=False)
     num_cached_tokens: int = field(init=False, default=0)
     finish_reason: str | None = field(init=False, default=None)
@@ -83,6 +85,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         _require(isinstance(self.params, SamplingParams), "params", self.params, "a SamplingParams")
+        _require(is_integer(self.priority), "priority", self.priority, "an integer (the lower goes first)")
         is_list = isinstance(self.token_ids, List) and not isinstance(self.token_ids, str)
         valid = is_list and len(self.token_ids) > 0 and all(map(is_count, self.token_ids))
         how = ": encode a text with a tokenizer" if isinstance(self.token_ids, str) else ""

@@ -9,7 +9,7 @@ from roseinfer.models import Attend, Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .engine import Engine
+from .engine import Engine, checked_budget
 from .weights import prepared_copy
 
 
@@ -21,7 +21,10 @@ class EngineStage(Stage):
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         model = prepared_copy(model)  # other stages of a race share the one that was given
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-        engine = Engine(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        engine = Engine(
+            model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max(checked_budget(None, max_num_seqs), model.config.max_model_len),  # whole prompts
+        )  # fmt: skip
         self.tables, self.runner = engine.blocks, engine.runner
 
     @torch.inference_mode()

@@ -21,9 +21,10 @@ from roseinfer.stage import check_fits
 from .chat import ChatTemplate, Message
 from .config import check_block_size
 from .detokenizer import Vocabulary
-from .engine import Engine, checked_length
+from .engine import Engine, checked_budget, checked_length
 from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
+from .policies import Policy, policy_for
 from .pool_size import most_blocks, pool_blocks
 from .progress import progress_bar
 from .request import Request
@@ -40,7 +41,11 @@ class LLM:
     dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
     where there is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of
     the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
-    others wait. seed: of torch's global generator, from which requests without a seed of their own draw.
+    others wait, and scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of
+    requests whose lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of
+    one's own. max_num_batched_tokens: of one step, at least max_num_seqs, None for 4,096; longer prompts are computed
+    in chunks, and a small budget keeps them from holding up those that run. seed: of torch's global generator, from
+    which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use.
@@ -59,6 +64,8 @@ class LLM:
         quantization: str | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
+        scheduling_policy: str | Policy = "fcfs",
         block_size: int = 64,
         num_kvcache_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
@@ -67,6 +74,8 @@ class LLM:
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
+        checked_budget(max_num_batched_tokens, max_num_seqs)  # before a model is loaded
+        scheduling_policy = policy_for(scheduling_policy)
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
         self.model = model_to_serve(model, dtype, device, quantization)
@@ -82,7 +91,8 @@ class LLM:
         )
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_model_len=self.max_model_len,
+            max_model_len=self.max_model_len, max_num_batched_tokens=max_num_batched_tokens,
+            scheduling_policy=scheduling_policy,
         )  # fmt: skip
         torch.manual_seed(seed)
         self._request_ids = itertools.count()
@@ -184,6 +194,7 @@ class LLM:
             if not token_ids:
                 raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
         seq = Sequence(token_ids, params)
+        self.engine.scheduler.policy.check(params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
         if params.stop:

@@ -30,7 +30,8 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
-        """One step: the token that follows each sequence. Only reading the tokens waits for the device.
+        """One step: the token that follows each sequence. A last one whose prompt is cut gets none. Only reading the
+        tokens waits for the device.
 
         Raises ValueError for logits that are not finite. After any error the step can be made again.
         """
@@ -38,6 +39,8 @@ class Runner:
             batch = self.prepare(seqs, num_new)
         with span("roseinfer.engine.forward"):
             logits = self.forward(batch)
+        if seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1]):
+            seqs, logits = seqs[:-1], logits[:-1]
         with span("roseinfer.engine.sample"):
             tokens = self.sampler(logits, seqs)
             logprobs = step_logprobs(logits, tokens, seqs)

@@ -171,6 +171,24 @@ def test_stop_strings_cut_the_text_and_free_the_request(llm):
         assert stop not in TOKENIZER.decode(completion.token_ids[:-1]) and whole.startswith(before + found)
 
 
+# Who goes when
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "shortest", "longest_output", "packed"])
+def test_a_small_budget_and_any_policy_give_the_same_texts(tiny, policy):
+    small = LLM(tiny, tokenizer="tiny", max_num_seqs=2, max_num_batched_tokens=3, scheduling_policy=policy,
+                block_size=16, num_kvcache_blocks=3)  # fmt: skip
+    outputs = small.generate(TEXTS, params(20))
+    assert [output.outputs[0].token_ids for output in outputs] == reference_generate(tiny, IDS, 20)
+
+
+def test_longest_output_first_refuses_what_may_end_sooner(tiny):
+    llm = LLM(tiny, tokenizer="tiny", scheduling_policy="longest_output", num_kvcache_blocks=3)
+    for unknown in (params(ignore_eos=False), params(stop="a"), params(stop_token_ids=[3])):
+        with pytest.raises(ValueError, match=r"^prompts\[0\]: scheduling_policy='longest_output' has to know how many"):
+            llm.generate(TEXTS, unknown)
+
+
 # Streams
 
 
@@ -326,6 +344,8 @@ def test_one_params_or_one_for_each(llm, given):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"max_num_batched_tokens": 32}, "max_num_batched_tokens=32 is less than a step of max_num_seqs=64 sequences"),
+        ({"scheduling_policy": None}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, or"),
         ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
         ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),
