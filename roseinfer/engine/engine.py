@@ -11,6 +11,7 @@ from roseinfer.stage import check_fits
 from .block_manager import BlockManager
 from .kv_pool import KVPool
 from .policies import Policy, policy_for
+from .prefix_cache import PrefixCache
 from .runner import Runner
 from .scheduler import Scheduler
 
@@ -21,7 +22,7 @@ class Engine:
     """model: from load_model. num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that
     run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
     max_num_batched_tokens: of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy:
-    the name of one in policies.py, or a Policy.
+    the name of one in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text.
 
     Raises ValueError for a size below 1, a max_model_len above the model's, a max_num_batched_tokens below
     max_num_seqs, or an unknown policy.
@@ -37,6 +38,7 @@ class Engine:
         max_model_len: int | None = None,
         max_num_batched_tokens: int | None = None,
         scheduling_policy: str | Policy = "fcfs",
+        enable_prefix_caching: bool = True,
     ) -> None:
         sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
         for name, value in sizes.items():
@@ -45,7 +47,8 @@ class Engine:
         self.model = model
         max_num_tokens = checked_budget(max_num_batched_tokens, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
-        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
+        cache = PrefixCache(block_size, f"{model.config} {model.dtype}".encode()) if enable_prefix_caching else None
+        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks, cache)
         self.pool = KVPool(model, num_blocks, block_size)
         policy = policy_for(scheduling_policy)
         self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids, policy)

@@ -48,7 +48,8 @@ class LLM:
     which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
-    memory less what is in use.
+    memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
+    is still there, the full blocks of a text that both begin with.
 
     Raises ValueError (ModelLoadError is one) for a wrong value and for an unknown argument, with the nearest name.
     """
@@ -66,6 +67,7 @@ class LLM:
         max_num_seqs: int = 64,
         max_num_batched_tokens: int | None = None,
         scheduling_policy: str | Policy = "fcfs",
+        enable_prefix_caching: bool = True,
         block_size: int = 64,
         num_kvcache_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
@@ -76,6 +78,8 @@ class LLM:
             require_count(name, value, at_least=1)
         checked_budget(max_num_batched_tokens, max_num_seqs)  # before a model is loaded
         scheduling_policy = policy_for(scheduling_policy)
+        if not isinstance(enable_prefix_caching, bool):
+            raise ValueError(f"enable_prefix_caching must be True or False, got {enable_prefix_caching!r}")
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
         self.model = model_to_serve(model, dtype, device, quantization)
@@ -92,7 +96,7 @@ class LLM:
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, max_num_batched_tokens=max_num_batched_tokens,
-            scheduling_policy=scheduling_policy,
+            scheduling_policy=scheduling_policy, enable_prefix_caching=enable_prefix_caching,
         )  # fmt: skip
         torch.manual_seed(seed)
         self._request_ids = itertools.count()

@@ -50,6 +50,8 @@ class Runner:
         return token_ids
 
     def prepare(self, seqs: list[Sequence], num_new: list[int]) -> Batch:
+        self.pool.copy_blocks(self.blocks.copies)
+        self.blocks.copies.clear()
         return make_batch(seqs, num_new, self.blocks, self.inputs)
 
     def forward(self, batch: Batch) -> Tensor:

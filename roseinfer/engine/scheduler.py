@@ -64,12 +64,15 @@ class Scheduler:
         num_new = [1] * len(seqs)
         if self._waiting or len(seqs) < len(self.running):
             room = self.max_num_batched_tokens - len(seqs)
-            for seq in self._prompts(may_admit):
+            set_aside: list[Place] = []
+            for seq in self._prompts(may_admit, set_aside):
                 seqs.append(seq)
                 num_new.append(min(room, len(seq) - seq.num_cached_tokens))
                 room -= num_new[-1]
                 if not room:
                     break
+            for place in set_aside:
+                insort(self._waiting, place)
         return seqs, num_new
 
     def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> list[Sequence]:
@@ -82,13 +85,13 @@ class Scheduler:
         done = []
         for seq, n, token in zip(seqs, num_new, tokens, strict=False):
             if seq.seq_id in self.blocks:
-                seq.num_cached_tokens += n
+                self._cache(seq, n)
                 seq.append(token)
                 seq.finish_reason = finish_reason(seq, self.eos_token_ids)
                 done.append(seq)
         for seq in seqs[len(tokens) :]:
             if seq.seq_id in self.blocks:
-                seq.num_cached_tokens += num_new[-1]
+                self._cache(seq, num_new[-1])
         ended = [seq for seq in done if seq.finish_reason]
         for seq in ended:
             self._release(seq)
@@ -116,6 +119,11 @@ class Scheduler:
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
 
+    def _cache(self, seq: Sequence, num_new: int) -> None:
+        seq.num_cached_tokens += num_new
+        if num_new > 1 or not seq.num_cached_tokens % self.blocks.block_size:
+            self.blocks.keep_computed(seq)
+
     def _grow(self) -> bool:
         """A block for each sequence whose next token begins one, the oldest first. True if somebody was preempted."""
         size, blocks = self.blocks.block_size, self.blocks
@@ -131,24 +139,29 @@ class Scheduler:
                 blocks.reserve({seq.seq_id: len(seq)})
         return self.num_preemptions > before
 
-    def _prompts(self, may_admit: bool) -> Iterator[Sequence]:
+    def _prompts(self, may_admit: bool, set_aside: list[Place]) -> Iterator[Sequence]:
         """Those with more than one token to compute, and then, as they are asked for, those that join."""
         yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
-        while may_admit and (seq := self._admit()):
+        while may_admit and (seq := self._admit(set_aside)):
             yield seq
 
-    def _admit(self) -> Sequence | None:
-        """The next one joins, if there is a place for it and blocks for all its tokens."""
-        if not self._waiting or len(self.running) == self.max_num_seqs:
-            return None
-        at = self.policy.pick(self._waiting, self.blocks.num_free * self.blocks.block_size)
-        seq = self._waiting[at][-1]
-        if self.blocks.blocks_for(len(seq)) > self.blocks.num_free:
-            return None
-        del self._waiting[at]
-        self.blocks.reserve({seq.seq_id: len(seq)})
-        self.running.append(seq)
-        return seq
+    def _admit(self, set_aside: list[Place]) -> Sequence | None:
+        """The next one joins, if there is a place for it and blocks for all its tokens. Set aside, each with a place
+        that stays free for it, are those that can share what a running one computes now: in the next step, maybe."""
+        while self._waiting and len(self.running) + len(set_aside) < self.max_num_seqs:
+            at = self.policy.pick(self._waiting, self.blocks.num_free * self.blocks.block_size)
+            seq = self._waiting[at][-1]
+            if self.blocks.must_wait(seq):
+                set_aside.append(self._waiting.pop(at))
+                continue
+            num_cached = self.blocks.admit(seq)
+            if num_cached is None:
+                return None
+            del self._waiting[at]
+            seq.num_cached_tokens = num_cached
+            self.running.append(seq)
+            return seq
+        return None
 
     def _place(self, seq: Sequence) -> Place:
         arrival = self._arrivals[seq.seq_id]

@@ -10,6 +10,7 @@ from itertools import accumulate
 
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
+from roseinfer.engine.prefix_cache import PrefixCache
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -35,9 +36,11 @@ def request(prompt: list[int], max_tokens: int = 5, **others) -> Sequence:
 
 class FakeEngine:
     def __init__(
-        self, num_blocks: int = 24, block_size: int = 4, max_num_seqs: int = 4, budget: int = 16, policy: str = "fcfs"
-    ) -> None:
-        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, num_blocks)
+        self, num_blocks: int = 24, block_size: int = 4, max_num_seqs: int = 4, budget: int = 16, policy: str = "fcfs",
+        caching: bool = True,
+    ) -> None:  # fmt: skip
+        self.cache = PrefixCache(block_size) if caching else None
+        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, num_blocks, self.cache)
         self.scheduler = Scheduler(self.blocks, budget, (), policy_for(policy))
         self.pool = [[0] * block_size for _ in range(num_blocks)]
         self.steps: list[list[tuple[Sequence, int]]] = []
@@ -65,11 +68,17 @@ class FakeEngine:
     def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
         """All write, then all read, as in a layer."""
         size = self.blocks.block_size
+        copied = {to: list(self.pool[source]) for to, source in self.blocks.copies.items()}
+        for to, contents in copied.items():
+            self.pool[to] = contents
+        self.blocks.copies.clear()
         for seq, n in zip(seqs, num_new, strict=True):
             table, texts = self.blocks.of(seq.seq_id), fingerprints(seq.token_ids)
             for at in range(seq.num_cached_tokens, seq.num_cached_tokens + n):
-                assert self.blocks.ref_counts[table[at // size]] == 1, "a shared block is written"
-                self.pool[table[at // size]][at % size] = texts[at]
+                block = table[at // size]
+                assert self.blocks.ref_counts[block] == 1, "a shared block is written"
+                assert not self.cache or block not in self.cache.of_block, "a block that can be found is written"
+                self.pool[block][at % size] = texts[at]
         tokens = []
         for seq, n in zip(seqs, num_new, strict=True):
             table, end = self.blocks.of(seq.seq_id), seq.num_cached_tokens + n
