@@ -141,8 +141,9 @@ class BlockManager:
     # What sequences share
 
     def admit(self, seq: Sequence) -> int | None:
-        """Give a sequence a row and blocks for all its tokens. How many of them are cached already, in blocks that it
-        shares; at least one is left to compute. None, and nothing has changed, when the pool has too few blocks."""
+        """Give a sequence that need not wait a row, and blocks for all its tokens. How many of them are cached already,
+        in blocks that it shares; at least one is left to compute. None, and nothing has changed, when the pool has too
+        few blocks."""
         blocks, num_cached, chain = self._computed(seq)
         if not self._has_room(seq, blocks, num_cached):
             blocks = blocks[: num_cached // self.block_size]  # the last one, to be copied, is computed anew
@@ -188,7 +189,7 @@ class BlockManager:
         num_cached = min(len(chain) * self.block_size, len(seq) - 1)
         blocks = [entry.block for entry in chain[: self.blocks_for(num_cached)]]
         parent = seq.parent
-        if parent and parent.seq_id in self and parent.num_cached_tokens >= parent.num_prompt_tokens:
+        if parent and parent.seq_id in self:
             shared = min(parent.num_prompt_tokens, len(seq) - 1)
             if shared > num_cached:
                 blocks, num_cached = self._blocks[parent.seq_id][: self.blocks_for(shared)], shared

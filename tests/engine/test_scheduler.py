@@ -105,6 +105,21 @@ def test_the_smallest_pool_that_fits_anybody():
     engine.run_out()
 
 
+def test_in_a_step_that_preempts_nobody_joins():
+    engine = FakeEngine(num_blocks=6, policy="packed")
+    old, young, small = request(prompt_of(9), 12), request(prompt_of(10, 1), 12), request(prompt_of(2, 2), 2)
+    engine.add(old, young)
+    engine.step()
+    assert engine.blocks.num_free == 0
+    engine.add(small)
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    assert [seq for seq, _ in engine.steps[-1]] == [old]
+    engine.step()
+    assert [seq for seq, _ in engine.steps[-1]] == [old, small]
+    engine.run_out()
+
+
 # Who is next
 
 
