@@ -15,6 +15,10 @@ from roseinfer.sequence import Sequence
 
 from .prefix_cache import Entry, PrefixCache
 
+# A sequence joins only if this leaves a free block for each so many that run: they grow, and the first to be preempted
+# for it is who has just joined, so that its prompt was computed for nothing.
+SEQS_PER_SPARE_BLOCK = 8
+
 
 class BlockManager:
     """num_blocks blocks of block_size tokens, for max_num_seqs sequences of at most max_blocks blocks each.
@@ -168,6 +172,11 @@ class BlockManager:
             return True
         return bool(self.prefix_cache) and self.prefix_cache.is_being_computed(seq)
 
+    def forget_idle(self) -> None:
+        """No idle block is found any more."""
+        while self._idle:
+            self._free.append(self.prefix_cache.evict())
+
     def keep_computed(self, seq: Sequence) -> None:
         """Let the prefix cache find the blocks that are full of cached tokens."""
         if not self.prefix_cache:
@@ -199,7 +208,8 @@ class BlockManager:
     def _has_room(self, seq: Sequence, blocks: list[int], num_cached: int) -> bool:
         copied = num_cached % self.block_size > 0
         new = self.blocks_for(len(seq)) - len(blocks) + copied
-        return new + sum(block in self._idle for block in blocks) <= self.num_free
+        idle = sum(block in self._idle for block in blocks)
+        return new + idle + len(self) // SEQS_PER_SPARE_BLOCK <= self.num_free
 
     def _copy_last(self, seq_id: int) -> None:
         """Copy on write: the last block of a table is replaced by one of its own, with the same contents."""

@@ -65,14 +65,16 @@ class Scheduler:
         if self._waiting or len(seqs) < len(self.running):
             room = self.max_num_batched_tokens - len(seqs)
             set_aside: list[Place] = []
-            for seq in self._prompts(may_admit, set_aside):
-                seqs.append(seq)
-                num_new.append(min(room, len(seq) - seq.num_cached_tokens))
-                room -= num_new[-1]
-                if not room:
-                    break
-            for place in set_aside:
-                insort(self._waiting, place)
+            try:
+                for seq in self._prompts(may_admit, set_aside):
+                    seqs.append(seq)
+                    num_new.append(min(room, len(seq) - seq.num_cached_tokens))
+                    room -= num_new[-1]
+                    if not room:
+                        break
+            finally:
+                for place in set_aside:
+                    insort(self._waiting, place)
         return seqs, num_new
 
     def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> list[Sequence]:
@@ -94,21 +96,27 @@ class Scheduler:
                 self._cache(seq, num_new[-1])
         ended = [seq for seq in done if seq.finish_reason]
         for seq in ended:
-            self._release(seq)
+            self.blocks.free(seq.seq_id)
+            self._end(seq)
         if ended:
             self.running = [seq for seq in self.running if not seq.finish_reason]
         return done
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other."""
+        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
+
+        Also after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
+        """
         if seq not in self:
             raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
-        if seq.seq_id in self.blocks:
+        at = bisect_left(self._waiting, self._place(seq))
+        if at < len(self._waiting) and self._waiting[at][-1] is seq:
+            del self._waiting[at]
+        if seq in self.running:
             self.running.remove(seq)
-            self._release(seq)
-        else:
-            del self._waiting[bisect_left(self._waiting, self._place(seq))]
-            del self._arrivals[seq.seq_id]
+        if seq.seq_id in self.blocks:
+            self.blocks.free(seq.seq_id)
+        self._end(seq)
         seq.finish_reason = "abort"
 
     def preempt(self, seq: Sequence) -> None:
@@ -171,7 +179,6 @@ class Scheduler:
         """The least important, and of those the youngest, is the largest."""
         return seq.priority, self._arrivals[seq.seq_id]
 
-    def _release(self, seq: Sequence) -> None:
-        self.blocks.free(seq.seq_id)
+    def _end(self, seq: Sequence) -> None:
         seq.num_cached_tokens = 0
         del self._arrivals[seq.seq_id]

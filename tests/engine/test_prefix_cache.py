@@ -337,6 +337,22 @@ def test_what_each_sample_has_said_is_found(tiny):
         assert cache.num_found_tokens - found == 20, "of 23 tokens 22 were cached, and 20 of these are in full blocks"
 
 
+def test_a_sample_that_comes_late_has_blocks_of_its_own_behind_the_prompt(tiny):
+    engine = Engine(tiny, num_blocks=32, block_size=4)
+    drawn = [SamplingParams(max_tokens=14, ignore_eos=True, temperature=3.0, seed=seed) for seed in (1, 2)]
+    parent = Sequence(TEXT[:11], drawn[0])
+    engine.add(parent)
+    for _ in range(9):
+        engine.step()
+    child = Sequence(TEXT[:11], drawn[1], parent=parent)
+    engine.add(child)
+    while engine.has_work:
+        engine.step()
+    for seq in (parent, child):
+        assert len(engine.blocks.prefix_cache.find(Sequence(seq.token_ids))) == 24 // 4
+    assert parent.output_ids != child.output_ids
+
+
 def test_a_hit_changes_nobody_elses_logits(tiny):
     """The log-probabilities of requests beside one that finds its prompt are those that they have without it."""
     prompts = prompts_of((70, 33, 5), tiny.config.vocab_size)
