@@ -45,18 +45,18 @@ class BlockManager:
         # Popped from the end, so that block 0 is handed out first and a freed block is reused while caches know it.
         self._free = list(reversed(range(num_blocks)))
         self._free_rows = list(reversed(range(max_num_seqs)))
-        self._rows: dict[int, int] = {}
+        self.rows: dict[int, int] = {}  # of sequences by seq_id, in the order in which they came
         self._blocks: dict[int, list[int]] = {}
         self._chains: dict[int, list[Entry]] = {}  # entries of a sequence's blocks, from its first one on
         self._owed: dict[int, int] = {}  # blocks that were promised to a sequence and that it does not hold yet
         self._num_owed = 0
 
     def __contains__(self, seq_id: int) -> bool:
-        return seq_id in self._rows
+        return seq_id in self.rows
 
     def __len__(self) -> int:
         """Sequences that hold a row."""
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def num_free(self) -> int:
@@ -71,7 +71,7 @@ class BlockManager:
     @property
     def seq_ids(self) -> list[int]:
         """Sequences that hold a row, in the order in which they came."""
-        return list(self._rows)
+        return list(self.rows)
 
     def free_blocks(self, table: int = 0) -> list[int]:
         return [*self._free, *self._idle]
@@ -81,7 +81,7 @@ class BlockManager:
         return self._blocks[seq_id]
 
     def row_of(self, seq_id: int) -> int:
-        return self._rows[seq_id]
+        return self.rows[seq_id]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -118,11 +118,11 @@ class BlockManager:
 
     def hold(self, seq_id: int, blocks: list[int]) -> None:
         """Write blocks behind those that the sequence holds; a new sequence gets a row first."""
-        if seq_id not in self._rows:
-            self._rows[seq_id] = self._free_rows.pop()
+        if seq_id not in self.rows:
+            self.rows[seq_id] = self._free_rows.pop()
             self._blocks[seq_id] = []
         held = self._blocks[seq_id]
-        self.table[self._rows[seq_id], len(held) : len(held) + len(blocks)] = blocks
+        self.table[self.rows[seq_id], len(held) : len(held) + len(blocks)] = blocks
         held.extend(blocks)
         for block in blocks:
             self.ref_counts[block] += 1
@@ -133,7 +133,7 @@ class BlockManager:
 
     def free(self, seq_id: int) -> None:
         """Give back the row of a sequence, and every block that stands in no other table. KeyError when it has none."""
-        self._free_rows.append(self._rows.pop(seq_id))
+        self._free_rows.append(self.rows.pop(seq_id))
         self._num_owed -= self._owed.pop(seq_id, 0)
         self._chains.pop(seq_id, None)
         if self.prefix_cache:
@@ -215,7 +215,7 @@ class BlockManager:
         """Copy on write: the last block of a table is replaced by one of its own, with the same contents."""
         held, copy = self._blocks[seq_id], self._take()
         source, held[-1] = held[-1], copy
-        self.table[self._rows[seq_id], len(held) - 1] = copy
+        self.table[self.rows[seq_id], len(held) - 1] = copy
         self.ref_counts[copy] = 1
         self.copies[copy] = self.copies.get(source, source)
         self._release(source)
@@ -236,16 +236,16 @@ class BlockManager:
         free."""
         held = [0] * self.num_blocks
         for seq_id, blocks in self._blocks.items():
-            assert self.table[self._rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
+            assert self.table[self.rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
             for block in blocks:
                 held[block] += 1
         assert held == self.ref_counts, "ref_counts are not the number of tables that a block stands in"
         unheld = [block for block, count in enumerate(held) if count == 0]
         assert sorted([*self._free, *self._idle]) == unheld, "blocks lost, or free twice"
-        assert sorted([*self._free_rows, *self._rows.values()]) == list(range(len(self.table))), "rows lost"
-        assert self._chains.keys() <= self._rows.keys(), "chains lost"
+        assert sorted([*self._free_rows, *self.rows.values()]) == list(range(len(self.table))), "rows lost"
+        assert self._chains.keys() <= self.rows.keys(), "chains lost"
         if self.prefix_cache:
             self.prefix_cache.check()
             found = {entry.block for entry in self.prefix_cache.entries.values()}
             assert found.isdisjoint(self._free), "a free block can be found"
-        assert self._num_owed == sum(self._owed.values()) and self._owed.keys() <= self._rows.keys(), "promises lost"
+        assert self._num_owed == sum(self._owed.values()) and self._owed.keys() <= self.rows.keys(), "promises lost"

@@ -84,17 +84,21 @@ class Scheduler:
         A sequence that was aborted or preempted since the step was scheduled gets nothing: its token is dropped.
         """
         assert len(seqs) - 1 <= len(tokens) <= len(seqs), f"{len(tokens)} tokens for {len(seqs)} sequences"
-        done = []
-        for seq, n, token in zip(seqs, num_new, tokens, strict=False):
-            if seq.seq_id in self.blocks:
-                self._cache(seq, n)
-                seq.append(token)
-                seq.finish_reason = finish_reason(seq, self.eos_token_ids)
-                done.append(seq)
-        for seq in seqs[len(tokens) :]:
-            if seq.seq_id in self.blocks:
-                self._cache(seq, num_new[-1])
-        ended = [seq for seq in done if seq.finish_reason]
+        held, size = self.blocks.rows, self.blocks.block_size
+        done, ended = [], []
+        for seq, n, token in zip(seqs, num_new, [*tokens, None], strict=False):
+            if seq.seq_id not in held:
+                continue
+            seq.num_cached_tokens += n
+            if n > 1 or not seq.num_cached_tokens % size:
+                self.blocks.keep_computed(seq)
+            if token is None:
+                continue
+            seq.append(token)
+            done.append(seq)
+            if reason := finish_reason(seq, self.eos_token_ids):
+                seq.finish_reason = reason
+                ended.append(seq)
         for seq in ended:
             self.blocks.free(seq.seq_id)
             self._end(seq)
@@ -126,11 +130,6 @@ class Scheduler:
         seq.num_cached_tokens = 0
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
-
-    def _cache(self, seq: Sequence, num_new: int) -> None:
-        seq.num_cached_tokens += num_new
-        if num_new > 1 or not seq.num_cached_tokens % self.blocks.block_size:
-            self.blocks.keep_computed(seq)
 
     def _grow(self) -> bool:
         """A block for each sequence whose next token begins one, the oldest first. True if somebody was preempted."""
