@@ -15,8 +15,8 @@ from roseinfer.sequence import Sequence
 
 from .prefix_cache import Entry, PrefixCache
 
-# A sequence joins only if this leaves a free block for each so many that run: they grow, and the first to be preempted
-# for it is who has just joined, so that its prompt was computed for nothing.
+# A sequence joins only if this leaves a free block for each so many that run, as far as they can grow: the first to be
+# preempted for it is who has just joined, so that its prompt was computed for nothing.
 SEQS_PER_SPARE_BLOCK = 8
 
 
@@ -48,7 +48,7 @@ class BlockManager:
         self.rows: dict[int, int] = {}  # of sequences by seq_id, in the order in which they came
         self._blocks: dict[int, list[int]] = {}
         self._chains: dict[int, list[Entry]] = {}  # entries of a sequence's blocks, from its first one on
-        self._owed: dict[int, int] = {}  # blocks that were promised to a sequence and that it does not hold yet
+        self._owed: dict[int, int] = {}  # blocks that a sequence may need and does not hold yet
         self._num_owed = 0
 
     def __contains__(self, seq_id: int) -> bool:
@@ -87,7 +87,8 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def promise(self, seq_id: int, num_tokens: int) -> None:
-        """A sequence that holds a row may grow to num_tokens tokens: num_unpromised leaves room for it."""
+        """A sequence that holds a row may grow to num_tokens tokens. num_unpromised leaves room for all that; `admit`
+        promises more than there is, and leaves room for a part."""
         self._num_owed -= self._owed.get(seq_id, 0)
         self._owed[seq_id] = max(0, self.blocks_for(num_tokens) - len(self._blocks[seq_id]))
         self._num_owed += self._owed[seq_id]
@@ -158,6 +159,7 @@ class BlockManager:
         if num_cached % self.block_size:
             self._copy_last(seq.seq_id)
         self.reserve({seq.seq_id: len(seq)})
+        self.promise(seq.seq_id, seq.max_len - 1)
         self._chains[seq.seq_id] = chain
         if self.prefix_cache:
             self.prefix_cache.claim(seq, num_cached // self.block_size)
@@ -209,7 +211,8 @@ class BlockManager:
         copied = num_cached % self.block_size > 0
         new = self.blocks_for(len(seq)) - len(blocks) + copied
         idle = sum(block in self._idle for block in blocks)
-        return new + idle + len(self) // SEQS_PER_SPARE_BLOCK <= self.num_free
+        spare = min(len(self) // SEQS_PER_SPARE_BLOCK, self._num_owed)
+        return new + idle + spare <= self.num_free
 
     def _copy_last(self, seq_id: int) -> None:
         """Copy on write: the last block of a table is replaced by one of its own, with the same contents."""

@@ -122,10 +122,10 @@ def test_in_a_step_that_preempts_nobody_joins():
     engine.run_out()
 
 
-@pytest.mark.parametrize(("num_blocks", "joins"), [(9, False), (10, True)])
-def test_a_spare_block_is_left_for_every_eight_that_run(num_blocks, joins):
+@pytest.mark.parametrize(("num_blocks", "max_tokens", "joins"), [(9, 5, False), (10, 5, True), (9, 4, True)])
+def test_a_spare_block_is_left_for_every_eight_that_can_grow(num_blocks, max_tokens, joins):
     engine = FakeEngine(num_blocks=num_blocks, max_num_seqs=9, budget=32)
-    engine.add(*(request([i], 3) for i in range(9)))
+    engine.add(*(request([i], max_tokens) for i in range(9)))
     engine.step()
     assert len(engine.scheduler.running) == 8 + joins
     engine.run_out()
