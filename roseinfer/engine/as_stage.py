@@ -11,7 +11,7 @@ from roseinfer.models import Attend, Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .engine import Engine
+from .engine import Engine, checked_budget
 from .weights import prepared_copy
 
 
@@ -26,6 +26,7 @@ class EngineStage(Stage):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         engine = Engine(
             model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max(checked_budget(None, max_num_seqs), model.config.max_model_len),  # whole prompts
             enforce_eager=self.enforce_eager,
         )  # fmt: skip
         self.tables, self.runner = engine.blocks, engine.runner

@@ -1,4 +1,8 @@
-"""BlockManager: who holds which block of the pool. One table a sequence, which all layers share."""
+"""BlockManager: who holds which block of the pool. One table a sequence, which all layers share.
+
+A block is free, or it is idle: it stands in no table, and the prefix cache can find it; or it is held, and ref_counts
+says how many tables it stands in. Who needs a block gets a free one, and else the one that has been idle longest.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from roseinfer.blocks import OutOfBlocks
+from roseinfer.sequence import Sequence
+
+from .prefix_cache import Entry, PrefixCache
+
+# A sequence joins only if this leaves a free block for each so many that run, as far as they can grow: the first to be
+# preempted for it is who has just joined, so that its prompt was computed for nothing.
+SEQS_PER_SPARE_BLOCK = 8
 
 
 class BlockManager:
@@ -14,61 +25,70 @@ class BlockManager:
 
     table [max_num_seqs, max_blocks] int32 is what attention reads: row `row_of(seq_id)` names the sequence's blocks in
     token order. An entry is written when its block is handed out, so a step that needs no block writes nothing.
-    A block is free, or ref_counts says how many tables it stands in. Answers the questions that BlockTables answers, as
-    a pool with one table.
+    prefix_cache: None where every sequence computes all of its blocks itself. copies: {block: block whose contents it
+    needs before the next step}. Answers the questions that BlockTables answers, as a pool with one table.
     """
 
     num_tables = 1
 
-    def __init__(self, num_blocks: int, block_size: int, max_num_seqs: int, max_blocks: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, max_num_seqs: int, max_blocks: int,
+        prefix_cache: PrefixCache | None = None,
+    ) -> None:  # fmt: skip
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.table = np.zeros((max_num_seqs, max_blocks), np.int32)
         self.ref_counts = [0] * num_blocks
+        self.prefix_cache = prefix_cache
+        self.copies: dict[int, int] = {}
+        self._idle = prefix_cache.idle if prefix_cache else {}
         # Popped from the end, so that block 0 is handed out first and a freed block is reused while caches know it.
         self._free = list(reversed(range(num_blocks)))
         self._free_rows = list(reversed(range(max_num_seqs)))
-        self._rows: dict[int, int] = {}
+        self.rows: dict[int, int] = {}  # of sequences by seq_id, in the order in which they came
         self._blocks: dict[int, list[int]] = {}
-        self._owed: dict[int, int] = {}  # blocks that were promised to a sequence and that it does not hold yet
+        self._chains: dict[int, list[Entry]] = {}  # entries of a sequence's blocks, from its first one on
+        self._owed: dict[int, int] = {}  # blocks that a sequence may need and does not hold yet
         self._num_owed = 0
 
     def __contains__(self, seq_id: int) -> bool:
-        return seq_id in self._rows
+        return seq_id in self.rows
 
     def __len__(self) -> int:
         """Sequences that hold a row."""
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that stand in no table, the idle ones included."""
+        return len(self._free) + len(self._idle)
 
     @property
     def num_unpromised(self) -> int:
         """Free blocks without those that sequences were promised and do not hold yet."""
-        return len(self._free) - self._num_owed
+        return self.num_free - self._num_owed
 
     @property
     def seq_ids(self) -> list[int]:
         """Sequences that hold a row, in the order in which they came."""
-        return list(self._rows)
+        return list(self.rows)
 
     def free_blocks(self, table: int = 0) -> list[int]:
-        return list(self._free)
+        return [*self._free, *self._idle]
 
     def of(self, seq_id: int, table: int = 0) -> list[int]:
         """Block ids of one sequence, in token order."""
         return self._blocks[seq_id]
 
     def row_of(self, seq_id: int) -> int:
-        return self._rows[seq_id]
+        return self.rows[seq_id]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def promise(self, seq_id: int, num_tokens: int) -> None:
-        """A sequence that holds a row may grow to num_tokens tokens: num_unpromised leaves room for it."""
+        """A sequence that holds a row may grow to num_tokens tokens. num_unpromised leaves room for all that; `admit`
+        promises more than there is, and leaves room for a part."""
         self._num_owed -= self._owed.get(seq_id, 0)
         self._owed[seq_id] = max(0, self.blocks_for(num_tokens) - len(self._blocks[seq_id]))
         self._num_owed += self._owed[seq_id]
@@ -80,27 +100,30 @@ class BlockManager:
             for seq_id, n in num_tokens.items()
         }
         needed = sum(max(0, n) for n in missing.values())
-        if needed > len(self._free):
+        if needed > self.num_free:
             raise OutOfBlocks(
-                f"{needed} more blocks of {self.block_size} tokens are needed, {len(self._free)} of num_blocks="
+                f"{needed} more blocks of {self.block_size} tokens are needed, {self.num_free} of num_blocks="
                 f"{self.num_blocks} are free: nothing was written; free a sequence or make the pool larger"
             )
         for seq_id, n in missing.items():
-            self.hold(seq_id, [self._free.pop() for _ in range(n)])
+            self.hold(seq_id, [self._take() for _ in range(n)])
 
     def share(self, seq_id: int, blocks: Iterable[int]) -> None:
-        """Blocks that other tables hold become the next ones of this sequence, too."""
+        """Blocks that are idle, or that other tables hold, become the next ones of this sequence, too."""
         blocks = list(blocks)
-        assert all(self.ref_counts[block] for block in blocks), f"a free block cannot be shared: {blocks}"
+        free = [block for block in blocks if not self.ref_counts[block] and block not in self._idle]
+        assert not free, f"a free block cannot be shared: {free}"
+        for block in blocks:
+            self._idle.pop(block, None)
         self.hold(seq_id, blocks)
 
     def hold(self, seq_id: int, blocks: list[int]) -> None:
         """Write blocks behind those that the sequence holds; a new sequence gets a row first."""
-        if seq_id not in self._rows:
-            self._rows[seq_id] = self._free_rows.pop()
+        if seq_id not in self.rows:
+            self.rows[seq_id] = self._free_rows.pop()
             self._blocks[seq_id] = []
         held = self._blocks[seq_id]
-        self.table[self._rows[seq_id], len(held) : len(held) + len(blocks)] = blocks
+        self.table[self.rows[seq_id], len(held) : len(held) + len(blocks)] = blocks
         held.extend(blocks)
         for block in blocks:
             self.ref_counts[block] += 1
@@ -111,22 +134,121 @@ class BlockManager:
 
     def free(self, seq_id: int) -> None:
         """Give back the row of a sequence, and every block that stands in no other table. KeyError when it has none."""
-        self._free_rows.append(self._rows.pop(seq_id))
+        self._free_rows.append(self.rows.pop(seq_id))
         self._num_owed -= self._owed.pop(seq_id, 0)
+        self._chains.pop(seq_id, None)
+        if self.prefix_cache:
+            self.prefix_cache.unclaim(seq_id)
+        # From the end, so that of a text that becomes idle the end is evicted before its beginning.
         for block in reversed(self._blocks.pop(seq_id)):
-            self.ref_counts[block] -= 1
-            if self.ref_counts[block] == 0:
+            self._release(block)
+
+    # What sequences share
+
+    def admit(self, seq: Sequence) -> int | None:
+        """Give a sequence that need not wait a row, and blocks for all its tokens. How many of them are cached already,
+        in blocks that it shares; at least one is left to compute. None, and nothing has changed, when the pool has too
+        few blocks."""
+        blocks, num_cached, chain = self._computed(seq)
+        if not self._has_room(seq, blocks, num_cached):
+            blocks = blocks[: num_cached // self.block_size]  # the last one, to be copied, is computed anew
+            num_cached = len(blocks) * self.block_size
+            if not self._has_room(seq, blocks, num_cached):
+                return None
+        self.share(seq.seq_id, blocks)
+        if num_cached % self.block_size:
+            self._copy_last(seq.seq_id)
+        self.reserve({seq.seq_id: len(seq)})
+        self.promise(seq.seq_id, seq.max_len - 1)
+        self._chains[seq.seq_id] = chain
+        if self.prefix_cache:
+            self.prefix_cache.claim(seq, num_cached // self.block_size)
+            self.prefix_cache.num_asked_tokens += len(seq)
+            self.prefix_cache.num_found_tokens += num_cached
+        return num_cached
+
+    def must_wait(self, seq: Sequence) -> bool:
+        """Whether a sequence that runs is computing blocks that this one could share."""
+        parent = seq.parent
+        if parent and parent.seq_id in self and parent.num_cached_tokens < parent.num_prompt_tokens:
+            return True
+        return bool(self.prefix_cache) and self.prefix_cache.is_being_computed(seq)
+
+    def forget_idle(self) -> None:
+        """No idle block is found any more."""
+        while self._idle:
+            self._free.append(self.prefix_cache.evict())
+
+    def keep_computed(self, seq: Sequence) -> None:
+        """Let the prefix cache find the blocks that are full of cached tokens."""
+        if not self.prefix_cache:
+            return
+        blocks, chain = self._blocks[seq.seq_id], self._chains[seq.seq_id]
+        for i in range(len(chain), seq.num_cached_tokens // self.block_size):
+            entry = self.prefix_cache.put(seq, i, blocks[i], chain[-1] if chain else None)
+            if not entry:
+                return
+            chain.append(entry)
+
+    def _computed(self, seq: Sequence) -> tuple[list[int], int, list[Entry]]:
+        """Blocks with the beginning of a sequence, how many of its tokens those are, and the entries of full blocks.
+
+        They are the prefix cache's, or of the sequence whose prompt it shares, where also a block that is not full is
+        of use: as all that runs, a sequence writes behind what it has written.
+        """
+        chain = self.prefix_cache.find(seq) if self.prefix_cache else []
+        num_cached = min(len(chain) * self.block_size, len(seq) - 1)
+        blocks = [entry.block for entry in chain[: self.blocks_for(num_cached)]]
+        parent = seq.parent
+        if parent and parent.seq_id in self:
+            shared = min(parent.num_prompt_tokens, len(seq) - 1)
+            if shared > num_cached:
+                blocks, num_cached = self._blocks[parent.seq_id][: self.blocks_for(shared)], shared
+                chain = self._chains[parent.seq_id]
+        return blocks, num_cached, chain[: num_cached // self.block_size]
+
+    def _has_room(self, seq: Sequence, blocks: list[int], num_cached: int) -> bool:
+        copied = num_cached % self.block_size > 0
+        new = self.blocks_for(len(seq)) - len(blocks) + copied
+        idle = sum(block in self._idle for block in blocks)
+        spare = min(len(self) // SEQS_PER_SPARE_BLOCK, self._num_owed)
+        return new + idle + spare <= self.num_free
+
+    def _copy_last(self, seq_id: int) -> None:
+        """Copy on write: the last block of a table is replaced by one of its own, with the same contents."""
+        held, copy = self._blocks[seq_id], self._take()
+        source, held[-1] = held[-1], copy
+        self.table[self.rows[seq_id], len(held) - 1] = copy
+        self.ref_counts[copy] = 1
+        self.copies[copy] = self.copies.get(source, source)
+        self._release(source)
+
+    def _take(self) -> int:
+        return self._free.pop() if self._free else self.prefix_cache.evict()
+
+    def _release(self, block: int) -> None:
+        self.ref_counts[block] -= 1
+        if self.ref_counts[block] == 0:
+            if self.prefix_cache and block in self.prefix_cache.of_block:
+                self._idle[block] = None
+            else:
                 self._free.append(block)
 
     def check(self) -> None:
-        """Every block is free once, or stands in as many tables as its ref count says; every row is held or free."""
+        """Every block is free once, or idle, or stands in as many tables as its ref count says; every row is held or
+        free."""
         held = [0] * self.num_blocks
         for seq_id, blocks in self._blocks.items():
-            assert self.table[self._rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
+            assert self.table[self.rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
             for block in blocks:
                 held[block] += 1
         assert held == self.ref_counts, "ref_counts are not the number of tables that a block stands in"
         unheld = [block for block, count in enumerate(held) if count == 0]
-        assert sorted(self._free) == unheld, "blocks lost, or free twice"
-        assert sorted([*self._free_rows, *self._rows.values()]) == list(range(len(self.table))), "rows lost"
-        assert self._num_owed == sum(self._owed.values()) and self._owed.keys() <= self._rows.keys(), "promises lost"
+        assert sorted([*self._free, *self._idle]) == unheld, "blocks lost, or free twice"
+        assert sorted([*self._free_rows, *self.rows.values()]) == list(range(len(self.table))), "rows lost"
+        assert self._chains.keys() <= self.rows.keys(), "chains lost"
+        if self.prefix_cache:
+            self.prefix_cache.check()
+            found = {entry.block for entry in self.prefix_cache.entries.values()}
+            assert found.isdisjoint(self._free), "a free block can be found"
+        assert self._num_owed == sum(self._owed.values()) and self._owed.keys() <= self.rows.keys(), "promises lost"

@@ -5,23 +5,28 @@ from __future__ import annotations
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
-from roseinfer.sequence import Sequence, refuse_stop_strings
+from roseinfer.sequence import Sequence, refuse_samples, refuse_stop_strings
 from roseinfer.stage import check_fits
 
 from .block_manager import BlockManager
 from .kv_pool import KVPool
+from .policies import Policy, policy_for
+from .prefix_cache import PrefixCache
 from .runner import Runner
 from .scheduler import Scheduler
 
-STEP_TOKENS = 4096  # of one step, unless one prompt or batch may have more: activations grow with it, speed hardly
+STEP_TOKENS = 4096  # of one step, unless there are more sequences: activations grow with it, speed hardly
 
 
 class Engine:
     """model: from load_model. num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that
-    run at a time. max_model_len: tokens of the longest, None for as many as the model has positions. enforce_eager:
-    decode without graphs.
+    run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
+    max_num_batched_tokens: of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy:
+    the name of one in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text.
+    enforce_eager: decode without graphs.
 
-    Raises ValueError for a size below 1, or a max_model_len above the model's.
+    Raises ValueError for a size below 1, a max_model_len above the model's, a max_num_batched_tokens below
+    max_num_seqs, or an unknown policy.
     """
 
     def __init__(
@@ -32,6 +37,9 @@ class Engine:
         block_size: int = 64,
         max_num_seqs: int = 64,
         max_model_len: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        scheduling_policy: str | Policy = "fcfs",
+        enable_prefix_caching: bool = True,
         enforce_eager: bool = False,
     ) -> None:
         sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
@@ -39,11 +47,13 @@ class Engine:
             require_count(name, value, at_least=1)
         self.max_model_len = checked_length(max_model_len, model)
         self.model = model
-        max_num_tokens = most_step_tokens(self.max_model_len, max_num_seqs)
+        max_num_tokens = checked_budget(max_num_batched_tokens, max_num_seqs)
         max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
-        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks)
+        cache = PrefixCache(block_size, f"{model.config} {model.dtype}".encode()) if enable_prefix_caching else None
+        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks, cache)
         self.pool = KVPool(model, num_blocks, block_size)
-        self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids)
+        policy = policy_for(scheduling_policy)
+        self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids, policy)
         self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager)
 
     def warm_up(self) -> None:
@@ -52,21 +62,23 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running)
+        return self.scheduler.has_work
 
     def add(self, seq: Sequence) -> None:
-        """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or has
-        ended already, or is here; nothing of it stays behind."""
+        """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or that the
+        policy cannot place, or has ended already, or is here; nothing of it stays behind."""
         refuse_stop_strings(seq.params)
+        refuse_samples(seq.params)
+        self.scheduler.policy.check(seq.params)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
-        if seq.num_cached_tokens or seq in self.scheduler.waiting or seq in self.scheduler.running:
+        if seq.num_cached_tokens or seq in self.scheduler:
             raise ValueError(f"sequence {seq.seq_id} was added already")
         self.scheduler.add(seq)
 
     def step(self) -> list[Sequence]:
-        """One step for all that run; every sequence of it has one token more, or has ended.
+        """One step; the sequences that have one token more. Those whose prompts are not done yet have none.
 
         On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
         logits are not finite.
@@ -75,17 +87,23 @@ class Engine:
             seqs, num_new = self.scheduler.schedule()
         tokens = self.runner.run(seqs, num_new)
         with span("roseinfer.engine.commit"):
-            self.scheduler.commit(seqs, num_new, tokens)
-        return seqs
+            return self.scheduler.commit(seqs, num_new, tokens)
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
         self.scheduler.abort(seq)
 
 
-def most_step_tokens(max_model_len: int, max_num_seqs: int) -> int:
-    """Of one step: STEP_TOKENS, or a prompt, or a token of each sequence."""
-    return max(STEP_TOKENS, max_model_len, max_num_seqs)
+def checked_budget(max_num_batched_tokens: int | None, max_num_seqs: int) -> int:
+    if max_num_batched_tokens is None:
+        return max(STEP_TOKENS, max_num_seqs)
+    require_count("max_num_batched_tokens", max_num_batched_tokens, at_least=1)
+    if max_num_batched_tokens < max_num_seqs:
+        raise ValueError(
+            f"max_num_batched_tokens={max_num_batched_tokens} is less than a step of max_num_seqs={max_num_seqs} "
+            "sequences may need, one token each: make it larger, or max_num_seqs smaller"
+        )
+    return max_num_batched_tokens
 
 
 def checked_length(max_model_len: int | None, model: Model) -> int:

@@ -22,3 +22,9 @@ class KVPool:
         self.num_blocks = self.dummy_block = num_blocks
         self.block_size = block_size
         self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
+
+    def copy_blocks(self, copies: dict[int, int]) -> None:
+        """{block: block to copy}, in all layers. Every block is read before any is written."""
+        if copies:
+            to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
+            self.memory[:, :, to] = self.memory[:, :, source]

@@ -21,12 +21,13 @@ from roseinfer.stage import check_fits
 from .chat import ChatTemplate, Message
 from .config import check_block_size
 from .detokenizer import Vocabulary
-from .engine import Engine, checked_length, most_step_tokens
+from .engine import Engine, checked_budget, checked_length
 from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
+from .policies import Policy, policy_for
 from .pool_size import bytes_of_steps, most_blocks, pool_blocks
 from .progress import progress_bar
-from .request import Request
+from .request import Request, Sample
 
 Prompt = str | List[int]
 Inbox = dict[Request, None]  # in the order of their coming, each once
@@ -41,11 +42,16 @@ class LLM:
     dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
     where there is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of
     the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
-    others wait. enforce_eager: decode without graphs (CUDA graphs on a GPU, recorded steps on a CPU). seed: of torch's
-    global generator, from which requests without a seed of their own draw.
+    others wait, and scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of
+    requests whose lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of
+    one's own. max_num_batched_tokens: of one step, at least max_num_seqs, None for 4,096; longer prompts are computed
+    in chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
+    graphs on a GPU, recorded steps on a CPU). seed: of torch's global generator, from which requests without a seed of
+    their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
-    memory less what is in use.
+    memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
+    is still there, the full blocks of a text that both begin with.
 
     Raises ValueError (ModelLoadError is one) for a wrong value, and for an argument that is unknown (with the nearest
     name) or missing.
@@ -61,6 +67,9 @@ class LLM:
         quantization: str | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
+        scheduling_policy: str | Policy = "fcfs",
+        enable_prefix_caching: bool = True,
         block_size: int = 64,
         num_kvcache_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
@@ -70,6 +79,10 @@ class LLM:
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
+        budget = checked_budget(max_num_batched_tokens, max_num_seqs)
+        scheduling_policy = policy_for(scheduling_policy)
+        if not isinstance(enable_prefix_caching, bool):
+            raise ValueError(f"enable_prefix_caching must be True or False, got {enable_prefix_caching!r}")
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
         if not isinstance(enforce_eager, bool):
@@ -84,40 +97,43 @@ class LLM:
         most = most_blocks(self.max_model_len, block_size, max_num_seqs)
         num_blocks = pool_blocks(
             self.model, block_size, most, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization,
-            bytes_of_steps(self.model, most_step_tokens(self.max_model_len, max_num_seqs), max_num_seqs),
+            bytes_of_steps(self.model, budget, max_num_seqs),
         )  # fmt: skip
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_model_len=self.max_model_len, enforce_eager=enforce_eager,
+            max_model_len=self.max_model_len, max_num_batched_tokens=budget, scheduling_policy=scheduling_policy,
+            enable_prefix_caching=enable_prefix_caching, enforce_eager=enforce_eager,
         )  # fmt: skip
         self.engine.warm_up()
         torch.manual_seed(seed)
         self._request_ids = itertools.count()
-        self._live: dict[int, tuple[Request, Inbox]] = {}  # by seq_id: those in the engine, and who waits for them
+        self._live: dict[int, tuple[Request, Sample, Inbox]] = {}  # by seq_id: those in the engine, who waits for them
 
     def generate(
         self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: bool = True, priority: List[int] | None = None,
     ) -> list[RequestOutput]:  # fmt: skip
         """Run all prompts to their end; the outputs in the order of the prompts.
 
         prompts: a text or a list of token ids, or a list of them. sampling_params: one for all (None: the defaults), or
-        one for each. use_tqdm: a progress bar, in a terminal or a notebook.
+        one for each. use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for each prompt; of
+        those that wait, the lower goes first, whatever the scheduling policy (None: all have 0).
         Raises ValueError for a request that can never run, before any does. Whatever ends it, Ctrl-C too, no request
         of it stays behind.
         """
-        return self._finished(self._requests(prompts, sampling_params), use_tqdm)
+        return self._finished(self._requests(prompts, sampling_params, priority), use_tqdm)
 
     def stream(
-        self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None
-    ) -> Iterator[RequestOutput]:
+        self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        priority: List[int] | None = None,
+    ) -> Iterator[RequestOutput]:  # fmt: skip
         """As generate, but yield a request's output whenever it has a new token, many requests interleaved.
 
         Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
         characters that are not whole, are held back. Close the iterator to end all its requests early. Raises when it
         is called, not at its first output.
         """
-        return self._outputs(self._requests(prompts, sampling_params))
+        return self._outputs(self._requests(prompts, sampling_params, priority))
 
     def chat(
         self, messages: list[Message] | list[list[Message]],
@@ -140,12 +156,16 @@ class LLM:
 
     def abort(self, request_id: str) -> None:
         """End a request of a stream now: its last output has finish_reason "abort". KeyError when it does not run."""
-        for request, inbox in self._live.values():
+        for request, _, inbox in self._live.values():
             if request.request_id == request_id:
                 self._drop(request)
                 inbox[request] = None
                 return
         raise KeyError(request_id)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what requests that have ended computed, as before timing a prompt that was run already."""
+        self.engine.blocks.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
@@ -166,7 +186,9 @@ class LLM:
 
     # Requests
 
-    def _requests(self, prompts: object, params: object, add_special_tokens: bool = True) -> list[Request]:
+    def _requests(
+        self, prompts: object, params: object, priority: object = None, add_special_tokens: bool = True
+    ) -> list[Request]:
         """A request for each prompt, none of them begun. Raises ValueError unless all of them can run."""
         one = isinstance(prompts, str) or _is_token_ids(prompts)
         prompts = [prompts] if one else prompts
@@ -176,28 +198,43 @@ class LLM:
         params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         if not isinstance(params, List) or len(params) != len(prompts):
             raise ValueError(f"sampling_params must be a SamplingParams or {len(prompts)} of them, got {params!r:.100}")
+        priority = [0] * len(prompts) if priority is None else priority
+        if not isinstance(priority, List) or len(priority) != len(prompts):
+            raise ValueError(f"priority must be a list of {len(prompts)} integers, got {priority!r:.100}")
         requests = []
-        for i, (prompt, p) in enumerate(zip(prompts, params, strict=True)):
+        for i, (prompt, *others) in enumerate(zip(prompts, params, priority, strict=True)):
             try:
-                requests.append(self._request(prompt, p, add_special_tokens))
+                requests.append(self._request(prompt, *others, add_special_tokens))
             except ValueError as e:
                 raise ValueError(f"{'' if one else f'prompts[{i}]: '}{e}") from e
         return requests
 
-    def _request(self, prompt: Prompt, params: SamplingParams, add_special_tokens: bool) -> Request:
+    def _request(self, prompt: Prompt, params: SamplingParams, priority: int, add_special_tokens: bool) -> Request:
         text, token_ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
         if text is not None:
             token_ids = self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
             if not token_ids:
                 raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
-        seq = Sequence(token_ids, params)
+        seq = Sequence(token_ids, params, priority)
+        self.engine.scheduler.policy.check(params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
-        if params.stop:
-            seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
-        detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
-        return Request(str(next(self._request_ids)), text, seq, detokenizer)
+        return Request(str(next(self._request_ids)), text, self._samples(seq))
+
+    def _samples(self, seq: Sequence) -> list[Sample]:
+        """As many as its params ask for. The first one is `seq`, and the others share its prompt's cache."""
+        params, seqs = seq.params, [seq]
+        seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
+        samples = []
+        for index, each in enumerate(seqs):
+            if params.n > 1 or params.stop:
+                # The engine runs one sample at a time, and sees no text: the detokenizer looks for stop strings.
+                seed = None if params.seed is None else params.seed + index
+                each.params = replace(params, n=1, seed=seed, stop=())
+            detokenizer = self._vocabulary.detokenizer(each.token_ids, params.stop) if self._vocabulary else None
+            samples.append(Sample(each, detokenizer))
+        return samples
 
     # Running them
 
@@ -205,9 +242,8 @@ class LLM:
         num_done = num_tokens = 0
         with progress_bar(len(requests), use_tqdm) as show, self._running(requests) as inbox:
             while num_done < len(requests):
-                self._step()
-                num_done += sum(request.finish_reason is not None for request in inbox)
-                num_tokens += len(inbox)
+                num_tokens += self._step()
+                num_done += sum(request.finished for request in inbox)
                 inbox.clear()
                 show(num_done, num_tokens)
         return [request.output() for request in requests]
@@ -220,7 +256,7 @@ class LLM:
                     self._step()
                 request = next(iter(inbox))  # one at a time: whoever takes it may run others meanwhile
                 del inbox[request]
-                num_left -= request.finish_reason is not None
+                num_left -= request.finished
                 yield request.output()
 
     @contextmanager
@@ -233,28 +269,35 @@ class LLM:
         inbox: Inbox = {}
         try:
             for request in requests:
-                self.engine.add(request.seq)
-                self._live[request.seq.seq_id] = request, inbox
+                for sample in request.samples:
+                    self.engine.add(sample.seq)
+                    self._live[sample.seq.seq_id] = request, sample, inbox
             yield inbox
         finally:
             for request in requests:
                 self._drop(request)
 
-    def _step(self) -> None:
+    def _step(self) -> int:
+        """The number of new tokens, of all that run."""
         seqs = self.engine.step()
         with span("roseinfer.engine.detokenise"):
             for seq in seqs:
-                request, inbox = self._live[seq.seq_id]
-                request.read()
-                if request.finish_reason:
-                    self._drop(request)
+                request, sample, inbox = self._live[seq.seq_id]
+                sample.read()
+                if sample.finish_reason:
+                    self._end(sample)
                 inbox[request] = None
+        return len(seqs)
 
     def _drop(self, request: Request) -> None:
-        """Take a request out of the engine, if it is still there."""
-        if self._live.pop(request.seq.seq_id, None) and not request.seq.finish_reason:
-            self.engine.abort(request.seq)
-        request.finish_reason = request.finish_reason or "abort"
+        """Take what is left of a request out of the engine."""
+        for sample in request.samples:
+            self._end(sample)
+
+    def _end(self, sample: Sample) -> None:
+        if self._live.pop(sample.seq.seq_id, None) and sample.seq in self.engine.scheduler:
+            self.engine.abort(sample.seq)
+        sample.finish_reason = sample.finish_reason or "abort"
 
 
 def _is_token_ids(prompts: object) -> bool:

@@ -35,7 +35,8 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
-        """One step: the token that follows each sequence. Only reading the tokens waits for the device.
+        """One step: the token that follows each sequence. A last one whose prompt is cut gets none. Only reading the
+        tokens waits for the device.
 
         Raises ValueError for logits that are not finite. After any error the step can be made again.
         """
@@ -44,7 +45,9 @@ class Runner:
             batch = self.prepare(seqs, num_new, graphs and graphs.size_for(len(seqs)))
         with span("roseinfer.engine.forward"):
             logits, tokens = (graphs.run if graphs else self.step)(batch)
-            logits, tokens = logits[: len(seqs)], tokens[: len(seqs)]
+        if seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1]):
+            seqs = seqs[:-1]
+        logits, tokens = logits[: len(seqs)], tokens[: len(seqs)]
         with span("roseinfer.engine.sample"):
             tokens = self.sampler(logits, tokens, seqs)
             logprobs = step_logprobs(logits, tokens, seqs)
@@ -57,7 +60,8 @@ class Runner:
     def warm_up(self) -> None:
         """Have made what only first steps make, so that no request waits for it: kernels compiled, libraries set up,
         and on a GPU the graph of every size captured. Needs a free block, and leaves it free."""
-        prompt = Sequence([0] * min(8, self.pool.block_size, self.model.config.max_model_len))
+        longest = min(self.pool.block_size, self.model.config.max_model_len, self.max_num_tokens)
+        prompt = Sequence([0] * min(8, longest))
         self.blocks.reserve({prompt.seq_id: len(prompt)})
         self.step(self.prepare([prompt], [len(prompt)]))
         self.blocks.free(prompt.seq_id)
@@ -65,7 +69,10 @@ class Runner:
             self.graphs.warm_up(self.blocks)
 
     def prepare(self, seqs: list[Sequence], num_new: list[int], num_rows: int | None = None) -> Batch:
-        """num_rows: of a decode batch that is filled up; None for none but the sequences'."""
+        """num_rows: of a decode batch that is filled up; None for none but the sequences'. Blocks that are to be copied
+        are copied first."""
+        self.pool.copy_blocks(self.blocks.copies)
+        self.blocks.copies.clear()
         return make_batch(seqs, num_new, self.blocks, self.inputs, num_rows or len(seqs))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:

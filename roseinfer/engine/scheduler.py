@@ -1,80 +1,183 @@
-"""Scheduler: which sequences a step computes, and what becomes of its tokens. Plain Python, no tensor in it."""
+"""Scheduler: which sequences a step computes, how many tokens of each, and what becomes of them. Plain Python."""
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import count
 
 from roseinfer.sequence import Sequence, finish_reason
 
 from .block_manager import BlockManager
+from .policies import ROUND, FirstCome, Place, Policy
 
 
 class Scheduler:
-    """First come, first served. A sequence joins when a row and its worst case of blocks are free, so a running one
-    never finds the pool empty; its whole prompt is computed beside the new tokens of those that run already.
+    """Continuous batching (Orca: Yu et al., 2022) under a token budget, prompts in chunks (Sarathi-Serve: Agrawal et
+    al., 2024).
 
-    max_num_tokens: tokens of one step at most. Prompts are not cut: check_fits keeps out what is longer.
+    A step has one token of each sequence that decodes, and then, up to max_num_batched_tokens, prompts: of those that
+    run, and of those that wait, in the policy's order. So at most the last one is cut, and goes on in the next step.
+    A sequence joins when the pool has blocks for all tokens that it has now. When a running one finds the pool empty,
+    the youngest is preempted: it gives back its blocks, waits, and is computed again (vLLM: Kwon et al., 2023).
+
+    max_num_batched_tokens: at least max_num_seqs, so that prompts that are not done get some of it in every step.
     """
 
-    def __init__(self, blocks: BlockManager, max_num_tokens: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, blocks: BlockManager, max_num_batched_tokens: int, eos_token_ids: tuple[int, ...],
+        policy: Policy | None = None,
+    ) -> None:  # fmt: skip
         self.blocks = blocks
         self.max_num_seqs = len(blocks.table)
-        self.max_num_tokens = max_num_tokens
+        self.max_num_batched_tokens = max_num_batched_tokens
         self.eos_token_ids = eos_token_ids
-        self.waiting: deque[Sequence] = deque()
+        self.policy = policy or FirstCome()
         self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self._waiting: list[Place] = []  # sorted
+        self._arrivals: dict[int, int] = {}  # of all that wait or run, by seq_id
+        self._next_arrival = count()
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """In the policy's order."""
+        return [place[-1] for place in self._waiting]
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self.running)
+
+    def __contains__(self, seq: Sequence) -> bool:
+        """Whether it waits or runs here."""
+        return seq.seq_id in self._arrivals
 
     def add(self, seq: Sequence) -> None:
-        self.waiting.append(seq)
+        self._arrivals[seq.seq_id] = next(self._next_arrival)
+        insort(self._waiting, self._place(seq))
 
     def schedule(self) -> tuple[list[Sequence], list[int]]:
         """The sequences of the next step and how many tokens of each, blocks for them reserved; never empty while
-        anything waits or runs. Scheduling again without a commit gives the same step again."""
-        self._admit()
-        size = self.blocks.block_size
-        growing = {seq.seq_id: len(seq) for seq in self.running if seq.num_cached_tokens % size == 0}
-        if growing:
-            self.blocks.reserve(growing)
-        return list(self.running), [len(seq) - seq.num_cached_tokens for seq in self.running]
+        anything waits or runs. Scheduling again without a commit gives the same step again, and maybe new arrivals."""
+        may_admit = not self._grow()
+        seqs = [seq for seq in self.running if seq.num_cached_tokens == len(seq.token_ids) - 1]
+        num_new = [1] * len(seqs)
+        if self._waiting or len(seqs) < len(self.running):
+            room = self.max_num_batched_tokens - len(seqs)
+            set_aside: list[Place] = []
+            try:
+                for seq in self._prompts(may_admit, set_aside):
+                    seqs.append(seq)
+                    num_new.append(min(room, len(seq) - seq.num_cached_tokens))
+                    room -= num_new[-1]
+                    if not room:
+                        break
+            finally:
+                for place in set_aside:
+                    insort(self._waiting, place)
+        return seqs, num_new
 
-    def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> None:
-        """Append each sequence's token. One that it finishes gives back its blocks."""
-        finished = False
-        for seq, n, token in zip(seqs, num_new, tokens, strict=True):
+    def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> list[Sequence]:
+        """What a step computed is cached; append its tokens, one of each sequence but not of a last one whose prompt is
+        cut. A sequence that its token finishes gives back its blocks. Those that have a new token.
+
+        A sequence that was aborted or preempted since the step was scheduled gets nothing: its token is dropped.
+        """
+        assert len(seqs) - 1 <= len(tokens) <= len(seqs), f"{len(tokens)} tokens for {len(seqs)} sequences"
+        held, size = self.blocks.rows, self.blocks.block_size
+        done, ended = [], []
+        for seq, n, token in zip(seqs, num_new, [*tokens, None], strict=False):
+            if seq.seq_id not in held:
+                continue
             seq.num_cached_tokens += n
+            if n > 1 or not seq.num_cached_tokens % size:
+                self.blocks.keep_computed(seq)
+            if token is None:
+                continue
             seq.append(token)
-            seq.finish_reason = finish_reason(seq, self.eos_token_ids)
-            if seq.finish_reason:
-                self._release(seq)
-                finished = True
-        if finished:
+            done.append(seq)
+            if reason := finish_reason(seq, self.eos_token_ids):
+                seq.finish_reason = reason
+                ended.append(seq)
+        for seq in ended:
+            self.blocks.free(seq.seq_id)
+            self._end(seq)
+        if ended:
             self.running = [seq for seq in self.running if not seq.finish_reason]
+        return done
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other."""
+        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
+
+        Also after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
+        """
+        if seq not in self:
+            raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
+        at = bisect_left(self._waiting, self._place(seq))
+        if at < len(self._waiting) and self._waiting[at][-1] is seq:
+            del self._waiting[at]
         if seq in self.running:
             self.running.remove(seq)
-            self._release(seq)
-        elif seq in self.waiting:
-            self.waiting.remove(seq)
-        else:
-            raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
+        if seq.seq_id in self.blocks:
+            self.blocks.free(seq.seq_id)
+        self._end(seq)
         seq.finish_reason = "abort"
 
-    def _admit(self) -> None:
-        num_tokens = sum(len(seq) - seq.num_cached_tokens for seq in self.running)
-        while self.waiting and len(self.running) < self.max_num_seqs:
-            seq = self.waiting[0]
-            num_tokens += len(seq)
-            longest = seq.max_len - 1  # the last token is returned, never cached
-            if self.blocks.blocks_for(longest) > self.blocks.num_unpromised:
-                return
-            if num_tokens > self.max_num_tokens and self.running:
-                return
-            self.running.append(self.waiting.popleft())
-            self.blocks.hold(seq.seq_id, [])
-            self.blocks.promise(seq.seq_id, longest)
-
-    def _release(self, seq: Sequence) -> None:
+    def preempt(self, seq: Sequence) -> None:
+        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens."""
+        self.running.remove(seq)
         self.blocks.free(seq.seq_id)
         seq.num_cached_tokens = 0
+        self.num_preemptions += 1
+        insort(self._waiting, self._place(seq))
+
+    def _grow(self) -> bool:
+        """A block for each sequence whose next token begins one, the oldest first. True if somebody was preempted."""
+        size, blocks = self.blocks.block_size, self.blocks
+        growing = [
+            seq for seq in self.running
+            if not seq.num_cached_tokens % size and seq.num_cached_tokens == size * len(blocks.of(seq.seq_id))
+        ]  # fmt: skip
+        before = self.num_preemptions
+        for seq in sorted(growing, key=self._age):
+            while seq.seq_id in blocks and not blocks.num_free:
+                self.preempt(max(self.running, key=self._age))
+            if seq.seq_id in blocks:
+                blocks.reserve({seq.seq_id: len(seq)})
+        return self.num_preemptions > before
+
+    def _prompts(self, may_admit: bool, set_aside: list[Place]) -> Iterator[Sequence]:
+        """Those with more than one token to compute, and then, as they are asked for, those that join."""
+        yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
+        while may_admit and (seq := self._admit(set_aside)):
+            yield seq
+
+    def _admit(self, set_aside: list[Place]) -> Sequence | None:
+        """The next one joins, if there is a place for it and blocks for all its tokens. Set aside, each with a place
+        that stays free for it, are those that can share what a running one computes now: in the next step, maybe."""
+        while self._waiting and len(self.running) + len(set_aside) < self.max_num_seqs:
+            at = self.policy.pick(self._waiting, self.blocks.num_free * self.blocks.block_size)
+            seq = self._waiting[at][-1]
+            if self.blocks.must_wait(seq):
+                set_aside.append(self._waiting.pop(at))
+                continue
+            num_cached = self.blocks.admit(seq)
+            if num_cached is None:
+                return None
+            del self._waiting[at]
+            seq.num_cached_tokens = num_cached
+            self.running.append(seq)
+            return seq
+        return None
+
+    def _place(self, seq: Sequence) -> Place:
+        arrival = self._arrivals[seq.seq_id]
+        return seq.priority, arrival // ROUND, self.policy.key(seq), arrival, seq
+
+    def _age(self, seq: Sequence) -> tuple[int, int]:
+        """The least important, and of those the youngest, is the largest."""
+        return seq.priority, self._arrivals[seq.seq_id]
+
+    def _end(self, seq: Sequence) -> None:
+        seq.num_cached_tokens = 0
+        del self._arrivals[seq.seq_id]

@@ -14,7 +14,7 @@ from roseinfer.profiling.facts import Facts, HasFacts
 
 from .batch import batch_shapes, padded_bytes
 from .config import DTYPE_BYTES, EngineConfig
-from .engine import most_step_tokens
+from .engine import checked_budget
 from .sampler import sampler_shapes
 from .weights import int8_sizes, packed_output_bytes
 
@@ -75,7 +75,7 @@ class EngineSizes(HasFacts):
     @property
     def max_num_tokens(self) -> int:
         """Tokens of one step."""
-        return most_step_tokens(self.max_model_len, self.config.max_num_seqs)
+        return checked_budget(None, self.config.max_num_seqs)
 
     @property
     def loaded_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from functools import lru_cache
 from itertools import product
 
@@ -54,14 +55,15 @@ def check(engine: Engine) -> None:
     for seq in engine.scheduler.running:
         assert engine.blocks.blocks_for(seq.num_cached_tokens) <= len(engine.blocks.of(seq.seq_id))
         assert all(engine.blocks.ref_counts[block] == 1 for block in engine.blocks.of(seq.seq_id))
-        assert seq.num_cached_tokens == len(seq) - 1, "the new token is not cached yet, all others are"
+        assert seq.num_cached_tokens < len(seq)
     for seq in engine.scheduler.waiting:
         assert seq.num_cached_tokens == 0 and seq.seq_id not in engine.blocks
 
 
 def run(engine: Engine) -> None:
     while engine.has_work:
-        assert engine.step()
+        for seq in engine.step():
+            assert seq.finish_reason or seq.num_cached_tokens == len(seq) - 1, "all but the new token is cached"
         check(engine)
     assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
 
@@ -74,6 +76,28 @@ def test_tokens_are_the_references_and_transformers(model, places, block_size):
     wanted = reference_generate(model, prompts, 9)
     assert [seq.output_ids for seq in seqs] == wanted == hf_generate(model, prompts, 9)
     assert [seq.finish_reason for seq in seqs] == ["length"] * len(seqs)
+
+
+@pytest.mark.parametrize(("num_blocks", "budget"), [(24, 100), (6, 100), (24, 5), (24, 20)])
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_chunks_and_preemption_change_no_token(model, num_blocks, budget, steps):
+    """Of greedy sequences and of seeded ones, in a pool of any size, preempted now and then."""
+    prompts = prompts_of(LENGTHS, model.config.vocab_size)
+    params = [greedy(9), SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, seed=3)]
+    seqs = [Sequence(prompt, params[i % 2]) for i, prompt in enumerate(prompts)]
+    engine = engine_for(model, seqs, num_blocks=num_blocks, max_num_batched_tokens=budget)
+    for step in itertools.count(1):
+        engine.step()
+        if step % steps == 0 and engine.scheduler.running:
+            engine.scheduler.preempt(engine.scheduler.running[step % len(engine.scheduler.running)])
+        if not engine.has_work or step == 60:
+            break
+    run(engine)
+    alone = [Sequence(seq.token_ids[: seq.num_prompt_tokens], seq.params) for seq in seqs]
+    for seq in alone:
+        run(engine_for(model, [seq]))
+    assert [seq.output_ids for seq in seqs] == [seq.output_ids for seq in alone]
+    assert [seq.output_ids for seq in seqs[::2]] == reference_generate(model, prompts[::2], 9)
 
 
 def test_a_step_mixes_prompts_with_new_tokens(gpt2):
@@ -166,6 +190,9 @@ def test_logits_that_are_no_numbers_are_an_error_and_the_engine_goes_on(gpt2):
     ("sizes", "message"),
     [
         ({"num_blocks": 0}, "num_blocks"), ({"block_size": 0}, "block_size"), ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
+        ({"max_num_batched_tokens": 2}, "max_num_batched_tokens=2 is less than a step of max_num_seqs=3 sequences may"),
+        ({"scheduling_policy": "fifo"}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, "),
         ({"max_model_len": 0}, "max_model_len"), ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
     ],
 )  # fmt: skip

@@ -44,6 +44,9 @@ def test_one_params_or_one_for_each(llm, given):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"max_num_batched_tokens": 32}, "max_num_batched_tokens=32 is less than a step of max_num_seqs=64 sequences"),
+        ({"scheduling_policy": None}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, or"),
+        ({"enable_prefix_caching": "no"}, "enable_prefix_caching must be True or False, got 'no'"),
         ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
         ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),

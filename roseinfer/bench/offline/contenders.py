@@ -140,7 +140,7 @@ def engine(setting: Setting, precision: str) -> Contender:
         llm = LLM(
             setting.spec, **({"quantization": "int8"} if precision == "int8" else {"dtype": precision}),
             device=setting.device, max_num_seqs=setting.most_seqs, block_size=BLOCK_SIZE,
-            num_kvcache_blocks=num_blocks(setting),
+            num_kvcache_blocks=num_blocks(setting), enable_prefix_caching=False,  # every run computes its prompts
         )  # fmt: skip
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:

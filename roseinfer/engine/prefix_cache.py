@@ -1,0 +1,112 @@
+"""PrefixCache: full blocks whose K and V are computed, found again by their tokens and by all tokens before them."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+
+from roseinfer.sequence import Sequence
+
+
+def block_key(before: bytes, token_ids: list[int]) -> bytes:
+    """Of a full block: sha256 over the key of the block before it and its own tokens, so over the whole text."""
+    return sha256(before + array("q", token_ids).tobytes()).digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A block that can be found. before: the entry of the block before it in the text, None for the first."""
+
+    key: bytes
+    block: int
+    token_ids: list[int]
+    before: Entry | None
+
+
+class PrefixCache:
+    """Which block holds which text. One model and one dtype: `salt` begins every chain of keys with what else K and V
+    depend on, should keys ever leave the engine.
+
+    A key only finds an entry. It is believed when its tokens, and the entry before it, are the ones that were looked
+    for, so keys that collide cost a hit and never an output. (vLLM's "automatic prefix caching" trusts its keys.)
+    """
+
+    def __init__(self, block_size: int, salt: bytes = b"") -> None:
+        self.block_size, self.salt = block_size, salt
+        self.entries: dict[bytes, Entry] = {}
+        self.of_block: dict[int, Entry] = {}
+        # Blocks with an entry that stand in no table, those that were released last at the end.
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.num_asked_tokens = self.num_found_tokens = 0
+        self._computing: set[bytes] = set()
+        self._claims: dict[int, list[bytes]] = {}  # of these, what each running sequence computes
+
+    @property
+    def hit_rate(self) -> float:
+        """Of the tokens of all sequences that joined, each time that they did, the share that was found."""
+        return self.num_found_tokens / self.num_asked_tokens if self.num_asked_tokens else 0.0
+
+    def find(self, seq: Sequence) -> list[Entry]:
+        """The entries of a sequence's full blocks, from the first one to the last that is there."""
+        found: list[Entry] = []
+        for i, key in enumerate(self._keys(seq, len(seq) // self.block_size)):
+            entry = self.entries.get(key)
+            if not entry or not self._is(entry, found[-1] if found else None, self._tokens(seq, i)):
+                break
+            found.append(entry)
+        return found
+
+    def is_being_computed(self, seq: Sequence) -> bool:
+        """Whether the first of its full blocks that is not there is on its way."""
+        for key in self._keys(seq, len(seq) // self.block_size):
+            if key not in self.entries:
+                return key in self._computing
+        return False
+
+    def claim(self, seq: Sequence, num_found: int) -> None:
+        """Its full blocks behind the first num_found are going to be computed."""
+        self._claims[seq.seq_id] = claimed = seq.block_keys[num_found:]
+        self._computing.update(claimed)
+
+    def unclaim(self, seq_id: int) -> None:
+        self._computing.difference_update(self._claims.pop(seq_id, ()))
+
+    def put(self, seq: Sequence, index: int, block: int, before: Entry | None) -> Entry | None:
+        """Let a block be found as the sequence's block number `index`. The entry; an earlier one with the same text,
+        if there is one; None where another text has the key."""
+        key, token_ids = self._keys(seq, index + 1)[index], self._tokens(seq, index)
+        self._computing.discard(key)
+        if entry := self.entries.get(key):
+            return entry if self._is(entry, before, token_ids) else None
+        assert block not in self.of_block, f"block {block} has two texts"
+        self.entries[key] = self.of_block[block] = entry = Entry(key, block, token_ids, before)
+        return entry
+
+    def evict(self) -> int:
+        """Forget the block that has been idle longest, and hand it out."""
+        block, _ = self.idle.popitem(last=False)
+        del self.entries[self.of_block.pop(block).key]
+        return block
+
+    def check(self) -> None:
+        """Every entry is found by its key and by its block; only blocks with an entry are idle."""
+        assert {entry.block: entry for entry in self.entries.values()} == self.of_block, "entries and blocks differ"
+        assert all(key == entry.key for key, entry in self.entries.items()), "an entry under another key"
+        assert all(len(entry.token_ids) == self.block_size for entry in self.entries.values()), "a block is not full"
+        assert self.idle.keys() <= self.of_block.keys(), "an idle block that nobody can find"
+
+    def _keys(self, seq: Sequence, num_blocks: int) -> list[bytes]:
+        """Of its first blocks. Kept with the sequence: no token is hashed twice."""
+        keys = seq.block_keys
+        for i in range(len(keys), num_blocks):
+            keys.append(block_key(keys[-1] if keys else self.salt, self._tokens(seq, i)))
+        return keys
+
+    def _tokens(self, seq: Sequence, index: int) -> list[int]:
+        return seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
+
+    @staticmethod
+    def _is(entry: Entry, before: Entry | None, token_ids: list[int]) -> bool:
+        return entry.before is before and entry.token_ids == token_ids

@@ -1,0 +1,114 @@
+"""An engine without a model: its K and V are fingerprints of a text, and its tokens follow from them.
+
+What a slot of the pool should hold is known, so attention over a wrong, stale or half-shared block is an error at once,
+and a step takes microseconds.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from roseinfer.engine.block_manager import BlockManager
+from roseinfer.engine.policies import policy_for
+from roseinfer.engine.prefix_cache import PrefixCache
+from roseinfer.engine.scheduler import Scheduler
+from roseinfer.sequence import SamplingParams, Sequence
+
+VOCAB_SIZE = 97
+
+
+def fingerprints(token_ids: list[int]) -> list[int]:
+    """One for each token, of all the text up to it."""
+    return list(accumulate(token_ids, lambda before, token: hash((before, token)), initial=0))[1:]
+
+
+def continuation(prompt: list[int], max_tokens: int) -> list[int]:
+    """What the fake model says behind a prompt."""
+    text = list(prompt)
+    for _ in range(max_tokens):
+        text.append(fingerprints(text)[-1] % VOCAB_SIZE)
+    return text[len(prompt) :]
+
+
+def request(prompt: list[int], max_tokens: int = 5, **others) -> Sequence:
+    return Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), **others)
+
+
+class FakeEngine:
+    def __init__(
+        self, num_blocks: int = 24, block_size: int = 4, max_num_seqs: int = 4, budget: int = 16, policy: str = "fcfs",
+        caching: bool = True,
+    ) -> None:  # fmt: skip
+        self.cache = PrefixCache(block_size) if caching else None
+        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, num_blocks, self.cache)
+        self.scheduler = Scheduler(self.blocks, budget, (), policy_for(policy))
+        self.pool = [[0] * block_size for _ in range(num_blocks)]
+        self.steps: list[list[tuple[Sequence, int]]] = []
+
+    def add(self, *seqs: Sequence) -> None:
+        for seq in seqs:
+            self.scheduler.add(seq)
+
+    def step(self) -> list[Sequence]:
+        return self.scheduler.commit(*self.computed())
+
+    def computed(self) -> tuple[list[Sequence], list[int], list[int]]:
+        """A step up to its tokens, which are not committed yet."""
+        seqs, num_new = self.scheduler.schedule()
+        assert seqs or not self.scheduler.has_work, "an empty step while there is work"
+        assert sum(num_new) <= self.scheduler.max_num_batched_tokens
+        assert len(set(seqs)) == len(seqs) <= self.scheduler.max_num_seqs
+        assert all(n > 0 for n in num_new)
+        ends = [seq.num_cached_tokens + n == len(seq) for seq, n in zip(seqs, num_new, strict=True)]
+        assert all(ends[:-1]), "only the last one may be cut"
+        self.check()
+        self.steps.append(list(zip(seqs, num_new, strict=True)))
+        return seqs, num_new, self.run(seqs, num_new)
+
+    def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
+        """All write, then all read, as in a layer."""
+        size = self.blocks.block_size
+        copied = {to: list(self.pool[source]) for to, source in self.blocks.copies.items()}
+        for to, contents in copied.items():
+            self.pool[to] = contents
+        self.blocks.copies.clear()
+        for seq, n in zip(seqs, num_new, strict=True):
+            table, texts = self.blocks.of(seq.seq_id), fingerprints(seq.token_ids)
+            for at in range(seq.num_cached_tokens, seq.num_cached_tokens + n):
+                block = table[at // size]
+                assert self.blocks.ref_counts[block] == 1, "a shared block is written"
+                assert not self.cache or block not in self.cache.of_block, "a block that can be found is written"
+                self.pool[block][at % size] = texts[at]
+        tokens = []
+        for seq, n in zip(seqs, num_new, strict=True):
+            table, end = self.blocks.of(seq.seq_id), seq.num_cached_tokens + n
+            read = [self.pool[table[at // size]][at % size] for at in range(end)]
+            assert read == fingerprints(seq.token_ids[:end]), f"sequence {seq.seq_id} reads what is not its text"
+            if end == len(seq):
+                tokens.append(read[-1] % VOCAB_SIZE)
+        return tokens
+
+    def check(self) -> None:
+        self.blocks.check()
+        assert all(seq.seq_id in self.blocks for seq in self.scheduler.running)
+        assert not any(seq.seq_id in self.blocks for seq in self.scheduler.waiting)
+        assert len(self.blocks) == len(self.scheduler.running)
+
+    def run_out(self, most_steps: int = 10_000) -> None:
+        """To the end of all requests: right tokens, every block free."""
+        seqs = [*self.scheduler.running, *self.scheduler.waiting]
+        for _ in range(most_steps):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert not self.scheduler.has_work, f"not done after {most_steps} steps"
+        self.check()
+        assert self.blocks.num_free == self.blocks.num_blocks and not any(self.blocks.ref_counts)
+        for seq in seqs:
+            assert_right(seq)
+
+
+def assert_right(seq: Sequence) -> None:
+    """To its end, or to where it was aborted."""
+    wanted = continuation(seq.token_ids[: seq.num_prompt_tokens], seq.params.max_tokens)
+    assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)
