@@ -161,7 +161,10 @@ def test_other_prefixes_and_bad_arguments():
         teach.timeline(two_gpu_steps())
 
 
-@pytest.mark.parametrize("name, start", [("t.png", b"\x89PNG"), ("t.SVG", b"<svg"), ("t.pdf", b"%PDF"), ("t.html", b"<!DOC")])
+FILES = [("t.png", b"\x89PNG"), ("t.SVG", b"<svg"), ("t.pdf", b"%PDF"), ("t.html", b"<!DOC")]
+
+
+@pytest.mark.parametrize("name, start", FILES)
 def test_a_chart_is_written(tmp_path, name, start):
     teach.timeline(Trace(two_gpu_steps())).save(tmp_path / name)
     written = (tmp_path / name).read_bytes()
