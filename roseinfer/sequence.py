@@ -142,11 +142,10 @@ def refuse_samples(params: SamplingParams) -> None:
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
     """Why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
-    if seq.last_token_id in seq.params.stop_token_ids:
+    token_id, params = seq.token_ids[-1], seq.params
+    if token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos):
         return "stop"
-    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
-        return "stop"
-    return "length" if len(seq) >= seq.max_len else None
+    return "length" if len(seq.token_ids) >= seq.num_prompt_tokens + params.max_tokens else None
 
 
 def is_count(value: object) -> bool:

@@ -156,6 +156,10 @@ class LLM:
                 return
         raise KeyError(request_id)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what requests that have ended computed, as before timing a prompt that was run already."""
+        self.engine.blocks.forget_idle()
+
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
         if self.tokenizer is None:
@@ -284,7 +288,7 @@ class LLM:
             self._end(sample)
 
     def _end(self, sample: Sample) -> None:
-        if self._live.pop(sample.seq.seq_id, None) and not sample.seq.finish_reason:
+        if self._live.pop(sample.seq.seq_id, None) and sample.seq in self.engine.scheduler:
             self.engine.abort(sample.seq)
         sample.finish_reason = sample.finish_reason or "abort"
 

@@ -201,6 +201,19 @@ def test_the_lower_priority_goes_first(tiny):
         one_at_a_time.generate(TEXTS, params(2), priority=[1, "a", 2, 3])
 
 
+def test_what_was_computed_is_not_computed_again_until_it_is_forgotten(llm):
+    cache = llm.engine.blocks.prefix_cache
+    prompt = [[7] * 40]
+    for found in (0, 32, 32):
+        before = cache.num_found_tokens
+        llm.generate(prompt, params(2))
+        assert cache.num_found_tokens - before == found
+    llm.reset_prefix_cache()
+    assert not cache.entries and llm.engine.blocks.num_free == BLOCKS
+    llm.generate(prompt, params(2))
+    assert cache.num_found_tokens - before == 32
+
+
 # Samples
 
 
