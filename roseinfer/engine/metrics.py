@@ -115,9 +115,10 @@ class EngineMetrics:
                 live.pop(seq.seq_id).ended = step.finish
 
     def end(self, seq: Sequence) -> None:
-        """It was aborted."""
+        """It was aborted, perhaps before all of `begin` was done: Ctrl-C strikes anywhere."""
         self._unscheduled.pop(seq.seq_id, None)
-        self._live.pop(seq.seq_id).ended = self.clock()
+        if times := self._live.pop(seq.seq_id, None):
+            times.ended = self.clock()
 
     def counters(self) -> dict[str, int | float | None]:
         """prefix_cache_hit_rate: of the tokens of all sequences that joined, the share that was found; None without a

@@ -83,10 +83,9 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
     Raises ValueError for a request that can never fit.
     """
     clock = engine.metrics.clock
-    coming = deque(
-        (arrival, Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True)))
-        for arrival, prompt in work
-    )
+    params = (SamplingParams(max_tokens=arrival.output_len, ignore_eos=True) for arrival, _ in work)
+    seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
+    coming = deque(zip((arrival for arrival, _ in work), seqs, strict=True))
     came: list[tuple[Sequence, SequenceTimes]] = []
     steps: list[Step] = []
     began = clock()
@@ -102,8 +101,8 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
             else:
                 sleep(min(coming[0][0].seconds - now, LOOK_S))
     finally:
-        for seq, times in came:
-            if times.ended is None:
+        for seq in seqs:
+            if seq in engine.scheduler:
                 engine.abort(seq)
     return Served(
         num_requests=len(work), began=began, requests=[times for _, times in came],
