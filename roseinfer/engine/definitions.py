@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from itertools import pairwise
-from math import floor
+from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 PERCENTILES = (50, 90, 99)
 PERCENTILE = (
-    "p50, p90, p99: of n values in order, numbered from 0, the one at p / 100 x (n - 1), between two neighbours on the "
-    "straight line from one to the other (NumPy's default). p99 of fewer than 100 values says little beside max"
+    "p50, p90, p99: the smallest of the values that at least 50, 90, 99 in a hundred of them do not exceed (nearest "
+    "rank), so always one that occurred. p99 of fewer than 100 values is the largest of them"
 )
 TIMESTAMPS = {
     "arrival": "the request comes; in a benchmark by the list of arrivals, even if the engine is busy then",
@@ -124,12 +124,9 @@ def summary(requests: Iterable[SequenceTimes]) -> dict[str, dict[str, float]]:
     return found
 
 
-def percentile(ordered: List[float], p: float) -> float:
+def percentile(ordered: List[float], p: int) -> float:
     """Of values in order, at least one: see PERCENTILE."""
-    at = p / 100 * (len(ordered) - 1)
-    low = floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+    return ordered[max(0, ceil(p * len(ordered) / 100) - 1)]
 
 
 def definitions() -> dict[str, str]:

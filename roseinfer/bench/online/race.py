@@ -105,7 +105,7 @@ class _Race:
         self.capacity: dict[str, Any] | None = None
         self.interrupted: str | None = None
         self._report = on_progress or (lambda progress: None)
-        self._runs_done = -1
+        self._runs_done = -1  # the first one has not begun
 
     def run(self, lengths: list[Arrival], rates: List[float], loads: List[float], stop: Stop) -> None:
         work = self.workload.work(self.model, lengths)
@@ -121,8 +121,8 @@ class _Race:
         for load in self._loads(rates, loads):
             if not stop():
                 self._measure(load, stop)
-        if stop() and not self.interrupted:
-            self.interrupted = "between two runs, or before the first one"
+        if self._runs_done + 1 < self._runs_total and not self.interrupted:
+            self.interrupted = "in a warm-up, or between two runs"
 
     def _measure_capacity(self, work: Work, stop: Stop) -> None:
         first = self.running[0]
