@@ -21,7 +21,7 @@ class Scheduler:
     A sequence joins when the pool has blocks for all tokens that it has now. When a running one finds the pool empty,
     the youngest is preempted: it gives back its blocks, waits, and is computed again (vLLM: Kwon et al., 2023).
 
-    max_num_batched_tokens: at least max_num_seqs, so that a prompt that is not done gets some of it in every step.
+    max_num_batched_tokens: at least max_num_seqs, so that prompts that are not done get some of it in every step.
     """
 
     def __init__(

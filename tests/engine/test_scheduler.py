@@ -131,6 +131,16 @@ def test_a_spare_block_is_left_for_every_eight_that_can_grow(num_blocks, max_tok
     engine.run_out()
 
 
+@pytest.mark.parametrize(("length", "max_tokens"), [(3, 1), (4, 1), (4, 2), (3, 9), (8, 5)])
+def test_a_pool_of_all_worst_cases_takes_everyone_at_once(length, max_tokens):
+    blocks = -(-(length + max_tokens - 1) // 4)
+    engine = FakeEngine(num_blocks=24 * blocks, max_num_seqs=24, budget=1000)
+    engine.add(*(request([i] * length, max_tokens) for i in range(24)))
+    engine.run_out()
+    assert len(engine.steps[0]) == 24 and len(engine.steps) == max_tokens
+    assert engine.scheduler.num_preemptions == 0
+
+
 # Who is next
 
 
