@@ -153,6 +153,16 @@ def test_ctrl_c_is_heard_between_two_steps_and_the_second_one_at_once(small: GPT
     assert signal.getsignal(signal.SIGINT) is before and engine.blocks.num_free == 16
 
 
+def test_where_ctrl_c_is_ignored_it_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_interrupt() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not stop() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # Workloads
 
 
@@ -264,6 +274,8 @@ def test_a_prefix_that_all_share_is_found_and_without_the_cache_computed_again(s
     assert without["prefix_cache_hit_rate"] is None and with_cache["prefix_cache_hit_rate"] > 0.5
     tokens = [sum(step[4] for step in sample["steps"]) for sample in result.samples]
     assert tokens[1] - tokens[0] == 4 * 128  # two blocks, for all but the first one
+    head, _, first, second = result.text().split("\n\n")[0].splitlines()[1:]
+    assert head.endswith("hits") and first.endswith("%") and second.endswith("-") and "preempted" not in head
 
 
 def test_wrong_tokens_fail_in_fp32_alone(spec: str, monkeypatch: pytest.MonkeyPatch):

@@ -21,6 +21,11 @@ Row = dict[str, Any]
 NOTE_WIDTH = 120
 MS = 1e3
 STATS = ("p50", "p90", "p99", "max")
+# Shown where they are not 0 for everyone.
+COUNTS = {
+    "preemptions": Column("preempted", "{:,.0f}".format),
+    "prefix_cache_hit_rate": Column("hits", "{:.0%}".format),  # of the prompts' tokens, found in the prefix cache
+}
 
 
 def rows_of(samples: List[Row]) -> list[Row]:
@@ -151,15 +156,17 @@ class OnlineResult:
 def _table(rows: List[Row]) -> Cells:
     ms = "{:,.1f}".format
     shown = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("itl", "p99"), ("itl", "max"), ("latency", "p50"))
+    counts = [name for name in COUNTS if any(row[name] for row in rows)]
     columns = [
         Column("contender"), Column("budget"), Column("seqs"), Column("req/s", right=True),
         Column("tok/s", "{:,.0f}".format), Column("× HF", right=True),
         *(Column(f"{name.upper() if name != 'latency' else name} {stat}", ms, right=True) for name, stat in shown),
+        *(COUNTS[name] for name in counts),
     ]  # fmt: skip
     return Cells.of(columns, [
         (
             _named(row), row["budget"], row["max_num_seqs"], _speed(row), row["tokens_per_second"], _ratio(row),
-            *(_ms(row, name, stat) for name, stat in shown),
+            *(_ms(row, name, stat) for name, stat in shown), *(row[name] for name in counts),
         )
         for row in rows
     ], missing="-")  # fmt: skip

@@ -115,7 +115,7 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
 def deferred_interrupt() -> Iterator[Stop]:
     """Inside, Ctrl-C tears nothing apart: ask what this gives whether it was pressed. A second one is raised at once.
 
-    In another thread than the main one, Ctrl-C is somebody else's business.
+    In another thread than the main one, and where it is ignored, Ctrl-C is somebody else's business.
     """
     pressed: list[int] = []
 
@@ -124,7 +124,7 @@ def deferred_interrupt() -> Iterator[Stop]:
             raise KeyboardInterrupt
         pressed.append(number)
 
-    if current_thread() is not main_thread():
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield lambda: False
         return
     before = signal.signal(signal.SIGINT, note)
