@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SHOWN = {"latency": "latency of a step, p50 (ms)", "ttft": "TTFT, p50 (ms)", "itl": "ITL, p99 (ms)"}
 STAT = {"latency": "p50", "ttft": "p50", "itl": "p99"}
 MARGIN, HEIGHT = 70, 220
+BEYOND = 1.2  # of the largest value, for what stands beside it
 MS = 1e3
 
 
@@ -30,11 +31,17 @@ def latency_chart(result: OnlineResult) -> Chart:
     colour = alt.Color("curve:N", title=None, scale=alt.Scale(domain=curves), legend=legend)
     figures = ("requests_per_second", "tokens_per_second", *STAT)
     tips = ["curve:N", "budget:Q", "max_num_seqs:Q", *(alt.Tooltip(f"{name}:Q", format=",.2f") for name in figures)]
+
+    def from_0(column: str) -> alt.Scale:
+        most = points[column].max() if len(points) else 0
+        return alt.Scale(domain=[0, BEYOND * most if most > 0 else 1], nice=False)
+
     panels = []
     for place, (metric, title) in enumerate(SHOWN.items()):
         base = alt.Chart(points).transform_filter(f"isValid(datum.{metric})").encode(
-            x=alt.X("requests_per_second:Q", title="requests a second", scale=alt.Scale(zero=False)),
-            y=alt.Y(f"{metric}:Q", title=title, scale=alt.Scale(zero=False)),
+            x=alt.X("requests_per_second:Q", title="requests a second", scale=from_0("requests_per_second"),
+                    axis=alt.Axis(tickCount=4)),
+            y=alt.Y(f"{metric}:Q", title=title, scale=from_0(metric)),
             color=colour, opacity=alt.condition(picked, alt.value(1), alt.value(0.15)),
         )  # fmt: skip
         lines = base.mark_line(strokeWidth=1.5).encode(order="budget:Q", detail="curve:N")
