@@ -459,7 +459,7 @@ def test_chunks_as_a_command(spec: str, tmp_path: Path, capsys):
         ("online --chart curve.bmp", "--chart curve.bmp: unknown suffix '.bmp', allowed: .html, .png, .svg, .pdf"),
         ("online --trace no/such.jsonl", "no/such.jsonl"),
         ("online --prompt-len 4096", "a request of 4112 tokens, prompt and output, allowed: max_model_len="),
-        ("online --max-num-seqs 1000000000", "--max-num-seqs 1000000000: weights, K and V of so many sequences"),
+        ("online --max-num-seqs 1000000000", "--max-num-seqs 1000000000: an engine for so many sequences"),
         ("chunks --budgets 8", "budgets must be an integer of at least 9, got 8"),
     ],
 )

@@ -129,6 +129,7 @@ def _sample(
         model, num_blocks=len(prompts) * -(-longest // BLOCK_SIZE), block_size=BLOCK_SIZE, max_num_seqs=len(prompts),
         max_num_batched_tokens=budget,
     )  # fmt: skip
+    engine.warm_up()
     *short, last = [Sequence(p, SamplingParams(max_tokens=num_steps, ignore_eos=True)) for p in prompts]
     decoding = [engine.add(seq) for seq in short]
     while len(decoding[-1].steps) < STEPS_BEFORE:

@@ -86,7 +86,7 @@ def _engine_maker(setting: Setting, model: Model, name: str, policy: str) -> Cal
 
 
 def engine(setting: Setting, model: Model, budget: int, policy: str, with_cache: bool = True) -> Contender:
-    """A fresh one for each run, allocated before the clock starts, with blocks for all that may run at a time."""
+    """A fresh one for each run, made and warmed up before the clock starts, with blocks for all that run at a time."""
     name = NAMES[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = setting.max_num_seqs(budget)
     num_blocks = seqs * -(-setting.most_tokens // BLOCK_SIZE)
@@ -97,6 +97,7 @@ def engine(setting: Setting, model: Model, budget: int, policy: str, with_cache:
                 model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=seqs, max_num_batched_tokens=budget,
                 scheduling_policy=policy, enable_prefix_caching=with_cache,
             )  # fmt: skip
+            fresh.warm_up()
         with blame(name, f"a run with a budget of {budget}"):
             served = serve(fresh, work, stop)
         if fresh.blocks.num_free != num_blocks:
