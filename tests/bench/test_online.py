@@ -252,7 +252,7 @@ def test_json_has_everything_and_the_printed_line_all_but_the_samples(result: On
 def test_a_table_for_each_load(result: OnlineResult):
     one, two, note = result.text().split("\n\n")
     assert one.splitlines()[0].endswith("prompts of 4 to 20 tokens, outputs of 2 to 4, 200/s; times in ms")
-    assert len(one.splitlines()) == 3 + 6 and "50% of capacity" in two and "2 interleaved runs of each" in note
+    assert len(one.splitlines()) == 3 + 6 + 1 and "50% of capacity" in two and "2 interleaved runs of each" in note
     long = result.text(long=True).split("\n\n")
     assert len(long) == 5 and sum("waiting_time" in line for line in long[1].splitlines()) == 6
     assert sum("scheduling_time" in line for line in long[1].splitlines()) == 4  # transformers does not tell
@@ -354,6 +354,18 @@ def test_rows_are_medians_and_ratios_to_transformers_with_the_same_budget():
     assert engine["vs_hf"] == pytest.approx(6 / 2.1) and engine["verdict"] == "faster"
     assert engine["metrics"] == {"ttft": {"p50": 1.5, "max": 1.5}} and engine["preemptions"] == 2
     assert hf["vs_hf"] is None and hf["preemptions"] is None
+
+
+def test_each_contenders_own_best_budget_is_told(result: OnlineResult):
+    rows = [
+        sample_row | {"load": "200/s", "requests_per_second": speed}
+        for sample_row, speed in zip(result.rows, (3, 2, 1, 4, 1, 5), strict=False)
+    ]
+    said = replace(result, rows=rows).text().split("\n\n")[0].splitlines()[-1]
+    assert said == (
+        "most requests a second: engine 3 (4.00 req/s), engine, shortest 32 (2.00 req/s), HF continuous batching 3 "
+        "(5.00 req/s)"
+    )
 
 
 def test_a_run_that_is_not_complete_counts_only_where_there_is_no_other():

@@ -104,7 +104,9 @@ class OnlineResult:
         parts = [] if self.interrupted is None else [f"PARTIAL RESULT, interrupted: {self.interrupted}"]
         for load in dict.fromkeys(row["load"] for row in self.rows):
             rows = [row for row in self.rows if row["load"] == load]
-            parts.append(f"{self._title(load)}\n{_table(rows).text(width)}")
+            is_choice = len(self.arguments["budgets"]) > 1 and not all(row["partial"] for row in rows)
+            best = f"\n{_best(rows)}" if is_choice else ""
+            parts.append(f"{self._title(load)}\n{_table(rows).text(width)}{best}")
             if long:
                 parts.append(_long_table(rows).text(width))
         return "\n\n".join([*parts, textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))])
@@ -170,6 +172,15 @@ def _table(rows: List[Row]) -> Cells:
         )
         for row in rows
     ], missing="-")  # fmt: skip
+
+
+def _best(rows: List[Row]) -> str:
+    """Each contender's own best budget: the same one need not suit all."""
+    whole = sorted((row for row in rows if not row["partial"]), key=lambda row: row["requests_per_second"])
+    best = {row["name"]: row for row in whole}  # of each name the last one
+    names = [name for name in dict.fromkeys(row["name"] for row in rows) if name in best]
+    said = [f"{name} {best[name]['budget']} ({best[name]['requests_per_second']:.2f} req/s)" for name in names]
+    return f"most requests a second: {', '.join(said)}"
 
 
 def _long_table(rows: List[Row]) -> Cells:
