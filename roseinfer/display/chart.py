@@ -21,6 +21,7 @@ VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
 PAGE_WIDTH = 760  # pixels: with its menu and a label that overhangs, within JupyterLab's page beside its side bar
 PNG_SCALE = 1.5
+KINDS = ("png", "svg", "pdf", "html")  # of files
 GRID = "#DDDDDD"
 # The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
 CONFIG = {
@@ -67,12 +68,14 @@ class Chart(View):
         return f'<img alt="{html.escape(self.alt)}" width="{_width(png)}" src="{source}">'
 
     def save(self, path: str | Path) -> None:
-        """Write *.png, *.svg or *.pdf. Raises ValueError for another suffix."""
+        """Write *.png, *.svg, *.pdf, or *.html, which is alive and needs no network. Raises ValueError for another
+        suffix."""
         path = Path(path)
         kind = path.suffix.lower().lstrip(".")
-        if kind not in ("png", "svg", "pdf"):
-            raise ValueError(f"path must end in .png, .svg or .pdf, got {str(path)!r}")
-        picture = self.png if kind == "png" else self._picture(kind)
+        if kind not in KINDS:
+            raise ValueError(f"path must end in {', '.join(f'.{one}' for one in KINDS)}, got {str(path)!r}")
+        options = {"bundle": True} if kind == "html" else {}
+        picture = self.png if kind == "png" else self._picture(kind, **options)
         path.write_bytes(picture if isinstance(picture, bytes) else picture.encode())
 
     def _picture(self, kind: str, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from roseinfer.stage import check_fits
 
 from .block_manager import BlockManager
 from .kv_pool import KVPool
+from .metrics import EngineMetrics, SequenceTimes, Step
 from .policies import Policy, policy_for
 from .prefix_cache import PrefixCache
 from .runner import Runner
@@ -55,6 +56,7 @@ class Engine:
         policy = policy_for(scheduling_policy)
         self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids, policy)
         self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager)
+        self.metrics = EngineMetrics(self.scheduler)
 
     def warm_up(self) -> None:
         """Make ready what the first steps would have to make. Before the first request."""
@@ -64,9 +66,13 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
-    def add(self, seq: Sequence) -> None:
-        """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or that the
-        policy cannot place, or has ended already, or is here; nothing of it stays behind."""
+    def add(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
+        """Let a sequence wait for its turn. Its timestamps, which are filled as it runs; arrival: by metrics.clock,
+        None for now.
+
+        Raises ValueError for one that could never run to its end here, or that the policy cannot place, or has ended
+        already, or is here; nothing of it stays behind.
+        """
         refuse_stop_strings(seq.params)
         refuse_samples(seq.params)
         self.scheduler.policy.check(seq.params)
@@ -76,6 +82,7 @@ class Engine:
         if seq.num_cached_tokens or seq in self.scheduler:
             raise ValueError(f"sequence {seq.seq_id} was added already")
         self.scheduler.add(seq)
+        return self.metrics.begin(seq, arrival)
 
     def step(self) -> list[Sequence]:
         """One step; the sequences that have one token more. Those whose prompts are not done yet have none.
@@ -83,15 +90,23 @@ class Engine:
         On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
         logits are not finite.
         """
+        scheduler, now = self.scheduler, self.metrics.clock
+        scheduled = now()
         with span("roseinfer.engine.schedule"):
-            seqs, num_new = self.scheduler.schedule()
+            seqs, num_new = scheduler.schedule()
+            load = len(scheduler.running), scheduler.num_waiting
+        began = now()
         tokens = self.runner.run(seqs, num_new)
+        ended = now()
         with span("roseinfer.engine.commit"):
-            return self.scheduler.commit(seqs, num_new, tokens)
+            done = scheduler.commit(seqs, num_new, tokens)
+            self.metrics.record(Step(scheduled, began, ended, now(), sum(num_new), len(done), *load), seqs, done)
+        return done
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
         self.scheduler.abort(seq)
+        self.metrics.end(seq)
 
 
 def checked_budget(max_num_batched_tokens: int | None, max_num_seqs: int) -> int:

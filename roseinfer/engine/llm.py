@@ -270,7 +270,7 @@ class LLM:
         try:
             for request in requests:
                 for sample in request.samples:
-                    self.engine.add(sample.seq)
+                    sample.times = self.engine.add(sample.seq)
                     self._live[sample.seq.seq_id] = request, sample, inbox
             yield inbox
         finally:

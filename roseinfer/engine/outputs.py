@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .metrics import RequestMetrics
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
@@ -28,10 +30,11 @@ class CompletionOutput:
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
     """A request and what came of it. prompt: its text, None where it was given as token ids. outputs: params.n of them.
-    finished: all of them are."""
+    finished: all of them are. metrics: when what happened to it."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
+    metrics: RequestMetrics | None = None

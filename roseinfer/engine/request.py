@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from roseinfer.sequence import Sequence
 
 from .detokenizer import Detokenizer
+from .metrics import RequestMetrics, SequenceTimes
 from .outputs import CompletionOutput, RequestOutput
 
 
 @dataclass(eq=False, slots=True)
 class Sample:
-    """One continuation of a prompt. detokenizer: None where there is no tokenizer."""
+    """One continuation of a prompt. detokenizer: None where there is no tokenizer. times: from its begin on."""
 
     seq: Sequence
     detokenizer: Detokenizer | None
     finish_reason: str | None = field(init=False, default=None)
     stop_reason: str | int | None = field(init=False, default=None)
+    times: SequenceTimes | None = field(init=False, default=None)
     num_read: int = field(init=False)  # of the sequence's tokens, those that the text knows
 
     def __post_init__(self) -> None:
@@ -67,4 +69,6 @@ class Request:
         seq = self.samples[0].seq
         prompt_ids = seq.token_ids[: seq.num_prompt_tokens]
         outputs = [sample.output(index) for index, sample in enumerate(self.samples)]
-        return RequestOutput(self.request_id, self.prompt, prompt_ids, outputs, self.finished)
+        times = [sample.times for sample in self.samples if sample.times]
+        metrics = RequestMetrics.of(times) if times else None
+        return RequestOutput(self.request_id, self.prompt, prompt_ids, outputs, self.finished, metrics)

@@ -45,6 +45,10 @@ class Scheduler:
         return [place[-1] for place in self._waiting]
 
     @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
     def has_work(self) -> bool:
         return bool(self._waiting or self.running)
 

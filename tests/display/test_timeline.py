@@ -161,11 +161,15 @@ def test_other_prefixes_and_bad_arguments():
         teach.timeline(two_gpu_steps())
 
 
-@pytest.mark.parametrize("name, start", [("t.png", b"\x89PNG"), ("t.SVG", b"<svg"), ("t.pdf", b"%PDF")])
+FILES = [("t.png", b"\x89PNG"), ("t.SVG", b"<svg"), ("t.pdf", b"%PDF"), ("t.html", b"<!DOC")]
+
+
+@pytest.mark.parametrize("name, start", FILES)
 def test_a_chart_is_written(tmp_path, name, start):
     teach.timeline(Trace(two_gpu_steps())).save(tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(start)
-    with pytest.raises(ValueError, match=r"path must end in .png, .svg or .pdf, got '.*t.txt'"):
+    written = (tmp_path / name).read_bytes()
+    assert written.startswith(start) and b'src="http' not in written
+    with pytest.raises(ValueError, match=r"path must end in .png, .svg, .pdf, .html, got '.*t.txt'"):
         teach.timeline(Trace(two_gpu_steps())).save(tmp_path / "t.txt")
 
 

@@ -1,0 +1,76 @@
+"""latency_chart: throughput against latency, a curve over budgets for each contender, as in post 003."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roseinfer.display.chart import PAGE_WIDTH, Chart, zoom
+
+if TYPE_CHECKING:
+    import altair
+
+    from .result import OnlineResult, Row
+
+SHOWN = {"latency": "latency of a step, p50 (ms)", "ttft": "TTFT, p50 (ms)", "itl": "ITL, p99 (ms)"}
+STAT = {"latency": "p50", "ttft": "p50", "itl": "p99"}
+MARGIN, HEIGHT = 70, 220
+BEYOND = 1.2  # of the largest value, for what stands beside it
+MS = 1e3
+
+
+def latency_chart(result: OnlineResult) -> Chart:
+    """A panel a metric of SHOWN. A curve is one contender under one load; a point is a budget, which stands beside it.
+    Better is to the right and down. Point at one for all of its figures; click a name in the legend to see it alone."""
+    import altair as alt
+    import pandas as pd
+
+    points = pd.DataFrame([_point(row) for row in result.rows])
+    curves = list(dict.fromkeys(points["curve"])) if len(points) else []
+    picked = alt.selection_point(fields=["curve"], bind="legend", name="picked")
+    legend = alt.Legend(orient="top", columns=2, symbolLimit=0)
+    colour = alt.Color("curve:N", title=None, scale=alt.Scale(domain=curves), legend=legend)
+    figures = ("requests_per_second", "tokens_per_second", *STAT)
+    tips = ["curve:N", "budget:Q", "max_num_seqs:Q", *(alt.Tooltip(f"{name}:Q", format=",.2f") for name in figures)]
+
+    def from_0(column: str) -> alt.Scale:
+        most = points[column].max() if len(points) else 0
+        return alt.Scale(domain=[0, BEYOND * most if most > 0 else 1], nice=False)
+
+    panels = []
+    for place, (metric, title) in enumerate(SHOWN.items()):
+        base = alt.Chart(points).transform_filter(f"isValid(datum.{metric})").encode(
+            x=alt.X("requests_per_second:Q", title="requests a second", scale=from_0("requests_per_second"),
+                    axis=alt.Axis(tickCount=4)),
+            y=alt.Y(f"{metric}:Q", title=title, scale=from_0(metric)),
+            color=colour, opacity=alt.condition(picked, alt.value(1), alt.value(0.15)),
+        )  # fmt: skip
+        lines = base.mark_line(strokeWidth=1.5).encode(order="budget:Q", detail="curve:N")
+        dots = base.mark_point(filled=True, size=50, opacity=1).encode(tooltip=tips)
+        labels = base.mark_text(align="left", dx=6, dy=-6, fontSize=10).encode(text="budget:Q")
+        panel = alt.layer(lines.add_params(_zoom(place), *([] if place else [picked])), dots, labels)
+        panels.append(panel.properties(width=(PAGE_WIDTH - 3 * MARGIN) // 3, height=HEIGHT))
+    title = f"{result.arguments['model']}: throughput and latency over token budgets"
+    chart = alt.hconcat(*panels).properties(title=title)
+    return Chart(chart, f"{title}: {', '.join(curves)}", _alt(title, result.rows))
+
+
+def _zoom(place: int) -> altair.Parameter:
+    """One of its own for each panel."""
+    own = zoom("x", "y")
+    own.name = own.param.name = f"zoom{place}"
+    return own
+
+
+def _point(row: Row) -> dict:
+    values = {metric: row["metrics"].get(metric, {}).get(stat) for metric, stat in STAT.items()}
+    return {
+        "curve": f"{row['name']}, {row['load']}" + (", partial" if row["partial"] else ""),
+        "budget": row["budget"], "max_num_seqs": row["max_num_seqs"],
+        "requests_per_second": row["requests_per_second"], "tokens_per_second": row["tokens_per_second"],
+        **{metric: None if value is None else MS * value for metric, value in values.items()},
+    }  # fmt: skip
+
+
+def _alt(title: str, rows: list[Row]) -> str:
+    said = [f"{r['name']}, budget {r['budget']}, {r['load']}: {r['requests_per_second']:.2f} a second" for r in rows]
+    return f"{title}. {'; '.join(said)}"

@@ -1,0 +1,157 @@
+"""chunks: a long prompt comes while others decode. How long do these wait for a token, with chunks and without?"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from roseinfer.arguments import require_count
+from roseinfer.display.cells import Cells, Column
+from roseinfer.engine.definitions import METRICS, definitions
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.loading import model_to_serve
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.models import Model, load_model, model_config
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..contenders import BLOCK_SIZE
+from ..interleave import interleaved
+from ..ladder import mixed_prompts
+from ..provenance import describe_host, short_commit
+from ..token_check import NEAR_TIE, Referee
+
+SHORT_PROMPT = 8
+STEPS_BEFORE = 8  # that the others decode alone, and after it
+NOTE_WIDTH = 120
+MS = 1e3
+VALUES = {metric.name: metric.values for metric in METRICS}
+
+
+@dataclass(frozen=True)
+class ChunksResult:
+    """rows: one a budget, None for no chunks. chunks: steps that the long prompt took, exact. Seconds, medians of the
+    runs: worst_itl, the longest gap between two tokens of those that decode; alone, their median gap before it came;
+    ttft, of the long prompt. vs_whole: worst_itl against that without chunks. samples: raw."""
+
+    arguments: dict[str, Any]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    definitions: dict[str, str]
+    rows: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+
+    def to_json(self, with_samples: bool = True) -> str:
+        data = asdict(self)
+        if not with_samples:
+            del data["samples"]
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None) -> str:
+        a, ms, share = self.arguments, "{:,.2f}".format, "{:.0%}".format
+        columns = [
+            "budget", Column("steps of the prompt"), Column("worst ITL ms", ms), Column("of that without", share),
+            Column("ITL alone ms", ms), Column("TTFT of the prompt ms", ms),
+        ]  # fmt: skip
+        lines = [
+            (
+                "no chunks" if r["budget"] is None else str(r["budget"]), r["chunks"], MS * r["worst_itl"],
+                r["vs_whole"], MS * r["alone"], MS * r["ttft"],
+            )
+            for r in self.rows
+        ]  # fmt: skip
+        note = (
+            f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. A "
+            f"prompt of {a['prompt_len']} tokens comes while {a['num_decoding']} requests decode, one token a step "
+            f"each; medians of {a['repeats']} interleaved runs. Tokens equal the reference's."
+        )
+        table = Cells.of(columns, lines).text(width)
+        return f"{table}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+
+
+def chunks(
+    spec: str,
+    *,
+    prompt_len: int = 448,
+    num_decoding: int = 8,
+    budgets: List[int] = (64,),
+    repeats: int = 5,
+    seed: int = 0,
+    device: str = "cpu",
+) -> ChunksResult:
+    """Let num_decoding short requests decode, add one with a prompt of prompt_len tokens, and go on to its first token
+    and some steps beyond. Under each budget, and with one that the whole prompt fits; in turn, after a warm-up.
+
+    Raises ValueError for a bad argument, a budget below num_decoding + 1 among them, TokensDiffer for wrong tokens.
+    """
+    for argument, value in (("prompt_len", prompt_len), ("num_decoding", num_decoding), ("repeats", repeats)):
+        require_count(argument, value, at_least=1)
+    require_count("seed", seed, at_least=0)
+    if not budgets or len(set(budgets)) != len(budgets):
+        raise ValueError(f"budgets must be a list with each value once, got {budgets!r}")
+    for budget in budgets:
+        require_count("budgets", budget, at_least=num_decoding + 1)
+    most = prompt_len + num_decoding * SHORT_PROMPT
+    num_steps = 2 * STEPS_BEFORE + max(-(-most // (budget - num_decoding)) for budget in budgets)
+    longest = max(prompt_len, SHORT_PROMPT) + num_steps
+    if longest > (allowed := model_config(spec).max_model_len):
+        raise ValueError(f"prompt_len={prompt_len} and {num_steps} steps are {longest} tokens, allowed: {allowed}")
+    model = model_to_serve(spec, None, device, None)
+    prompts = mixed_prompts(model, [SHORT_PROMPT] * num_decoding + [prompt_len], seed)
+    referee = Referee(load_model(spec, device), prompts)
+    run = partial(_sample, model, prompts, num_steps, longest, referee)
+    taken = interleaved({budget: partial(run, budget) for budget in (None, *budgets)}, repeats, warmup=1)
+    whole = median(sample["worst_itl"] for sample in taken[None])
+    rows = []
+    for budget, own in taken.items():
+        middle = {name: median(sample[name] for sample in own) for name in ("worst_itl", "alone", "ttft")}
+        rows.append({"budget": budget, "chunks": own[0]["chunks"], **middle, "vs_whole": middle["worst_itl"] / whole})
+    return ChunksResult(
+        arguments={
+            "model": spec, "prompt_len": prompt_len, "num_decoding": num_decoding, "budgets": list(budgets),
+            "repeats": repeats, "seed": seed, "device": device,
+        },
+        **describe_host(model.device), definitions=definitions(), rows=rows,
+        samples=[sample for own in taken.values() for sample in own],
+    )  # fmt: skip
+
+
+def _sample(
+    model: Model, prompts: list[list[int]], num_steps: int, longest: int, referee: Referee, budget: int | None
+) -> dict[str, Any]:
+    engine = Engine(
+        model, num_blocks=len(prompts) * -(-longest // BLOCK_SIZE), block_size=BLOCK_SIZE, max_num_seqs=len(prompts),
+        max_num_batched_tokens=budget,
+    )  # fmt: skip
+    engine.warm_up()
+    *short, last = [Sequence(p, SamplingParams(max_tokens=num_steps, ignore_eos=True)) for p in prompts]
+    decoding = [engine.add(seq) for seq in short]
+    while len(decoding[-1].steps) < STEPS_BEFORE:
+        engine.step()
+    alone = median(gap for times in decoding for gap in VALUES["itl"](times))
+    num_before = engine.metrics.num_steps
+    times = engine.add(last)
+    while not times.steps:
+        engine.step()
+    num_chunks = engine.metrics.num_steps - num_before
+    while engine.has_work:
+        engine.step()
+    referee.check(f"budget {budget}", [seq.output_ids for seq in (*short, last)], NEAR_TIE)
+    return {
+        "budget": budget, "chunks": num_chunks, "alone": alone, "ttft": VALUES["ttft"](times)[0],
+        "worst_itl": max(gap for own in decoding for gap in _gaps_while(own, times)),
+        "itl": [VALUES["itl"](own) for own in decoding],
+    }  # fmt: skip
+
+
+def _gaps_while(own: SequenceTimes, times: SequenceTimes) -> list[float]:
+    """Gaps between tokens that ended from the long prompt's arrival to its first token."""
+    first = times.steps[0].finish
+    gaps = zip(VALUES["itl"](own), own.steps[1:], strict=True)
+    return [gap for gap, step in gaps if times.arrival <= step.finish <= first]

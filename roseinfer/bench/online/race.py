@@ -1,0 +1,214 @@
+"""online: requests that come by the clock, everyone in turn on the same arrivals, for each token budget and rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Any
+
+from roseinfer.arguments import require_count, require_positive, unknown_name
+from roseinfer.arrivals import Arrival
+from roseinfer.engine.config import DTYPE_BYTES
+from roseinfer.engine.definitions import definitions
+from roseinfer.engine.policies import POLICIES
+from roseinfer.models import Model, load_model, model_config
+
+from ..contenders import ContenderFailed
+from ..interleave import OnProgress, RunProgress, turns
+from ..provenance import describe_host
+from ..token_check import NEAR_TIE, Referee
+from .contenders import CONTENDERS, USUAL, Contender, Setting, contenders_of
+from .result import OnlineResult, rows_of
+from .serve import Served, Stop, deferred_interrupt
+from .workload import Work, Workload, at_once
+
+BUDGETS = (1536, 1024, 768, 512, 384, 256, 128, 64, 32)  # post 003's
+POSTS = Workload()
+WARM_UP_REQUESTS = 4
+
+
+@dataclass(frozen=True)
+class Load:
+    """How fast requests come. rate: a second, None for all at once, or by a trace. share: of the capacity."""
+
+    label: str
+    rate: float | None = None
+    share: float | None = None
+
+
+def online(
+    spec: str,
+    *,
+    contenders: List[str] = USUAL,
+    budgets: List[int] = BUDGETS,
+    policies: List[str] = ("fcfs",),
+    max_num_seqs: int = 64,
+    workload: Workload = POSTS,
+    rates: List[float] = (),
+    loads: List[float] = (),
+    repeats: int = 3,
+    dtype: str = "float32",
+    device: str = "cpu",
+    on_progress: OnProgress | None = None,
+) -> OnlineResult:
+    """Serve `workload` by each of `contenders` (of CONTENDERS; the engine under each of `policies`) with each budget.
+
+    rates: arrivals a second. loads: the same as shares of the capacity, which is the requests a second of the first
+    contender with the first budget when all come at once. Neither: all at once, which is post 003's sweep. A budget
+    below max_num_seqs runs with as many sequences as it has tokens. At each rate all run in turn, after a short run
+    each for warm-up. In fp32 tokens must be the reference's, or all but as likely (NEAR_TIE): which requests share a
+    step depends on the clock, and so does the last digit of a sum.
+
+    Ctrl-C ends it between two steps: the result has what was measured, and `interrupted` says where.
+    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails.
+    """
+    _check(contenders, budgets, policies, max_num_seqs, workload, rates, loads, repeats, dtype)
+    lengths = workload.arrivals(None)
+    most_tokens = max(arrival.prompt_len + arrival.output_len for arrival in lengths)
+    if most_tokens > (allowed := model_config(spec).max_model_len):
+        raise ValueError(
+            f"workload: a request of {most_tokens} tokens, prompt and output, allowed: max_model_len={allowed}"
+        )
+    setting = Setting(spec, device, dtype, min(max_num_seqs, len(lengths)), most_tokens)
+    model = load_model(spec, device)
+    running, left_out = contenders_of(setting, contenders, policies, budgets)
+    if not running:
+        raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
+    race = _Race(model, running, workload, repeats, dtype, on_progress)
+    with deferred_interrupt() as stop:
+        race.run(lengths, rates, loads, stop)
+    return OnlineResult(
+        arguments={
+            "model": spec, "contenders": list(contenders), "budgets": list(budgets), "policies": list(policies),
+            "max_num_seqs": max_num_seqs, "num_requests": len(lengths), "prompt_lens": list(workload.prompt_lens),
+            "output_lens": list(workload.output_lens), "prefix_len": workload.prefix_len, "burst": workload.burst,
+            "trace": str(workload.trace) if workload.trace else None, "seed": workload.seed, "rates": list(rates),
+            "loads": list(loads), "repeats": repeats, "dtype": dtype, "device": device,
+        },
+        **describe_host(model.device),
+        definitions=definitions(), capacity=race.capacity, rows=rows_of(race.samples), samples=race.samples,
+        tokens=race.verdicts, interrupted=race.interrupted, left_out=left_out,
+    )  # fmt: skip
+
+
+class _Race:
+    """All runs of it, in order; what they gave is in its attributes."""
+
+    def __init__(
+        self, model: Model, running: list[Contender], workload: Workload, repeats: int, dtype: str,
+        on_progress: OnProgress | None,
+    ) -> None:  # fmt: skip
+        self.running, self.workload, self.model, self.repeats, self.dtype = running, workload, model, repeats, dtype
+        self.verdicts: dict[str, str] = {}
+        self.samples: list[dict[str, Any]] = []
+        self.capacity: dict[str, Any] | None = None
+        self.interrupted: str | None = None
+        self._report = on_progress or (lambda progress: None)
+        self._runs_done = -1  # the first one has not begun
+
+    def run(self, lengths: list[Arrival], rates: List[float], loads: List[float], stop: Stop) -> None:
+        work = self.workload.work(self.model, lengths)
+        self._referee = Referee(self.model, [prompt for _, prompt in work])
+        self.verdicts = self._referee.verdicts
+        num_loads = max(1, len(rates) + len(loads))
+        self._runs_total = len(self.running) * (1 + num_loads * self.repeats) + bool(loads)
+        for contender in self.running:
+            if not stop():
+                self._one("warm-up", contender, warm_up(work), stop)
+        if loads and not stop():
+            self._measure_capacity(work, stop)
+        for load in self._loads(rates, loads):
+            if not stop():
+                self._measure(load, stop)
+        if self._runs_done + 1 < self._runs_total and not self.interrupted:
+            self.interrupted = "in a warm-up, or between two runs"
+
+    def _measure_capacity(self, work: Work, stop: Stop) -> None:
+        first = self.running[0]
+        served = self._one("capacity", first, work, stop)
+        if not served.complete:
+            return
+        record = served.record()
+        self.capacity = {
+            "name": first.name, "budget": first.budget, "requests_per_second": record["requests_per_second"],
+            "tokens_per_second": record["tokens_per_second"], "seconds": record["seconds"],
+        }  # fmt: skip
+
+    def _loads(self, rates: List[float], loads: List[float]) -> Iterator[Load]:
+        if self.workload.trace:
+            yield Load("trace")
+        elif not rates and not loads:
+            yield Load("all at once")
+        for rate in rates:
+            yield Load(f"{rate:g}/s", rate)
+        for share in loads if self.capacity else ():
+            rate = share * self.capacity["requests_per_second"]
+            yield Load(f"{share:.0%} of capacity", rate, share)
+
+    def _measure(self, load: Load, stop: Stop) -> None:
+        work = self.workload.work(self.model, self.workload.arrivals(load.rate))
+        by_key = {contender.key: contender for contender in self.running}
+        for repeat, _, key in turns(list(by_key), self.repeats):
+            if stop():
+                return
+            contender = by_key[key]
+            served = self._one(load.label, contender, work, stop)
+            self.samples.append(
+                {
+                    "name": contender.name, "budget": contender.budget, "max_num_seqs": contender.max_num_seqs,
+                    "load": load.label, "rate": load.rate, "share": load.share, "repeat": repeat, **served.record(),
+                }
+            )  # fmt: skip
+            if not served.complete:
+                done = f"{sum(served.finished)} of {served.num_requests} requests were done"
+                self.interrupted = f"{contender.name}, budget {contender.budget}, {load.label}: {done}"
+                return
+            self._check(contender, [arrival.output_len for arrival, _ in work], served)
+
+    def _one(self, phase: str, contender: Contender, work: Work, stop: Stop) -> Served:
+        self._runs_done += 1
+        name = f"{contender.name}, budget {contender.budget}"
+        self._report(RunProgress(phase, name, runs_done=self._runs_done, runs_total=self._runs_total))
+        return contender.run(work, stop)
+
+    def _check(self, contender: Contender, lengths: list[int], served: Served) -> None:
+        if [len(output) for output in served.outputs] != lengths:
+            raise ContenderFailed(f"{contender.name} gave outputs of other lengths than were asked for")
+        if self.dtype == "float32":
+            self._referee.check(contender.name, served.outputs, NEAR_TIE)
+
+
+def warm_up(work: Work) -> Work:
+    """The first requests, at once."""
+    arrivals = at_once([arrival for arrival, _ in work[:WARM_UP_REQUESTS]])
+    return list(zip(arrivals, [prompt for _, prompt in work], strict=False))
+
+
+def _check(
+    contenders: List[str], budgets: List[int], policies: List[str], max_num_seqs: int, workload: Workload,
+    rates: List[float], loads: List[float], repeats: int, dtype: str,
+) -> None:  # fmt: skip
+    for name in _each_once("contenders", contenders):
+        if name not in CONTENDERS:
+            raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
+    for name in _each_once("policies", policies):
+        if name not in POLICIES:
+            raise ValueError(f"policies: unknown one {unknown_name(name, POLICIES)}")
+    for budget in _each_once("budgets", budgets):
+        require_count("budgets", budget, at_least=1)
+    require_count("max_num_seqs", max_num_seqs, at_least=1)
+    require_count("repeats", repeats, at_least=1)
+    for argument, values in (("rates", rates), ("loads", loads)):
+        for value in _each_once(argument, values, at_least=0):
+            require_positive(argument, value)
+    if workload.trace and (rates or loads):
+        raise ValueError("a trace has times of its own: give rates or loads, or a trace")
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"dtype: unknown one {unknown_name(str(dtype), DTYPE_BYTES)}")
+
+
+def _each_once(argument: str, values: List[Any], at_least: int = 1) -> Iterator[Any]:
+    if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
+        raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
+    yield from values

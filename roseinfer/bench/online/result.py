@@ -1,0 +1,218 @@
+"""OnlineResult: what `online` measured, as tables for a terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from roseinfer.display.cells import Cells, Column
+from roseinfer.engine.definitions import METRICS
+
+from ..provenance import short_commit
+from ..verdict import VERDICTS, difference
+from .contenders import HF, NAMES
+
+Row = dict[str, Any]
+NOTE_WIDTH = 120
+MS = 1e3
+STATS = ("p50", "p90", "p99", "max")
+# Shown where they are not 0 for everyone.
+COUNTS = {
+    "preemptions": Column("preempted", "{:,.0f}".format),
+    "prefix_cache_hit_rate": Column("hits", "{:.0%}".format),  # of the prompts' tokens, found in the prefix cache
+}
+
+
+def rows_of(samples: List[Row]) -> list[Row]:
+    """One row a load, contender and budget: medians over its runs, of each metric's own statistics too.
+
+    vs_hf and its verdict: requests a second against transformers with the same budget; None where that did not run.
+    partial: no run of it was complete, so the row is of what there was when it was interrupted.
+    """
+    by_key: dict[tuple[str, int, str], list[Row]] = {}
+    for sample in samples:
+        by_key.setdefault((sample["load"], sample["budget"], sample["name"]), []).append(sample)
+    runs = {key: [s for s in own if s["complete"]] or own for key, own in by_key.items()}
+    rows = []
+    for (load, budget, name), own in runs.items():
+        speeds = [sample["requests_per_second"] for sample in own]
+        theirs = [s["requests_per_second"] for s in runs.get((load, budget, NAMES[HF]), ()) if s["complete"]]
+        comparable = bool(theirs) and name != NAMES[HF] and own[0]["complete"]
+        rows.append(
+            {
+                "load": load, "name": name, "budget": budget, "max_num_seqs": own[0]["max_num_seqs"],
+                "runs": len(own), "partial": not own[0]["complete"], "finished": own[0]["finished"],
+                "num_requests": own[0]["num_requests"],
+                "requests_per_second": median(speeds), "requests_per_second_min": min(speeds),
+                "requests_per_second_max": max(speeds),
+                "tokens_per_second": median(sample["tokens_per_second"] for sample in own),
+                "vs_hf": median(speeds) / median(theirs) if comparable else None,
+                "verdict": VERDICTS[difference(theirs, speeds)] if comparable else None,
+                "metrics": _medians([sample["metrics"] for sample in own]),
+                "preemptions": _median_of([sample["counters"].get("preemptions") for sample in own]),
+                "prefix_cache_hit_rate": _median_of([s["counters"].get("prefix_cache_hit_rate") for s in own]),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _medians(summaries: List[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {stat: median(one[name][stat] for one in summaries if name in one) for stat in found}
+        for name, found in summaries[0].items()
+    }
+
+
+def _median_of(values: List[float | None]) -> float | None:
+    return None if None in values else median(values)
+
+
+@dataclass(frozen=True)
+class OnlineResult:
+    """rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after
+    its beginning; steps as roseinfer.engine.metrics.Step has them. definitions: what each time means. capacity: what
+    loads are shares of. tokens: by contender, "equal", or where they first parted. interrupted: where Ctrl-C ended it.
+    left_out: who, and why."""
+
+    arguments: dict[str, Any]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    definitions: dict[str, str]
+    capacity: dict[str, Any] | None
+    rows: list[Row]
+    samples: list[Row]
+    tokens: dict[str, str]
+    interrupted: str | None
+    left_out: dict[str, str]
+
+    def to_json(self, with_samples: bool = True) -> str:
+        """Everything, on one line; or all but the raw samples."""
+        data = asdict(self)
+        if not with_samples:
+            del data["samples"]
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None, long: bool = False) -> str:
+        """A table for each load; long: and one of every metric."""
+        parts = [] if self.interrupted is None else [f"PARTIAL RESULT, interrupted: {self.interrupted}"]
+        for load in dict.fromkeys(row["load"] for row in self.rows):
+            rows = [row for row in self.rows if row["load"] == load]
+            is_choice = len(self.arguments["budgets"]) > 1 and not all(row["partial"] for row in rows)
+            best = f"\n{_best(rows)}" if is_choice else ""
+            parts.append(f"{self._title(load)}\n{_table(rows).text(width)}{best}")
+            if long:
+                parts.append(_long_table(rows).text(width))
+        return "\n\n".join([*parts, textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))])
+
+    def _title(self, load: str) -> str:
+        a = self.arguments
+        if a["trace"]:
+            return f"{a['num_requests']} requests of {a['trace']}"
+        prefix = f" behind {a['prefix_len']} that all share" if a["prefix_len"] else ""
+        burst = f", {a['burst']} at a time" if a["burst"] > 1 else ""
+        return (
+            f"{a['num_requests']} requests, prompts of {_range(a['prompt_lens'])} tokens{prefix}, outputs of "
+            f"{_range(a['output_lens'])}, {load}{burst}; times in ms"
+        )
+
+    @property
+    def note(self) -> str:
+        a = self.arguments
+        runs = "1 run" if a["repeats"] == 1 else f"{a['repeats']} interleaved runs"
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
+        text = (
+            f"{a['model']} in {a['dtype']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
+            f"{short_commit(self.commit)}. {runs} of each, of which the median. req/s: from the first arrival to the "
+            "last token; slower arrivals than a contender's capacity are all that it can show. latency: of a step, as "
+            "post 003 has it. `roseinfer bench online --help` defines every time; the JSON has them, too. "
+        )
+        smaller = [budget for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
+        if smaller:
+            text += (
+                f"max_num_seqs is {a['max_num_seqs']}, and with a budget below it ({', '.join(map(str, smaller))}) as "
+                "small as the budget: the engine refuses a budget that not every sequence has a token of. "
+            )
+        if self.capacity:
+            c = self.capacity
+            text += (
+                f"Capacity: {c['requests_per_second']:.3g} requests a second, {c['name']} with a budget of "
+                f"{c['budget']} when all come at once. "
+            )
+        return text + self._on_tokens + " ".join(f"{who} left out: {why}." for who, why in self.left_out.items())
+
+    @property
+    def _on_tokens(self) -> str:
+        parted = ", ".join(f"{name} ({verdict})" for name, verdict in self.tokens.items() if verdict != "equal")
+        if not self.tokens:
+            return ""
+        return "Tokens equal the reference's" + (f", but for near ties: {parted}. " if parted else ". ")
+
+
+def _table(rows: List[Row]) -> Cells:
+    ms = "{:,.1f}".format
+    shown = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("itl", "p99"), ("itl", "max"), ("latency", "p50"))
+    counts = [name for name in COUNTS if any(row[name] for row in rows)]
+    columns = [
+        Column("contender"), Column("budget"), Column("seqs"), Column("req/s", right=True),
+        Column("tok/s", "{:,.0f}".format), Column("× HF", right=True),
+        *(Column(f"{name.upper() if name != 'latency' else name} {stat}", ms, right=True) for name, stat in shown),
+        *(COUNTS[name] for name in counts),
+    ]  # fmt: skip
+    return Cells.of(columns, [
+        (
+            _named(row), row["budget"], row["max_num_seqs"], _speed(row), row["tokens_per_second"], _ratio(row),
+            *(_ms(row, name, stat) for name, stat in shown), *(row[name] for name in counts),
+        )
+        for row in rows
+    ], missing="-")  # fmt: skip
+
+
+def _best(rows: List[Row]) -> str:
+    """Each contender's own best budget: the same one need not suit all."""
+    whole = sorted((row for row in rows if not row["partial"]), key=lambda row: row["requests_per_second"])
+    best = {row["name"]: row for row in whole}  # of each name the last one
+    names = [name for name in dict.fromkeys(row["name"] for row in rows) if name in best]
+    said = [f"{name} {best[name]['budget']} ({best[name]['requests_per_second']:.2f} req/s)" for name in names]
+    return f"most requests a second: {', '.join(said)}"
+
+
+def _long_table(rows: List[Row]) -> Cells:
+    columns = ["contender", Column("budget"), "metric", *(Column(stat, "{:,.2f}".format, right=True) for stat in STATS)]
+    lines: Iterable[tuple] = (
+        (_named(row), row["budget"], metric.name, *(_ms(row, metric.name, stat) for stat in STATS))
+        for row in rows for metric in METRICS if metric.name in row["metrics"]
+    )  # fmt: skip
+    return Cells.of(columns, lines)
+
+
+def _named(row: Row) -> str:
+    partial = f" (partial: {row['finished']} of {row['num_requests']})" if row["partial"] else ""
+    return row["name"] + partial
+
+
+def _speed(row: Row) -> str:
+    middle, low, high = (row[f"requests_per_second{end}"] for end in ("", "_min", "_max"))
+    return f"{middle:.2f}" + (f" ({low:.2f}..{high:.2f})" if row["runs"] > 1 else "")
+
+
+def _ratio(row: Row) -> str | None:
+    if row["vs_hf"] is None:
+        return None
+    return f"{'~' if row['verdict'] == VERDICTS[0] else '×'}{row['vs_hf']:.2f}"
+
+
+def _ms(row: Row, metric: str, stat: str) -> float | None:
+    found = row["metrics"].get(metric)
+    return None if found is None else MS * found[stat]
+
+
+def _range(lengths: List[int]) -> str:
+    low, high = lengths
+    return str(low) if low == high else f"{low} to {high}"

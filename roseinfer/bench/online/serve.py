@@ -1,0 +1,134 @@
+"""serve: requests come when they are due, while the engine steps. Ctrl-C ends a run between two steps."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import current_thread, main_thread
+from typing import Any
+
+from roseinfer.engine.definitions import summary
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.sequence import SamplingParams, Sequence
+
+from .workload import Work
+
+LOOK_S = 0.05  # who sleeps looks that often whether Ctrl-C was pressed
+DIGITS = 6  # of the seconds in a record
+
+Sleep = Callable[[float], None]
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Served:
+    """One run of num_requests requests. began: by the engine's clock, second 0 of the arrivals.
+
+    requests, outputs, finished: of those that had come, in the order of their arrivals. steps, counters: as the engine
+    records them; nothing of another engine.
+    """
+
+    num_requests: int
+    began: float
+    requests: list[SequenceTimes]
+    outputs: list[list[int]]
+    finished: list[bool]
+    steps: list[Step]
+    counters: dict[str, Any]
+
+    @property
+    def complete(self) -> bool:
+        """Nobody interrupted it."""
+        return len(self.finished) == self.num_requests and all(self.finished)
+
+    @property
+    def seconds(self) -> float:
+        """From the first arrival to the last token; 0 without any token."""
+        last = [times.steps[-1].finish for times in self.requests if times.steps]
+        return max(last) - self.requests[0].arrival if last else 0.0
+
+    def record(self) -> dict[str, Any]:
+        """For JSON: its figures, and every raw time in seconds after `began`."""
+        seconds, num_finished, num_tokens = self.seconds, sum(self.finished), sum(map(len, self.outputs))
+        return {
+            "complete": self.complete, "num_requests": self.num_requests, "finished": num_finished,
+            "tokens": num_tokens, "seconds": seconds,
+            "requests_per_second": num_finished / seconds if seconds else 0.0,
+            "tokens_per_second": num_tokens / seconds if seconds else 0.0,
+            "metrics": summary(self.requests), "counters": self.counters,
+            "requests": [
+                {
+                    "arrival": self._after(times.arrival), "first_scheduled": self._after(times.first_scheduled),
+                    "finish": [self._after(step.finish) for step in times.steps],
+                }
+                for times in self.requests
+            ],
+            "steps": [[*map(self._after, step[:4]), *step[4:]] for step in self.steps],
+        }  # fmt: skip
+
+    def _after(self, seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds - self.began, DIGITS)
+
+
+def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep = time.sleep) -> Served:
+    """Run all of `work` by the engine's clock: greedily, each request to its full output length.
+
+    A request that comes during a step is added after it; its arrival is when it was due. stop: asked between two steps;
+    once it says yes, what runs is aborted. Whatever ends the run, no sequence of it stays in the engine.
+    Raises ValueError for a request that can never fit.
+    """
+    clock = engine.metrics.clock
+    params = (SamplingParams(max_tokens=arrival.output_len, ignore_eos=True) for arrival, _ in work)
+    seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
+    coming = deque(zip((arrival for arrival, _ in work), seqs, strict=True))
+    came: list[tuple[Sequence, SequenceTimes]] = []
+    steps: list[Step] = []
+    began = clock()
+    try:
+        while (coming or engine.has_work) and not stop():
+            now = clock() - began
+            while coming and coming[0][0].seconds <= now:
+                arrival, seq = coming.popleft()
+                came.append((seq, engine.add(seq, began + arrival.seconds)))
+            if engine.has_work:
+                engine.step()
+                steps.append(engine.metrics.history[-1])
+            else:
+                sleep(min(coming[0][0].seconds - now, LOOK_S))
+    finally:
+        for seq in seqs:
+            if seq in engine.scheduler:
+                engine.abort(seq)
+    return Served(
+        num_requests=len(work), began=began, requests=[times for _, times in came],
+        outputs=[seq.output_ids for seq, _ in came], finished=[seq.finish_reason == "length" for seq, _ in came],
+        steps=steps, counters=engine.metrics.counters(),
+    )  # fmt: skip
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Stop]:
+    """Inside, Ctrl-C tears nothing apart: ask what this gives whether it was pressed. A second one is raised at once.
+
+    In another thread than the main one, and where it is ignored, Ctrl-C is somebody else's business.
+    """
+    pressed: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)

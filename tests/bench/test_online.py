@@ -1,0 +1,481 @@
+"""Serving by the clock: exact times by a fake one, the race, its tables, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from oracles import prompts_of
+
+from roseinfer.arrivals import Arrival
+from roseinfer.bench import ContenderFailed, TokensDiffer
+from roseinfer.bench.online import OnlineResult, Workload, chunks, latency_chart, online, serve
+from roseinfer.bench.online.contenders import Contender
+from roseinfer.bench.online.result import rows_of
+from roseinfer.bench.online.serve import Served, deferred_interrupt
+from roseinfer.cli.main import main
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.models import GPT2, to_hf
+from roseinfer.reference import reference_generate
+
+race = importlib.import_module("roseinfer.bench.online.race")
+contenders = importlib.import_module("roseinfer.bench.online.contenders")
+FEW = Workload(num_requests=5, prompt_lens=(4, 20), output_lens=(2, 4))
+
+
+@pytest.fixture(scope="module")
+def spec(small: GPT2, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The small model as a folder."""
+    folder = tmp_path_factory.mktemp("small")
+    to_hf(small).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contenders, "wait_until_idle", lambda: None)
+
+
+# Serving, by a clock that stands still but in a step, which takes a second, and in sleep
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def engine_of(model: GPT2, clock: FakeClock, during: Callable[[], None] = lambda: None, **sizes) -> Engine:
+    """during: called inside each step."""
+    engine = Engine(model, **{"num_blocks": 16, "block_size": 4, "max_num_seqs": 4} | sizes)
+    engine.metrics.clock, run = clock, engine.runner.run
+
+    def timed_run(seqs, num_new):
+        clock.now += 1
+        during()
+        return run(seqs, num_new)
+
+    engine.runner.run = timed_run
+    return engine
+
+
+def work_of(model: GPT2, *arrivals: Arrival) -> list[tuple[Arrival, list[int]]]:
+    return list(zip(arrivals, prompts_of([a.prompt_len for a in arrivals], model.config.vocab_size), strict=True))
+
+
+def test_requests_come_when_they_are_due_and_not_before(small: GPT2):
+    clock = FakeClock()
+    work = work_of(small, Arrival(0, 5, 3), Arrival(1.5, 4, 2), Arrival(7.0625, 3, 1))
+    served = serve(engine_of(small, clock), work, sleep=clock.sleep)
+    seen = [([t.arrival, t.first_scheduled], [step.finish for step in t.steps]) for t in served.requests]
+    assert seen[0] == ([100, 100], [101, 102, 103])
+    assert seen[1] == ([101.5, 102], [103, 104])  # it came in the middle of a step
+    assert seen[2] == ([107.0625, 107.0625], [108.0625])
+    assert sum(clock.slept) == pytest.approx(3.0625) and max(clock.slept) <= 0.05
+    assert served.outputs == [reference_generate(small, [prompt], a.output_len)[0] for a, prompt in work]
+    assert served.complete and served.seconds == 8.0625 and len(served.steps) == 5
+
+
+def test_a_record_has_the_times_since_the_beginning_and_the_figures(small: GPT2):
+    clock = FakeClock()
+    record = serve(engine_of(small, clock), work_of(small, Arrival(0, 5, 3), Arrival(1.5, 4, 2)), sleep=clock.sleep)
+    record = json.loads(json.dumps(record.record()))
+    assert record["requests"] == [
+        {"arrival": 0, "first_scheduled": 0, "finish": [1, 2, 3]},
+        {"arrival": 1.5, "first_scheduled": 2, "finish": [3, 4]},
+    ]
+    assert record["steps"][0] == [0, 0, 1, 1, 5, 1, 1, 0] and len(record["steps"]) == 4
+    assert (record["finished"], record["tokens"], record["seconds"]) == (2, 5, 4)
+    assert (record["requests_per_second"], record["tokens_per_second"]) == (0.5, 1.25)
+    assert record["metrics"]["ttft"]["max"] == 1.5 and record["counters"]["steps"] == 4
+
+
+def test_interrupted_between_two_steps_every_block_is_free_and_the_rest_is_told(small: GPT2):
+    clock = FakeClock()
+    engine = engine_of(small, clock, max_num_seqs=2)
+    work = work_of(small, Arrival(0, 5, 2), Arrival(0, 9, 6), Arrival(0, 9, 6), Arrival(50, 3, 1))
+    served = serve(engine, work, stop=lambda: clock.now >= 103, sleep=clock.sleep)
+    assert engine.blocks.num_free == 16 and not engine.has_work
+    engine.blocks.check()
+    assert not served.complete and served.num_requests == 4
+    assert served.finished == [True, False, False] and [len(output) for output in served.outputs] == [2, 3, 1]
+    assert [times.ended for times in served.requests] == [102, 103, 103]
+    assert served.record()["requests_per_second"] == 1 / 3
+
+
+def test_whatever_ends_a_run_nothing_of_it_stays(small: GPT2):
+    def fail() -> None:
+        if clock.now > 101:
+            raise MemoryError("no more")
+
+    clock = FakeClock()
+    engine = engine_of(small, clock, fail)
+    with pytest.raises(MemoryError):
+        serve(engine, work_of(small, Arrival(0, 5, 3), Arrival(0, 4, 9)), sleep=clock.sleep)
+    assert engine.blocks.num_free == 16 and not engine.has_work and not engine.metrics._live
+
+
+def test_a_request_that_never_fits_is_refused_and_the_others_leave(small: GPT2):
+    engine = engine_of(small, clock := FakeClock())
+    with pytest.raises(ValueError, match="num_blocks=16"):
+        serve(engine, work_of(small, Arrival(0, 5, 3), Arrival(1, 60, 30)), sleep=clock.sleep)
+    assert engine.blocks.num_free == 16
+
+
+def test_ctrl_c_is_heard_between_two_steps_and_the_second_one_at_once(small: GPT2):
+    clock, seen = FakeClock(), []
+
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append(clock.now)
+
+    engine = engine_of(small, clock, press)
+    before = signal.getsignal(signal.SIGINT)
+    with deferred_interrupt() as stop:
+        served = serve(engine, work_of(small, Arrival(0, 5, 3)), stop, clock.sleep)
+        assert stop() and seen == [101] and served.finished == [False]
+        with pytest.raises(KeyboardInterrupt):
+            press()
+    assert signal.getsignal(signal.SIGINT) is before and engine.blocks.num_free == 16
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_interrupt() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not stop() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# Workloads
+
+
+def test_a_workload_has_the_same_prompts_at_every_rate(small: GPT2):
+    at_once, slow = FEW.arrivals(None), FEW.arrivals(0.5)
+    assert {a.seconds for a in at_once} == {0} and slow[-1].seconds > 0
+    assert [p for _, p in FEW.work(small, at_once)] == [p for _, p in FEW.work(small, slow)]
+    assert [len(prompt) for _, prompt in FEW.work(small, slow)] == [a.prompt_len for a in slow]
+
+
+def test_prompts_share_a_prefix_and_nothing_else(small: GPT2):
+    workload = replace(FEW, prefix_len=8, burst=2)
+    arrivals = workload.arrivals(3.0)
+    assert [a.seconds == b.seconds for a, b in zip(arrivals[::2], arrivals[1::2], strict=False)] == [True, True]
+    prompts = [prompt for _, prompt in workload.work(small, arrivals)]
+    assert len({tuple(prompt[:8]) for prompt in prompts}) == 1 and len({tuple(p[8:]) for p in prompts}) == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_requests": 0}, "num_requests must be an integer of at least 1, got 0"),
+        ({"burst": 0}, "burst must be an integer of at least 1, got 0"),
+        ({"prefix_len": -1}, "prefix_len must be an integer of at least 0, got -1"),
+        ({"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
+        ({"output_lens": 5}, "output_lens must be .*got 5"),
+    ],
+)
+def test_a_bad_workload_is_refused(changed: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        Workload(**changed)
+
+
+# The race
+
+
+@pytest.fixture(scope="module")
+def result(spec: str) -> OnlineResult:
+    with pytest.MonkeyPatch.context() as patch:
+        nobody_rests.__wrapped__(patch)
+        return online(
+            spec, budgets=[32, 3], policies=["fcfs", "shortest"], workload=FEW, rates=[200.0], loads=[0.5], repeats=2,
+            max_num_seqs=4,
+        )  # fmt: skip
+
+
+def test_all_run_in_turn_at_every_load_with_every_budget(result: OnlineResult):
+    keys = [(s["name"], s["budget"]) for s in result.samples]
+    names = ["engine", "engine, shortest", "HF continuous batching"]
+    first = [(name, budget) for budget in (32, 3) for name in names]
+    turned = first[1:] + first[:1]
+    assert keys == (first + turned) * 2
+    assert [s["load"] for s in result.samples] == ["200/s"] * 12 + ["50% of capacity"] * 12
+    assert result.capacity["name"] == "engine" and result.capacity["budget"] == 32
+    assert result.samples[-1]["rate"] == result.capacity["requests_per_second"] / 2
+
+
+def test_tokens_of_all_are_the_references(result: OnlineResult):
+    assert result.tokens == dict.fromkeys(["engine", "engine, shortest", "HF continuous batching"], "equal")
+    assert "Tokens equal the reference's." in result.note
+    assert all(s["complete"] and s["finished"] == 5 for s in result.samples)
+    assert len({s["tokens"] for s in result.samples}) == 1
+
+
+def test_a_small_budget_runs_with_as_many_sequences_and_says_so(result: OnlineResult):
+    assert {(row["budget"], row["max_num_seqs"]) for row in result.rows} == {(32, 4), (3, 3)}
+    assert "max_num_seqs is 4, and with a budget below it (3) as small as the budget" in " ".join(result.note.split())
+
+
+def test_steps_of_the_engine_keep_the_budget_and_the_order_of_the_timestamps(result: OnlineResult):
+    for sample in result.samples:
+        for scheduled, begin, end, finish, num_tokens, *_ in sample["steps"]:
+            assert scheduled <= begin <= end <= finish and 1 <= num_tokens <= sample["budget"]
+        for request in sample["requests"]:
+            assert request["arrival"] <= request["first_scheduled"] <= request["finish"][0]
+            assert request["finish"] == sorted(request["finish"])
+        assert bool(sample["steps"]) == ("engine" in sample["name"])
+
+
+def test_json_has_everything_and_the_printed_line_all_but_the_samples(result: OnlineResult):
+    data, line = json.loads(result.to_json()), json.loads(result.to_json(with_samples=False))
+    assert data.keys() - line.keys() == {"samples"} and len(data["samples"]) == 24
+    assert data["definitions"]["waiting_time"].startswith("waiting_time (per request) = first_scheduled - arrival")
+    assert data["arguments"]["budgets"] == [32, 3] and {"python", "torch", "transformers"} <= data["versions"].keys()
+
+
+def test_a_table_for_each_load(result: OnlineResult):
+    one, two, note = result.text().split("\n\n")
+    assert one.splitlines()[0].endswith("prompts of 4 to 20 tokens, outputs of 2 to 4, 200/s; times in ms")
+    assert len(one.splitlines()) == 3 + 6 + 1 and "50% of capacity" in two and "2 interleaved runs of each" in note
+    long = result.text(long=True).split("\n\n")
+    assert len(long) == 5 and sum("waiting_time" in line for line in long[1].splitlines()) == 6
+    assert sum("scheduling_time" in line for line in long[1].splitlines()) == 4  # transformers does not tell
+
+
+def test_the_chart_has_a_curve_a_contender_and_load_and_a_point_a_budget(result: OnlineResult):
+    chart = latency_chart(result)
+    [points] = chart.spec["datasets"].values()
+    assert len(points) == len(result.rows) == 12 and {p["budget"] for p in points} == {32, 3}
+    assert len({p["curve"] for p in points}) == 6 and "HF continuous batching, 200/s" in chart.text
+    assert [p["latency"] is None for p in points] == ["HF" in p["curve"] for p in points]
+    assert chart.png.startswith(b"\x89PNG")
+
+
+def test_a_prefix_that_all_share_is_found_and_without_the_cache_computed_again(spec: str):
+    workload = replace(FEW, prefix_len=128)
+    result = online(spec, contenders=["engine", "no-prefix-cache"], budgets=[256], workload=workload, repeats=1)
+    with_cache, without = result.rows
+    assert without["prefix_cache_hit_rate"] is None and with_cache["prefix_cache_hit_rate"] > 0.5
+    tokens = [sum(step[4] for step in sample["steps"]) for sample in result.samples]
+    assert tokens[1] - tokens[0] == 4 * 128  # two blocks, for all but the first one
+    head, _, first, second = result.text().split("\n\n")[0].splitlines()[1:]
+    assert head.endswith("hits") and first.endswith("%") and second.endswith("-") and "preempted" not in head
+
+
+def test_wrong_tokens_fail_in_fp32_alone(spec: str, monkeypatch: pytest.MonkeyPatch):
+    def wrong(setting, model, budget, policy, with_cache=True):
+        def run(work, stop):
+            times = [SequenceTimes(0.0, 0.0, [Step(0, 0, 1, 1)] * a.output_len, 1.0) for a, _ in work]
+            outputs = [[0] * a.output_len for a, _ in work]
+            return Served(len(work), 0.0, times, outputs, [True] * len(work), [], {})
+
+        return Contender("engine", budget, 4, run)
+
+    monkeypatch.setattr(contenders, "engine", wrong)
+    setting = {"contenders": ["engine"], "budgets": [32], "workload": FEW, "repeats": 1}
+    with pytest.raises(TokensDiffer, match=r"^engine: tokens differ from the reference at index \d of sequence"):
+        online(spec, **setting)
+    assert online(spec, dtype="bfloat16", **setting).tokens == {}
+
+
+def test_who_cannot_run_is_told(spec: str, monkeypatch: pytest.MonkeyPatch):
+    def refuse(model):
+        raise ValueError("transformers cannot hold it")
+
+    monkeypatch.setattr(contenders, "to_hf", refuse)
+    with pytest.raises(ContenderFailed, match="^no contender can run: transformers cannot hold it$"):
+        online(spec, contenders=["hf"], workload=FEW)
+    result = online(spec, budgets=[32], workload=FEW, repeats=1)
+    assert "HF continuous batching left out: transformers cannot hold it." in result.note
+
+
+def test_progress_counts_every_run(spec: str):
+    seen = []
+    online(spec, contenders=["engine"], budgets=[32, 8], workload=FEW, loads=[0.5], repeats=2, on_progress=seen.append)
+    assert [p.runs_done for p in seen] == list(range(7)) and {p.runs_total for p in seen} == {7}
+    assert [p.phase for p in seen] == ["warm-up"] * 2 + ["capacity"] + ["50% of capacity"] * 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"contenders": ["vllm"]}, "contenders: unknown one 'vllm'"),
+        ({"contenders": []}, "contenders must be a list with each value once"),
+        ({"policies": ["random"]}, "policies: unknown one 'random'"),
+        ({"budgets": [0]}, "budgets must be an integer of at least 1, got 0"),
+        ({"budgets": [8, 8]}, r"budgets must be a list with each value once, got \[8, 8\]"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
+        ({"rates": [0.0]}, "rates must be a number above 0, got 0.0"),
+        ({"loads": [-1.0]}, "loads must be a number above 0, got -1.0"),
+        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ({"dtype": "int8"}, "dtype: unknown one 'int8'"),
+        ({"workload": replace(FEW, prompt_lens=(200, 200))}, "a request of .* tokens, prompt and output, .*=192"),
+        ({"workload": replace(FEW, trace=Path("t")), "rates": [1.0]}, "a trace has times of its own"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        online(spec, **{"workload": FEW, **changed})
+
+
+# Rows
+
+
+def sample(name: str, speed: float, complete: bool = True, **metrics: float) -> dict:
+    found = {metric: {"p50": value, "max": value} for metric, value in metrics.items()}
+    return {
+        "load": "all at once", "name": name, "budget": 64, "max_num_seqs": 8, "complete": complete, "finished": 3,
+        "num_requests": 10, "requests_per_second": speed, "tokens_per_second": 4 * speed, "metrics": found,
+        "counters": {"preemptions": 2, "prefix_cache_hit_rate": 0.5},
+    }  # fmt: skip
+
+
+def test_rows_are_medians_and_ratios_to_transformers_with_the_same_budget():
+    theirs = [sample("HF continuous batching", speed) | {"counters": {}} for speed in (2.0, 2.1, 2.2)]
+    ours = [sample("engine", speed, ttft=speed / 4) for speed in (6.0, 5.0, 8.0)]
+    engine, hf = rows_of([*ours, *theirs])
+    assert engine["requests_per_second"] == 6 and engine["requests_per_second_max"] == 8
+    assert engine["vs_hf"] == pytest.approx(6 / 2.1) and engine["verdict"] == "faster"
+    assert engine["metrics"] == {"ttft": {"p50": 1.5, "max": 1.5}} and engine["preemptions"] == 2
+    assert hf["vs_hf"] is None and hf["preemptions"] is None
+
+
+def test_each_contenders_own_best_budget_is_told(result: OnlineResult):
+    rows = [
+        sample_row | {"load": "200/s", "requests_per_second": speed}
+        for sample_row, speed in zip(result.rows, (3, 2, 1, 4, 1, 5), strict=False)
+    ]
+    said = replace(result, rows=rows).text().split("\n\n")[0].splitlines()[-1]
+    assert said == (
+        "most requests a second: engine 3 (4.00 req/s), engine, shortest 32 (2.00 req/s), HF continuous batching 3 "
+        "(5.00 req/s)"
+    )
+
+
+def test_a_run_that_is_not_complete_counts_only_where_there_is_no_other():
+    [whole] = rows_of([sample("engine", 6.0), sample("engine", 1.0, complete=False)])
+    assert whole["requests_per_second"] == 6 and not whole["partial"] and whole["runs"] == 1
+    [part] = rows_of([sample("engine", 1.0, complete=False)])
+    assert part["partial"] and (part["finished"], part["num_requests"]) == (3, 10)
+
+
+# A long prompt among those that decode
+
+
+def test_a_long_prompt_takes_as_many_steps_as_the_budget_leaves_room_for(spec: str):
+    result = chunks(spec, prompt_len=60, num_decoding=4, budgets=[16, 32], repeats=2)
+    assert [(row["budget"], row["chunks"]) for row in result.rows] == [(None, 1), (16, 5), (32, 3)]  # 60 / (16 - 4)
+    assert result.rows[0]["vs_whole"] == 1
+    assert all(row["worst_itl"] > 0 and row["ttft"] > 0 and row["alone"] > 0 for row in result.rows)
+    assert len(result.samples) == 6 and "no chunks" in result.text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"budgets": [8]}, "budgets must be an integer of at least 9, got 8"),
+        ({"budgets": []}, "budgets must be a list with each value once"),
+        ({"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
+        ({"num_decoding": 0}, "num_decoding must be an integer of at least 1, got 0"),
+        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({}, "prompt_len=448 and .* tokens, allowed: 192"),
+    ],
+)
+def test_a_bad_long_prompt_is_refused(spec: str, changed: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        chunks(spec, **changed)
+
+
+# The command
+
+SMALL = "--requests 5 --scale 1 --prompt-len 4-20 --output-len 2-4 --repeats 1 --budgets 32 --device cpu"
+
+
+def test_the_command_prints_a_table_and_a_line_of_json_and_draws(spec: str, tmp_path: Path, capsys):
+    out, trace = tmp_path / "online.json", tmp_path / "trace.jsonl"
+    lines = [{"seconds": at, "prompt_len": 4 + n, "output_len": 2 + n} for n, at in enumerate((0, 0.01))]
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    charts = [flag for name in ("c.png", "c.html") for flag in ("--chart", str(tmp_path / name))]
+    files = ["--output", str(out), "--trace", str(trace), *charts]
+    assert main(["bench", "online", "--model", spec, *files, *SMALL.split()]) == 0
+    shown, said = capsys.readouterr()
+    assert said == "" and f"2 requests of {trace}" in shown and "HF continuous batching" in shown
+    assert json.loads(shown.splitlines()[-1])["rows"] == json.loads(out.read_text())["rows"]
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG") and "vega" in (tmp_path / "c.html").read_text()
+
+
+@pytest.mark.parametrize("after", [2, 12])
+def test_ctrl_c_prints_what_there_is_as_partial(spec: str, monkeypatch: pytest.MonkeyPatch, capsys, after: int):
+    """In the warm-up, or in the first run."""
+    made, step = [], Engine.step
+
+    def pressed_step(engine: Engine):
+        made.append(engine)
+        if len(made) == after:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", pressed_step)
+    arguments = [*SMALL.split(), "--contenders", "engine", "--max-num-seqs", "1", "--output-len", "2"]
+    assert main(["bench", "online", "--model", spec, *arguments]) == 130
+    shown, said = capsys.readouterr()
+    data = json.loads(shown.splitlines()[-1])
+    assert said == "interrupted: the result is partial\n" and shown.startswith("PARTIAL RESULT, interrupted: ")
+    assert len(made) == after and made[-1].blocks.num_free == made[-1].blocks.num_blocks
+    if after == 2:
+        assert data["rows"] == [] and data["interrupted"] == "in a warm-up, or between two runs"
+    else:
+        assert data["interrupted"] == "engine, budget 32, all at once: 2 of 5 requests were done"
+        assert "engine (partial: 2 of 5)" in shown
+
+
+def test_chunks_as_a_command(spec: str, tmp_path: Path, capsys):
+    out = tmp_path / "chunks.json"
+    sizes = "--prompt-len 40 --decoding 3 --budgets 16 --repeats 1 --device cpu"
+    assert main(["bench", "chunks", "--model", spec, "--output", str(out), *sizes.split()]) == 0
+    shown = capsys.readouterr().out
+    assert [row["chunks"] for row in json.loads(shown.splitlines()[-1])["rows"]] == [1, 4]
+    assert len(json.loads(out.read_text())["samples"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("online --budgets 32,x", "--budgets '32,x': must be integers with commas between them"),
+        ("online --budgets 0", "budgets must be an integer of at least 1, got 0"),
+        ("online --policies lottery", "--policies: unknown value 'lottery'"),
+        ("online --contenders vllm", "--contenders: unknown value 'vllm'"),
+        ("online --prompt-len 9-8", "--prompt-len '9-8': must be a number of tokens, or the least and the most"),
+        ("online --output-len x", "--output-len 'x': must be a number of tokens"),
+        ("online --scale 0", "--scale must be a number above 0, got 0.0"),
+        ("online --requests 0", "--requests must be an integer of at least 1, got 0"),
+        ("online --rate fast", "--rate 'fast': must be numbers with commas between them, such as 0.5,2"),
+        ("online --rate 0", "rates must be a number above 0, got 0.0"),
+        ("online --chart curve.bmp", "--chart curve.bmp: unknown suffix '.bmp', allowed: .html, .png, .svg, .pdf"),
+        ("online --trace no/such.jsonl", "no/such.jsonl"),
+        ("online --prompt-len 4096", "a request of 4112 tokens, prompt and output, allowed: max_model_len="),
+        ("online --max-num-seqs 1000000000", "--max-num-seqs 1000000000: an engine for so many sequences"),
+        ("chunks --budgets 8", "budgets must be an integer of at least 9, got 8"),
+    ],
+)
+def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
+    assert main(["bench", *arguments.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err
