@@ -1,0 +1,151 @@
+"""Arrivals: when requests come, and how long their prompts and outputs are. Seeded, or from a file.
+
+A trace is a file of JSON lines, in order of time:
+    {"seconds": 0.25, "prompt_len": 256, "output_len": 16}
+    {"seconds": 0.5, "prompt_len": 300, "output_len": 8, "prefix": [3, 128]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+from pathlib import Path
+from random import Random
+
+from roseinfer.arguments import is_integer, require_count, require_positive, unknown_name
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that comes `seconds` after the start: tokens of its prompt, and of its output, which is not cut short.
+
+    prefix: (text, tokens). Requests with the same text, an integer, begin with the same tokens, that many.
+    Raises ValueError for a value out of range.
+    """
+
+    seconds: float
+    prompt_len: int
+    output_len: int
+    prefix: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.seconds, float) or is_integer(self.seconds)
+        if not is_number or not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"seconds must be a number of at least 0, got {self.seconds!r}")
+        require_count("prompt_len", self.prompt_len, at_least=1)
+        require_count("output_len", self.output_len, at_least=1)
+        if self.prefix is None:
+            return
+        if not isinstance(self.prefix, tuple) or len(self.prefix) != 2:
+            raise ValueError(f"prefix must be a text and how many tokens of it, two integers, got {self.prefix!r}")
+        text, tokens = self.prefix
+        require_count("the text of prefix", text, at_least=0)
+        require_count("the tokens of prefix", tokens, at_least=1)
+        if tokens > self.prompt_len:
+            raise ValueError(f"prefix has {tokens} tokens, and the prompt only prompt_len={self.prompt_len}")
+
+
+def at_once(
+    num_requests: int, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0, seed: int = 0
+) -> list[Arrival]:
+    """All at second 0. prompt_lens, output_lens: least and most, and of those in between each as likely. prefix_len:
+    tokens that all prompts have in common, beside their own, 0 for none.
+
+    Raises ValueError for a count below 1, or a range that is none.
+    """
+    require_count("num_requests", num_requests, at_least=1)
+    return _sized([0.0] * num_requests, Random(seed), prompt_lens, output_lens, prefix_len)
+
+
+def poisson(
+    num_requests: int, rate: float, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0, seed: int = 0
+) -> list[Arrival]:
+    """One after another, `rate` a second on average, whatever came before. The others as at_once has them."""
+    return bursts(num_requests, rate, 1, prompt_lens=prompt_lens, output_lens=output_lens, prefix_len=prefix_len,
+                  seed=seed)  # fmt: skip
+
+
+def bursts(
+    num_requests: int, rate: float, burst: int, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0,
+    seed: int = 0,
+) -> list[Arrival]:  # fmt: skip
+    """`burst` at a time, the bursts a Poisson process, and `rate` requests a second on average."""
+    require_count("num_requests", num_requests, at_least=1)
+    require_positive("rate", rate)
+    require_count("burst", burst, at_least=1)
+    rng = Random(seed)
+    starts = list(accumulate(rng.expovariate(rate / burst) for _ in range(-(-num_requests // burst))))
+    return _sized([starts[i // burst] for i in range(num_requests)], rng, prompt_lens, output_lens, prefix_len)
+
+
+def _sized(
+    seconds: Iterable[float], rng: Random, prompt_lens: Range, output_lens: Range, prefix_len: int
+) -> list[Arrival]:
+    require_range("prompt_lens", prompt_lens)
+    require_range("output_lens", output_lens)
+    require_count("prefix_len", prefix_len, at_least=0)
+    prefix = (0, prefix_len) if prefix_len else None
+    return [
+        Arrival(at, prefix_len + rng.randint(*prompt_lens), rng.randint(*output_lens), prefix) for at in seconds
+    ]
+
+
+def require_range(argument: str, value: Range) -> None:
+    """Raises ValueError, naming the argument, unless it is two integers, at least 1 and in order."""
+    is_pair = isinstance(value, tuple) and len(value) == 2 and all(map(is_integer, value))
+    if not is_pair or not 1 <= value[0] <= value[1]:
+        raise ValueError(f"{argument} must be the least and the most, integers of at least 1, got {value!r}")
+
+
+def read_trace(path: Path) -> list[Arrival]:
+    """The arrivals of a file. Raises ValueError that names the line for one that is wrong or out of order, and for a
+    file without any."""
+    lines = list(_trace_lines(path))
+    if not lines:
+        raise ValueError(f"{path}: must have at least one arrival, a line of JSON each, got none")
+    for (_, before), (number, arrival) in pairwise(lines):
+        if arrival.seconds < before.seconds:
+            raise ValueError(
+                f"{path}, line {number}: seconds={arrival.seconds} is before {before.seconds} of the arrival above, "
+                "they must be in order of time"
+            )
+    return [arrival for _, arrival in lines]
+
+
+def _trace_lines(path: Path) -> Iterator[tuple[int, Arrival]]:
+    names = [field.name for field in fields(Arrival)]
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+            if not isinstance(values, dict):
+                raise ValueError(f"must be an object such as {{\"seconds\": 0.25, ...}}, got {line.strip()[:40]!r}")
+            for name in values:
+                if name not in names:
+                    raise ValueError(f"unknown field {unknown_name(name, names)}")
+            for name in names[:3]:
+                if name not in values:
+                    raise ValueError(f"{name} is missing")
+            prefix = values.get("prefix")
+            yield number, Arrival(**values | {"prefix": tuple(prefix) if isinstance(prefix, list) else prefix})
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: is not JSON: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+
+
+def require_order(arrivals: list[Arrival]) -> None:
+    """Raises ValueError for none, and for one that is before the one in front of it."""
+    if not arrivals:
+        raise ValueError("arrivals must be at least one, got none")
+    for i, (before, after) in enumerate(pairwise(arrivals), 1):
+        if after.seconds < before.seconds:
+            raise ValueError(
+                f"arrivals[{i}] comes at second {after.seconds}, before arrivals[{i - 1}] at {before.seconds}: they "
+                "must be in order of time"
+            )

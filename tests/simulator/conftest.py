@@ -1,0 +1,13 @@
+"""Shapes of steps that are measured fast."""
+
+from __future__ import annotations
+
+import pytest
+
+from roseinfer.simulator import measure
+
+
+@pytest.fixture
+def few_shapes(monkeypatch):
+    monkeypatch.setattr(measure, "SHAPES", ((1, 16), (4, 24)))
+    monkeypatch.setattr(measure, "CUT_SHAPES", ((2, 120),))
