@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.sequence import SamplingParams, Sequence, finish_reason, refuse_stop_strings
+from roseinfer.sequence import SamplingParams, Sequence, finish_reason, refuse_samples, refuse_stop_strings
 from roseinfer.stage import Stage
 
 
@@ -98,6 +98,7 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
 def check_honoured(params: SamplingParams) -> None:
     """Raises ValueError for what only LLM gives."""
     refuse_stop_strings(params)
+    refuse_samples(params)
     if params.logprobs is not None:
         raise ValueError(f"logprobs={params.logprobs} is for roseinfer.LLM: a stage reports none")
 

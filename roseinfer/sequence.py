@@ -25,7 +25,8 @@ class SamplingParams:
     generator).
     stop: a text, or several, that end the request as soon as one is complete; the output's text ends before it, and its
     tokens are kept. logprobs: report the log-probabilities of that many likeliest tokens and of the chosen one at each
-    position, of the model's own distribution, before temperature and filters (None: of none). Both are for
+    position, of the model's own distribution, before temperature and filters (None: of none). n: that many samples of
+    one prompt, each with a seed of its own where there is one: seed, seed + 1, and so on. All three are for
     roseinfer.LLM, which has a tokenizer and samples by itself.
     Raises ValueError for a value out of range.
     """
@@ -39,6 +40,7 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    n: int = 1
 
     def __post_init__(self) -> None:
         _require(is_count(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens, "an integer >= 1")
@@ -62,6 +64,11 @@ class SamplingParams:
         object.__setattr__(self, "stop", texts)
         is_number_of = self.logprobs is None or (is_count(self.logprobs) and self.logprobs <= MOST_LOGPROBS)
         _require(is_number_of, "logprobs", self.logprobs, f"None or an integer from 0 to {MOST_LOGPROBS}")
+        _require(is_count(self.n) and self.n >= 1, "n", self.n, "an integer >= 1")
+        is_drawn = self.n == 1 or self.temperature > 0
+        _require(is_drawn, "n", self.n, "1 at temperature=0, where all samples are the same")
+        is_last_seed = self.seed is None or self.seed + self.n - 1 <= MOST_SEED
+        _require(is_last_seed, "seed", self.seed, f"at most {MOST_SEED + 1 - self.n} for n={self.n} samples")
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +101,9 @@ class Sequence:
         how = ": encode a text with a tokenizer" if isinstance(self.token_ids, str) else ""
         _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")
         self.token_ids = list(self.token_ids)
+        parent = self.parent
+        is_same = parent is None or parent.token_ids[: parent.num_prompt_tokens] == self.token_ids
+        _require(is_same, "parent", parent, "a sequence with the same prompt")
         self.num_prompt_tokens = len(self.token_ids)
         self.logprobs = None if self.params.logprobs is None else []
 
@@ -124,13 +134,18 @@ def refuse_stop_strings(params: SamplingParams) -> None:
         raise ValueError(f"stop={params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
 
 
+def refuse_samples(params: SamplingParams) -> None:
+    """For those who run single sequences. Raises ValueError."""
+    if params.n > 1:
+        raise ValueError(f"n={params.n} samples are for roseinfer.LLM: here each is a Sequence of its own")
+
+
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
     """Why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
-    if seq.last_token_id in seq.params.stop_token_ids:
+    token_id, params = seq.token_ids[-1], seq.params
+    if token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos):
         return "stop"
-    if seq.last_token_id in eos_token_ids and not seq.params.ignore_eos:
-        return "stop"
-    return "length" if len(seq) >= seq.max_len else None
+    return "length" if len(seq.token_ids) >= seq.num_prompt_tokens + params.max_tokens else None
 
 
 def is_count(value: object) -> bool:

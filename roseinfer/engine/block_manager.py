@@ -15,6 +15,10 @@ from roseinfer.sequence import Sequence
 
 from .prefix_cache import Entry, PrefixCache
 
+# A sequence joins only if this leaves a free block for each so many that run, as far as they can grow: the first to be
+# preempted for it is who has just joined, so that its prompt was computed for nothing.
+SEQS_PER_SPARE_BLOCK = 8
+
 
 class BlockManager:
     """num_blocks blocks of block_size tokens, for max_num_seqs sequences of at most max_blocks blocks each.
@@ -41,18 +45,18 @@ class BlockManager:
         # Popped from the end, so that block 0 is handed out first and a freed block is reused while caches know it.
         self._free = list(reversed(range(num_blocks)))
         self._free_rows = list(reversed(range(max_num_seqs)))
-        self._rows: dict[int, int] = {}
+        self.rows: dict[int, int] = {}  # of sequences by seq_id, in the order in which they came
         self._blocks: dict[int, list[int]] = {}
         self._chains: dict[int, list[Entry]] = {}  # entries of a sequence's blocks, from its first one on
-        self._owed: dict[int, int] = {}  # blocks that were promised to a sequence and that it does not hold yet
+        self._owed: dict[int, int] = {}  # blocks that a sequence may need and does not hold yet
         self._num_owed = 0
 
     def __contains__(self, seq_id: int) -> bool:
-        return seq_id in self._rows
+        return seq_id in self.rows
 
     def __len__(self) -> int:
         """Sequences that hold a row."""
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def num_free(self) -> int:
@@ -67,7 +71,7 @@ class BlockManager:
     @property
     def seq_ids(self) -> list[int]:
         """Sequences that hold a row, in the order in which they came."""
-        return list(self._rows)
+        return list(self.rows)
 
     def free_blocks(self, table: int = 0) -> list[int]:
         return [*self._free, *self._idle]
@@ -77,13 +81,14 @@ class BlockManager:
         return self._blocks[seq_id]
 
     def row_of(self, seq_id: int) -> int:
-        return self._rows[seq_id]
+        return self.rows[seq_id]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def promise(self, seq_id: int, num_tokens: int) -> None:
-        """A sequence that holds a row may grow to num_tokens tokens: num_unpromised leaves room for it."""
+        """A sequence that holds a row may grow to num_tokens tokens. num_unpromised leaves room for all that; `admit`
+        promises more than there is, and leaves room for a part."""
         self._num_owed -= self._owed.get(seq_id, 0)
         self._owed[seq_id] = max(0, self.blocks_for(num_tokens) - len(self._blocks[seq_id]))
         self._num_owed += self._owed[seq_id]
@@ -114,11 +119,11 @@ class BlockManager:
 
     def hold(self, seq_id: int, blocks: list[int]) -> None:
         """Write blocks behind those that the sequence holds; a new sequence gets a row first."""
-        if seq_id not in self._rows:
-            self._rows[seq_id] = self._free_rows.pop()
+        if seq_id not in self.rows:
+            self.rows[seq_id] = self._free_rows.pop()
             self._blocks[seq_id] = []
         held = self._blocks[seq_id]
-        self.table[self._rows[seq_id], len(held) : len(held) + len(blocks)] = blocks
+        self.table[self.rows[seq_id], len(held) : len(held) + len(blocks)] = blocks
         held.extend(blocks)
         for block in blocks:
             self.ref_counts[block] += 1
@@ -129,7 +134,7 @@ class BlockManager:
 
     def free(self, seq_id: int) -> None:
         """Give back the row of a sequence, and every block that stands in no other table. KeyError when it has none."""
-        self._free_rows.append(self._rows.pop(seq_id))
+        self._free_rows.append(self.rows.pop(seq_id))
         self._num_owed -= self._owed.pop(seq_id, 0)
         self._chains.pop(seq_id, None)
         if self.prefix_cache:
@@ -141,8 +146,9 @@ class BlockManager:
     # What sequences share
 
     def admit(self, seq: Sequence) -> int | None:
-        """Give a sequence a row and blocks for all its tokens. How many of them are cached already, in blocks that it
-        shares; at least one is left to compute. None, and nothing has changed, when the pool has too few blocks."""
+        """Give a sequence that need not wait a row, and blocks for all its tokens. How many of them are cached already,
+        in blocks that it shares; at least one is left to compute. None, and nothing has changed, when the pool has too
+        few blocks."""
         blocks, num_cached, chain = self._computed(seq)
         if not self._has_room(seq, blocks, num_cached):
             blocks = blocks[: num_cached // self.block_size]  # the last one, to be copied, is computed anew
@@ -153,6 +159,7 @@ class BlockManager:
         if num_cached % self.block_size:
             self._copy_last(seq.seq_id)
         self.reserve({seq.seq_id: len(seq)})
+        self.promise(seq.seq_id, seq.max_len - 1)
         self._chains[seq.seq_id] = chain
         if self.prefix_cache:
             self.prefix_cache.claim(seq, num_cached // self.block_size)
@@ -166,6 +173,11 @@ class BlockManager:
         if parent and parent.seq_id in self and parent.num_cached_tokens < parent.num_prompt_tokens:
             return True
         return bool(self.prefix_cache) and self.prefix_cache.is_being_computed(seq)
+
+    def forget_idle(self) -> None:
+        """No idle block is found any more."""
+        while self._idle:
+            self._free.append(self.prefix_cache.evict())
 
     def keep_computed(self, seq: Sequence) -> None:
         """Let the prefix cache find the blocks that are full of cached tokens."""
@@ -188,7 +200,7 @@ class BlockManager:
         num_cached = min(len(chain) * self.block_size, len(seq) - 1)
         blocks = [entry.block for entry in chain[: self.blocks_for(num_cached)]]
         parent = seq.parent
-        if parent and parent.seq_id in self and parent.num_cached_tokens >= parent.num_prompt_tokens:
+        if parent and parent.seq_id in self:
             shared = min(parent.num_prompt_tokens, len(seq) - 1)
             if shared > num_cached:
                 blocks, num_cached = self._blocks[parent.seq_id][: self.blocks_for(shared)], shared
@@ -198,13 +210,15 @@ class BlockManager:
     def _has_room(self, seq: Sequence, blocks: list[int], num_cached: int) -> bool:
         copied = num_cached % self.block_size > 0
         new = self.blocks_for(len(seq)) - len(blocks) + copied
-        return new + sum(block in self._idle for block in blocks) <= self.num_free
+        idle = sum(block in self._idle for block in blocks)
+        spare = min(len(self) // SEQS_PER_SPARE_BLOCK, self._num_owed)
+        return new + idle + spare <= self.num_free
 
     def _copy_last(self, seq_id: int) -> None:
         """Copy on write: the last block of a table is replaced by one of its own, with the same contents."""
         held, copy = self._blocks[seq_id], self._take()
         source, held[-1] = held[-1], copy
-        self.table[self._rows[seq_id], len(held) - 1] = copy
+        self.table[self.rows[seq_id], len(held) - 1] = copy
         self.ref_counts[copy] = 1
         self.copies[copy] = self.copies.get(source, source)
         self._release(source)
@@ -225,16 +239,16 @@ class BlockManager:
         free."""
         held = [0] * self.num_blocks
         for seq_id, blocks in self._blocks.items():
-            assert self.table[self._rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
+            assert self.table[self.rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
             for block in blocks:
                 held[block] += 1
         assert held == self.ref_counts, "ref_counts are not the number of tables that a block stands in"
         unheld = [block for block, count in enumerate(held) if count == 0]
         assert sorted([*self._free, *self._idle]) == unheld, "blocks lost, or free twice"
-        assert sorted([*self._free_rows, *self._rows.values()]) == list(range(len(self.table))), "rows lost"
-        assert self._chains.keys() <= self._rows.keys(), "chains lost"
+        assert sorted([*self._free_rows, *self.rows.values()]) == list(range(len(self.table))), "rows lost"
+        assert self._chains.keys() <= self.rows.keys(), "chains lost"
         if self.prefix_cache:
             self.prefix_cache.check()
             found = {entry.block for entry in self.prefix_cache.entries.values()}
             assert found.isdisjoint(self._free), "a free block can be found"
-        assert self._num_owed == sum(self._owed.values()) and self._owed.keys() <= self._rows.keys(), "promises lost"
+        assert self._num_owed == sum(self._owed.values()) and self._owed.keys() <= self.rows.keys(), "promises lost"

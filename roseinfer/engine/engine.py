@@ -5,7 +5,7 @@ from __future__ import annotations
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
-from roseinfer.sequence import Sequence, refuse_stop_strings
+from roseinfer.sequence import Sequence, refuse_samples, refuse_stop_strings
 from roseinfer.stage import check_fits
 
 from .block_manager import BlockManager
@@ -62,6 +62,7 @@ class Engine:
         """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end here, or that the
         policy cannot place, or has ended already, or is here; nothing of it stays behind."""
         refuse_stop_strings(seq.params)
+        refuse_samples(seq.params)
         self.scheduler.policy.check(seq.params)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:

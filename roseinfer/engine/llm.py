@@ -27,7 +27,7 @@ from .outputs import RequestOutput
 from .policies import Policy, policy_for
 from .pool_size import most_blocks, pool_blocks
 from .progress import progress_bar
-from .request import Request
+from .request import Request, Sample
 
 Prompt = str | List[int]
 Inbox = dict[Request, None]  # in the order of their coming, each once
@@ -100,31 +100,33 @@ class LLM:
         )  # fmt: skip
         torch.manual_seed(seed)
         self._request_ids = itertools.count()
-        self._live: dict[int, tuple[Request, Inbox]] = {}  # by seq_id: those in the engine, and who waits for them
+        self._live: dict[int, tuple[Request, Sample, Inbox]] = {}  # by seq_id: those in the engine, who waits for them
 
     def generate(
         self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: bool = True, priority: List[int] | None = None,
     ) -> list[RequestOutput]:  # fmt: skip
         """Run all prompts to their end; the outputs in the order of the prompts.
 
         prompts: a text or a list of token ids, or a list of them. sampling_params: one for all (None: the defaults), or
-        one for each. use_tqdm: a progress bar, in a terminal or a notebook.
+        one for each. use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for each prompt; of
+        those that wait, the lower goes first, whatever the scheduling policy (None: all have 0).
         Raises ValueError for a request that can never run, before any does. Whatever ends it, Ctrl-C too, no request
         of it stays behind.
         """
-        return self._finished(self._requests(prompts, sampling_params), use_tqdm)
+        return self._finished(self._requests(prompts, sampling_params, priority), use_tqdm)
 
     def stream(
-        self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None
-    ) -> Iterator[RequestOutput]:
+        self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        priority: List[int] | None = None,
+    ) -> Iterator[RequestOutput]:  # fmt: skip
         """As generate, but yield a request's output whenever it has a new token, many requests interleaved.
 
         Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
         characters that are not whole, are held back. Close the iterator to end all its requests early. Raises when it
         is called, not at its first output.
         """
-        return self._outputs(self._requests(prompts, sampling_params))
+        return self._outputs(self._requests(prompts, sampling_params, priority))
 
     def chat(
         self, messages: list[Message] | list[list[Message]],
@@ -147,12 +149,16 @@ class LLM:
 
     def abort(self, request_id: str) -> None:
         """End a request of a stream now: its last output has finish_reason "abort". KeyError when it does not run."""
-        for request, inbox in self._live.values():
+        for request, _, inbox in self._live.values():
             if request.request_id == request_id:
                 self._drop(request)
                 inbox[request] = None
                 return
         raise KeyError(request_id)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what requests that have ended computed, as before timing a prompt that was run already."""
+        self.engine.blocks.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
@@ -173,7 +179,9 @@ class LLM:
 
     # Requests
 
-    def _requests(self, prompts: object, params: object, add_special_tokens: bool = True) -> list[Request]:
+    def _requests(
+        self, prompts: object, params: object, priority: object = None, add_special_tokens: bool = True
+    ) -> list[Request]:
         """A request for each prompt, none of them begun. Raises ValueError unless all of them can run."""
         one = isinstance(prompts, str) or _is_token_ids(prompts)
         prompts = [prompts] if one else prompts
@@ -183,29 +191,43 @@ class LLM:
         params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         if not isinstance(params, List) or len(params) != len(prompts):
             raise ValueError(f"sampling_params must be a SamplingParams or {len(prompts)} of them, got {params!r:.100}")
+        priority = [0] * len(prompts) if priority is None else priority
+        if not isinstance(priority, List) or len(priority) != len(prompts):
+            raise ValueError(f"priority must be a list of {len(prompts)} integers, got {priority!r:.100}")
         requests = []
-        for i, (prompt, p) in enumerate(zip(prompts, params, strict=True)):
+        for i, (prompt, *others) in enumerate(zip(prompts, params, priority, strict=True)):
             try:
-                requests.append(self._request(prompt, p, add_special_tokens))
+                requests.append(self._request(prompt, *others, add_special_tokens))
             except ValueError as e:
                 raise ValueError(f"{'' if one else f'prompts[{i}]: '}{e}") from e
         return requests
 
-    def _request(self, prompt: Prompt, params: SamplingParams, add_special_tokens: bool) -> Request:
+    def _request(self, prompt: Prompt, params: SamplingParams, priority: int, add_special_tokens: bool) -> Request:
         text, token_ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
         if text is not None:
             token_ids = self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
             if not token_ids:
                 raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
-        seq = Sequence(token_ids, params)
+        seq = Sequence(token_ids, params, priority)
         self.engine.scheduler.policy.check(params)
         if params.stop and not self.tokenizer:
             raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
-        if params.stop:
-            seq.params = replace(params, stop=())  # the engine sees no text: the detokenizer looks for them
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
-        detokenizer = self._vocabulary.detokenizer(seq.token_ids, params.stop) if self._vocabulary else None
-        return Request(str(next(self._request_ids)), text, seq, detokenizer)
+        return Request(str(next(self._request_ids)), text, self._samples(seq))
+
+    def _samples(self, seq: Sequence) -> list[Sample]:
+        """As many as its params ask for. The first one is `seq`, and the others share its prompt's cache."""
+        params, seqs = seq.params, [seq]
+        seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
+        samples = []
+        for index, each in enumerate(seqs):
+            if params.n > 1 or params.stop:
+                # The engine runs one sample at a time, and sees no text: the detokenizer looks for stop strings.
+                seed = None if params.seed is None else params.seed + index
+                each.params = replace(params, n=1, seed=seed, stop=())
+            detokenizer = self._vocabulary.detokenizer(each.token_ids, params.stop) if self._vocabulary else None
+            samples.append(Sample(each, detokenizer))
+        return samples
 
     # Running them
 
@@ -213,9 +235,8 @@ class LLM:
         num_done = num_tokens = 0
         with progress_bar(len(requests), use_tqdm) as show, self._running(requests) as inbox:
             while num_done < len(requests):
-                self._step()
-                num_done += sum(request.finish_reason is not None for request in inbox)
-                num_tokens += len(inbox)
+                num_tokens += self._step()
+                num_done += sum(request.finished for request in inbox)
                 inbox.clear()
                 show(num_done, num_tokens)
         return [request.output() for request in requests]
@@ -228,7 +249,7 @@ class LLM:
                     self._step()
                 request = next(iter(inbox))  # one at a time: whoever takes it may run others meanwhile
                 del inbox[request]
-                num_left -= request.finish_reason is not None
+                num_left -= request.finished
                 yield request.output()
 
     @contextmanager
@@ -241,28 +262,35 @@ class LLM:
         inbox: Inbox = {}
         try:
             for request in requests:
-                self.engine.add(request.seq)
-                self._live[request.seq.seq_id] = request, inbox
+                for sample in request.samples:
+                    self.engine.add(sample.seq)
+                    self._live[sample.seq.seq_id] = request, sample, inbox
             yield inbox
         finally:
             for request in requests:
                 self._drop(request)
 
-    def _step(self) -> None:
+    def _step(self) -> int:
+        """The number of new tokens, of all that run."""
         seqs = self.engine.step()
         with span("roseinfer.engine.detokenise"):
             for seq in seqs:
-                request, inbox = self._live[seq.seq_id]
-                request.read()
-                if request.finish_reason:
-                    self._drop(request)
+                request, sample, inbox = self._live[seq.seq_id]
+                sample.read()
+                if sample.finish_reason:
+                    self._end(sample)
                 inbox[request] = None
+        return len(seqs)
 
     def _drop(self, request: Request) -> None:
-        """Take a request out of the engine, if it is still there."""
-        if self._live.pop(request.seq.seq_id, None) and not request.seq.finish_reason:
-            self.engine.abort(request.seq)
-        request.finish_reason = request.finish_reason or "abort"
+        """Take what is left of a request out of the engine."""
+        for sample in request.samples:
+            self._end(sample)
+
+    def _end(self, sample: Sample) -> None:
+        if self._live.pop(sample.seq.seq_id, None) and sample.seq in self.engine.scheduler:
+            self.engine.abort(sample.seq)
+        sample.finish_reason = sample.finish_reason or "abort"
 
 
 def _is_token_ids(prompts: object) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class CompletionOutput:
     """The text that follows a prompt, so far or to its end.
 
-    index: 0, as a request has one continuation. token_ids: with those of a stop string or end token, which the text
+    index: of the sample, 0 to n - 1. token_ids: with those of a stop string or end token, which the text
     leaves out. finish_reason: None while it runs, "stop" (a stop string, stop token or the model's end token), "length"
     or "abort". stop_reason: the stop string or the stop token's id; None for any other end.
     logprobs: for each token, {token id: log-probability} of the chosen token, then of the likeliest ones;
@@ -27,7 +27,8 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A request and what came of it. prompt: its text, None where it was given as token ids."""
+    """A request and what came of it. prompt: its text, None where it was given as token ids. outputs: params.n of them.
+    finished: all of them are."""
 
     request_id: str
     prompt: str | None

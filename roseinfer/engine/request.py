@@ -1,4 +1,4 @@
-"""Request: a sequence with its text. What LLM keeps of each while the engine runs it."""
+"""Request: a prompt and its samples, each a sequence with its text. What LLM keeps of them while the engine runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from .outputs import CompletionOutput, RequestOutput
 
 
 @dataclass(eq=False, slots=True)
-class Request:
-    """prompt: its text, None where it was given as token ids. detokenizer: None where there is no tokenizer."""
+class Sample:
+    """One continuation of a prompt. detokenizer: None where there is no tokenizer."""
 
-    request_id: str
-    prompt: str | None
     seq: Sequence
     detokenizer: Detokenizer | None
     finish_reason: str | None = field(init=False, default=None)
@@ -26,7 +24,7 @@ class Request:
         self.num_read = len(self.seq)
 
     def read(self) -> None:
-        """Make text of the tokens that came. The request has ended when the sequence has, or at a stop string."""
+        """Make text of the tokens that came. The sample has ended when the sequence has, or at a stop string."""
         seq, stop = self.seq, None
         if self.detokenizer:
             for token_id in seq.token_ids[self.num_read :]:
@@ -41,7 +39,7 @@ class Request:
             if seq.finish_reason == "stop" and seq.last_token_id in seq.params.stop_token_ids:
                 self.stop_reason = seq.last_token_id
 
-    def output(self) -> RequestOutput:
+    def output(self, index: int) -> CompletionOutput:
         """All of it so far."""
         seq = self.seq
         text, token_ids = self.detokenizer.text if self.detokenizer else "", seq.output_ids
@@ -49,6 +47,24 @@ class Request:
         if seq.logprobs is not None:
             logprobs = list(seq.logprobs)
             total = sum(at[token_id] for at, token_id in zip(logprobs, token_ids, strict=True))
-        completion = CompletionOutput(0, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason)
+        return CompletionOutput(index, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason)
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """prompt: its text, None where it was given as token ids. samples: params.n of them, at least one."""
+
+    request_id: str
+    prompt: str | None
+    samples: list[Sample]
+
+    @property
+    def finished(self) -> bool:
+        return all(sample.finish_reason for sample in self.samples)
+
+    def output(self) -> RequestOutput:
+        """All of it so far."""
+        seq = self.samples[0].seq
         prompt_ids = seq.token_ids[: seq.num_prompt_tokens]
-        return RequestOutput(self.request_id, self.prompt, prompt_ids, [completion], self.finish_reason is not None)
+        outputs = [sample.output(index) for index, sample in enumerate(self.samples)]
+        return RequestOutput(self.request_id, self.prompt, prompt_ids, outputs, self.finished)

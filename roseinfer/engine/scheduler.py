@@ -21,7 +21,7 @@ class Scheduler:
     A sequence joins when the pool has blocks for all tokens that it has now. When a running one finds the pool empty,
     the youngest is preempted: it gives back its blocks, waits, and is computed again (vLLM: Kwon et al., 2023).
 
-    max_num_batched_tokens: at least max_num_seqs, so that a prompt that is not done gets some of it in every step.
+    max_num_batched_tokens: at least max_num_seqs, so that prompts that are not done get some of it in every step.
     """
 
     def __init__(
@@ -65,14 +65,16 @@ class Scheduler:
         if self._waiting or len(seqs) < len(self.running):
             room = self.max_num_batched_tokens - len(seqs)
             set_aside: list[Place] = []
-            for seq in self._prompts(may_admit, set_aside):
-                seqs.append(seq)
-                num_new.append(min(room, len(seq) - seq.num_cached_tokens))
-                room -= num_new[-1]
-                if not room:
-                    break
-            for place in set_aside:
-                insort(self._waiting, place)
+            try:
+                for seq in self._prompts(may_admit, set_aside):
+                    seqs.append(seq)
+                    num_new.append(min(room, len(seq) - seq.num_cached_tokens))
+                    room -= num_new[-1]
+                    if not room:
+                        break
+            finally:
+                for place in set_aside:
+                    insort(self._waiting, place)
         return seqs, num_new
 
     def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> list[Sequence]:
@@ -82,33 +84,43 @@ class Scheduler:
         A sequence that was aborted or preempted since the step was scheduled gets nothing: its token is dropped.
         """
         assert len(seqs) - 1 <= len(tokens) <= len(seqs), f"{len(tokens)} tokens for {len(seqs)} sequences"
-        done = []
-        for seq, n, token in zip(seqs, num_new, tokens, strict=False):
-            if seq.seq_id in self.blocks:
-                self._cache(seq, n)
-                seq.append(token)
-                seq.finish_reason = finish_reason(seq, self.eos_token_ids)
-                done.append(seq)
-        for seq in seqs[len(tokens) :]:
-            if seq.seq_id in self.blocks:
-                self._cache(seq, num_new[-1])
-        ended = [seq for seq in done if seq.finish_reason]
+        held, size = self.blocks.rows, self.blocks.block_size
+        done, ended = [], []
+        for seq, n, token in zip(seqs, num_new, [*tokens, None], strict=False):
+            if seq.seq_id not in held:
+                continue
+            seq.num_cached_tokens += n
+            if n > 1 or not seq.num_cached_tokens % size:
+                self.blocks.keep_computed(seq)
+            if token is None:
+                continue
+            seq.append(token)
+            done.append(seq)
+            if reason := finish_reason(seq, self.eos_token_ids):
+                seq.finish_reason = reason
+                ended.append(seq)
         for seq in ended:
-            self._release(seq)
+            self.blocks.free(seq.seq_id)
+            self._end(seq)
         if ended:
             self.running = [seq for seq in self.running if not seq.finish_reason]
         return done
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other."""
+        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
+
+        Also after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
+        """
         if seq not in self:
             raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
-        if seq.seq_id in self.blocks:
+        at = bisect_left(self._waiting, self._place(seq))
+        if at < len(self._waiting) and self._waiting[at][-1] is seq:
+            del self._waiting[at]
+        if seq in self.running:
             self.running.remove(seq)
-            self._release(seq)
-        else:
-            del self._waiting[bisect_left(self._waiting, self._place(seq))]
-            del self._arrivals[seq.seq_id]
+        if seq.seq_id in self.blocks:
+            self.blocks.free(seq.seq_id)
+        self._end(seq)
         seq.finish_reason = "abort"
 
     def preempt(self, seq: Sequence) -> None:
@@ -118,11 +130,6 @@ class Scheduler:
         seq.num_cached_tokens = 0
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
-
-    def _cache(self, seq: Sequence, num_new: int) -> None:
-        seq.num_cached_tokens += num_new
-        if num_new > 1 or not seq.num_cached_tokens % self.blocks.block_size:
-            self.blocks.keep_computed(seq)
 
     def _grow(self) -> bool:
         """A block for each sequence whose next token begins one, the oldest first. True if somebody was preempted."""
@@ -171,7 +178,6 @@ class Scheduler:
         """The least important, and of those the youngest, is the largest."""
         return seq.priority, self._arrivals[seq.seq_id]
 
-    def _release(self, seq: Sequence) -> None:
-        self.blocks.free(seq.seq_id)
+    def _end(self, seq: Sequence) -> None:
         seq.num_cached_tokens = 0
         del self._arrivals[seq.seq_id]

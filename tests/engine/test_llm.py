@@ -16,6 +16,7 @@ from roseinfer.engine.config import block_bytes
 from roseinfer.engine.llm import LLM
 from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
 from roseinfer.engine.weights import held_bytes, prepare_weights
+from roseinfer.generate import check_honoured
 from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
@@ -187,6 +188,104 @@ def test_longest_output_first_refuses_what_may_end_sooner(tiny):
     for unknown in (params(ignore_eos=False), params(stop="a"), params(stop_token_ids=[3])):
         with pytest.raises(ValueError, match=r"^prompts\[0\]: scheduling_policy='longest_output' has to know how many"):
             llm.generate(TEXTS, unknown)
+
+
+def test_the_lower_priority_goes_first(tiny):
+    one_at_a_time = LLM(tiny, tokenizer="tiny", max_num_seqs=1, num_kvcache_blocks=3)
+    outputs = one_at_a_time.stream(TEXTS, params(2), priority=[0, 3, -1, 0])
+    assert [output.prompt for output in outputs if output.finished] == [TEXTS[i] for i in (2, 0, 3, 1)]
+    for wrong in ([1, 2], 3, "ab"):
+        with pytest.raises(ValueError, match="^priority must be a list of 4 integers, got "):
+            one_at_a_time.generate(TEXTS, params(2), priority=wrong)
+    with pytest.raises(ValueError, match=r"^prompts\[1\]: priority must be an integer .*, got 'a'$"):
+        one_at_a_time.generate(TEXTS, params(2), priority=[1, "a", 2, 3])
+
+
+def test_what_was_computed_is_not_computed_again_until_it_is_forgotten(llm):
+    cache = llm.engine.blocks.prefix_cache
+    prompt = [[7] * 40]
+    for found in (0, 32, 32):
+        before = cache.num_found_tokens
+        llm.generate(prompt, params(2))
+        assert cache.num_found_tokens - before == found
+    llm.reset_prefix_cache()
+    assert not cache.entries and llm.engine.blocks.num_free == BLOCKS
+    llm.generate(prompt, params(2))
+    assert cache.num_found_tokens - before == 32
+
+
+# Samples
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("text", [0, 2])
+def test_samples_are_those_of_requests_with_seeds_of_their_own(llm, n, text):
+    drawn = {"temperature": 3.0, "top_k": 50, "logprobs": 1}
+    [output] = llm.generate([TEXTS[text]], params(seed=5, n=n, **drawn))
+    alone = llm.generate([TEXTS[text]] * n, [params(seed=5 + i, **drawn) for i in range(n)])
+    assert output.finished and [sample.index for sample in output.outputs] == list(range(n))
+    assert [sample.text for sample in output.outputs] == texts(alone)
+    assert [sample.token_ids for sample in output.outputs] == [one.outputs[0].token_ids for one in alone]
+    assert len({sample.text for sample in output.outputs}) == n
+    for sample, one in zip(output.outputs, alone, strict=True):
+        assert sample.cumulative_logprob == pytest.approx(one.outputs[0].cumulative_logprob, abs=1e-3)
+
+
+def test_samples_without_a_seed_differ(llm):
+    [output] = llm.generate(TEXTS[:1], params(temperature=2.0, n=4))
+    assert len({sample.text for sample in output.outputs}) == 4
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_prompt_is_computed_once_for_all_its_samples(tiny, caching):
+    llm = LLM(tiny, tokenizer="tiny", num_kvcache_blocks=24, block_size=4, enable_prefix_caching=caching)
+    computed, run = [], llm.engine.runner.run
+    llm.engine.runner.run = lambda seqs, num_new: computed.append(sum(num_new)) or run(seqs, num_new)
+    [output] = llm.generate(TEXTS[2], params(6, temperature=1.0, top_k=1, n=4))
+    assert [sample.token_ids for sample in output.outputs] == reference_generate(tiny, IDS[2:3], 6) * 4
+    assert computed == [len(IDS[2]), 4, 4, 4, 4, 4, 3]
+
+
+def test_a_stream_of_samples_ends_when_the_last_one_does(llm):
+    """Each has a stop string of its own to find, or none."""
+    drawn = params(25, temperature=1.5, seed=3, n=4, stop=["e"])
+    [wanted] = llm.generate(TEXTS[:1], drawn)
+    reasons = [sample.finish_reason for sample in wanted.outputs]
+    assert "stop" in reasons and all("e" not in sample.text for sample in wanted.outputs)
+    outputs = list(llm.stream(TEXTS[:1], drawn))
+    assert outputs[-1].outputs == wanted.outputs and [output.finished for output in outputs].count(True) == 1
+    lengths = [len(sample.token_ids) for sample in wanted.outputs]
+    assert len(set(lengths)) > 1 and len(outputs) >= max(lengths)
+
+
+def test_abort_ends_all_samples(llm):
+    for output in llm.stream(TEXTS[:1], params(30, temperature=1.0, n=5)):
+        if not output.finished and max(len(sample.token_ids) for sample in output.outputs) == 3:
+            llm.abort(output.request_id)
+    assert output.finished and [sample.finish_reason for sample in output.outputs] == ["abort"] * 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n": 0}, "n must be an integer >= 1, got 0"), ({"n": 1.0}, "n must be an integer >= 1, got 1.0"),
+        ({"n": 2}, "n must be 1 at temperature=0, where all samples are the same, got 2"),
+        ({"n": 3, "temperature": 1.0, "seed": 2**63 - 2}, "seed must be at most 9223372036854775805 for n=3 samples"),
+    ],
+)  # fmt: skip
+def test_samples_that_cannot_be(wrong, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        SamplingParams(**wrong)
+
+
+def test_only_an_llm_runs_samples(llm):
+    three = SamplingParams(n=3, temperature=1.0)
+    with pytest.raises(ValueError, match="^n=3 samples are for roseinfer.LLM: here each is a Sequence of its own$"):
+        llm.engine.add(Sequence([1], three))
+    with pytest.raises(ValueError, match="^n=3 samples are for roseinfer.LLM"):
+        check_honoured(three)
+    with pytest.raises(ValueError, match="^parent must be a sequence with the same prompt, got Sequence"):
+        Sequence([1, 2], parent=Sequence([1, 3]))
 
 
 # Streams

@@ -8,7 +8,7 @@ import pytest
 from tokenizers_of_all_kinds import tokenizer_of
 
 from roseinfer.engine.detokenizer import Vocabulary
-from roseinfer.engine.request import Request
+from roseinfer.engine.request import Request, Sample
 from roseinfer.sequence import SamplingParams, Sequence
 
 TOKENIZER = tokenizer_of("byte-level")
@@ -18,14 +18,15 @@ VOCABULARY = Vocabulary(TOKENIZER)
 
 def request_for(**params) -> Request:
     seq = Sequence([IDS["w"]], SamplingParams(**params))
-    return Request("7", "w", seq, VOCABULARY.detokenizer(seq.token_ids, seq.params.stop))
+    return Request("7", "w", [Sample(seq, VOCABULARY.detokenizer(seq.token_ids, seq.params.stop))])
 
 
 def grow(request: Request, letters: str, finish_reason: str | None = None) -> None:
+    [sample] = request.samples
     for letter in letters:
-        request.seq.append(IDS[letter])
-    request.seq.finish_reason = finish_reason
-    request.read()
+        sample.seq.append(IDS[letter])
+    sample.seq.finish_reason = finish_reason
+    sample.read()
 
 
 def said(request: Request) -> tuple:
@@ -71,10 +72,10 @@ def test_tokens_are_read_once_however_many_came():
 
 def test_an_output_is_a_snapshot():
     request = request_for(logprobs=0)
-    request.seq.logprobs.append({IDS["n"]: -0.5})
+    request.samples[0].seq.logprobs.append({IDS["n"]: -0.5})
     grow(request, "n")
     before = request.output()
-    request.seq.logprobs.append({IDS["o"]: -0.25, 3: -1.0})
+    request.samples[0].seq.logprobs.append({IDS["o"]: -0.25, 3: -1.0})
     grow(request, "o", "length")
     after = request.output()
     assert before.outputs[0].token_ids == [IDS["n"]] and before.outputs[0].logprobs == [{IDS["n"]: -0.5}]

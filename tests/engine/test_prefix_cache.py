@@ -94,6 +94,18 @@ def test_what_is_being_computed_is_waited_for():
     engine.run_out()
 
 
+def test_those_who_wait_for_blocks_keep_their_places():
+    engine = FakeEngine(max_num_seqs=3, budget=40)
+    seqs = [request(TEXT[:12] + [i], 2) for i in range(3)]
+    others = [request([9 + i], 2) for i in range(2)]
+    engine.add(*seqs, *others)
+    engine.step()
+    assert engine.scheduler.running == seqs[:1] and engine.scheduler.waiting == [*seqs[1:], *others]
+    engine.step()
+    assert engine.scheduler.waiting == others
+    engine.run_out()
+
+
 @pytest.mark.parametrize("leave", ["abort", "preempt"])
 def test_nobody_waits_for_one_that_has_left(leave):
     engine = FakeEngine(budget=6)
@@ -251,6 +263,28 @@ def test_a_preempted_sample_shares_the_prompt_again():
     engine.run_out()
 
 
+def test_a_copy_of_a_block_that_is_yet_to_be_copied():
+    """The parent comes back to a block that another one has completed, and in the same step its sample comes."""
+    engine = FakeEngine()
+    parent = request(TEXT[:10], 9)
+    engine.add(parent)
+    engine.step(), engine.step()
+    engine.scheduler.preempt(parent)
+    assert len(parent) == 12
+    other = request(parent.token_ids, 2)
+    child = request(TEXT[:10], 3, parent=parent)
+    engine.scheduler.abort(parent)
+    parent.finish_reason = None
+    engine.add(other)
+    engine.step()
+    engine.add(parent, child)
+    seqs, num_new = engine.scheduler.schedule()
+    assert (seqs, num_new) == ([other, parent, child], [1, 1, 1])
+    [source] = set(engine.blocks.copies.values())
+    assert source == engine.blocks.of(other.seq_id)[2] and len(engine.blocks.copies) == 2
+    engine.run_out()
+
+
 def test_blocks_are_copied_as_they_were():
     """A chain and a ring: every block is read before any is written."""
     pool = KVPool(small_model(), 4, 2)
@@ -290,6 +324,33 @@ def test_hits_change_no_output(model, monkeypatch, same_key):
         assert [seq.output_ids for seq in seqs] == reference_generate(model, [*prompts, prompts[0]], 6)
     if not same_key:
         assert engine.blocks.prefix_cache.hit_rate > 0.3
+
+
+def test_what_each_sample_has_said_is_found(tiny):
+    llm = LLM(tiny, num_kvcache_blocks=64, block_size=4)
+    params = SamplingParams(max_tokens=14, ignore_eos=True, temperature=3.0, seed=1, n=3)
+    [output] = llm.generate([TEXT[:9]], params)
+    cache = llm.engine.blocks.prefix_cache
+    for sample in output.outputs:
+        found = cache.num_found_tokens
+        llm.generate([[*TEXT[:9], *sample.token_ids]], SamplingParams(max_tokens=1))
+        assert cache.num_found_tokens - found == 20, "of 23 tokens 22 were cached, and 20 of these are in full blocks"
+
+
+def test_a_sample_that_comes_late_has_blocks_of_its_own_behind_the_prompt(tiny):
+    engine = Engine(tiny, num_blocks=32, block_size=4)
+    drawn = [SamplingParams(max_tokens=14, ignore_eos=True, temperature=3.0, seed=seed) for seed in (1, 2)]
+    parent = Sequence(TEXT[:11], drawn[0])
+    engine.add(parent)
+    for _ in range(9):
+        engine.step()
+    child = Sequence(TEXT[:11], drawn[1], parent=parent)
+    engine.add(child)
+    while engine.has_work:
+        engine.step()
+    for seq in (parent, child):
+        assert len(engine.blocks.prefix_cache.find(Sequence(seq.token_ids))) == 24 // 4
+    assert parent.output_ids != child.output_ids
 
 
 def test_a_hit_changes_nobody_elses_logits(tiny):

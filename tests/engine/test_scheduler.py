@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from fake_engine import FakeEngine, continuation, request
 
@@ -103,6 +105,40 @@ def test_the_smallest_pool_that_fits_anybody():
     engine = FakeEngine(num_blocks=4, max_num_seqs=3)
     engine.add(*(request(prompt_of(n, n), 17 - n) for n in (8, 1, 16, 15, 9)))
     engine.run_out()
+
+
+def test_in_a_step_that_preempts_nobody_joins():
+    engine = FakeEngine(num_blocks=6, policy="packed")
+    old, young, small = request(prompt_of(9), 12), request(prompt_of(10, 1), 12), request(prompt_of(2, 2), 2)
+    engine.add(old, young)
+    engine.step()
+    assert engine.blocks.num_free == 0
+    engine.add(small)
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    assert [seq for seq, _ in engine.steps[-1]] == [old]
+    engine.step()
+    assert [seq for seq, _ in engine.steps[-1]] == [old, small]
+    engine.run_out()
+
+
+@pytest.mark.parametrize(("num_blocks", "max_tokens", "joins"), [(9, 5, False), (10, 5, True), (9, 4, True)])
+def test_a_spare_block_is_left_for_every_eight_that_can_grow(num_blocks, max_tokens, joins):
+    engine = FakeEngine(num_blocks=num_blocks, max_num_seqs=9, budget=32)
+    engine.add(*(request([i], max_tokens) for i in range(9)))
+    engine.step()
+    assert len(engine.scheduler.running) == 8 + joins
+    engine.run_out()
+
+
+@pytest.mark.parametrize(("length", "max_tokens"), [(3, 1), (4, 1), (4, 2), (3, 9), (8, 5)])
+def test_a_pool_of_all_worst_cases_takes_everyone_at_once(length, max_tokens):
+    blocks = -(-(length + max_tokens - 1) // 4)
+    engine = FakeEngine(num_blocks=24 * blocks, max_num_seqs=24, budget=1000)
+    engine.add(*(request([i] * length, max_tokens) for i in range(24)))
+    engine.run_out()
+    assert len(engine.steps[0]) == 24 and len(engine.steps) == max_tokens
+    assert engine.scheduler.num_preemptions == 0
 
 
 # Who is next
@@ -248,6 +284,39 @@ def test_abort_in_every_state(state):
         assert (seq.finish_reason, seq.output_ids, seq.num_cached_tokens) == ("abort", made, 0)
     with pytest.raises(ValueError, match="neither waits nor runs here"):
         engine.scheduler.abort(seq)
+    engine.run_out()
+
+
+@pytest.mark.parametrize("number", range(1, 60))
+def test_ctrl_c_anywhere_in_a_step_leaves_what_can_be_aborted(number):
+    """Before any line of the scheduler's; after it all that wait and run are aborted, and others go on."""
+    engine = FakeEngine(num_blocks=12, max_num_seqs=3, budget=9)
+    seqs = [request(prompt_of(9) + [i], 4) for i in range(4)]
+    engine.add(*seqs[:2])
+    engine.step()
+    engine.add(*seqs[2:])
+    lines = iter(range(number, -1, -1))
+
+    def interrupt(frame, event, arg):
+        if frame.f_code.co_filename.endswith("scheduler.py"):
+            if event == "line" and not next(lines):
+                raise KeyboardInterrupt
+            return interrupt
+        return None
+
+    sys.settrace(interrupt)
+    try:
+        engine.step()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    for seq in seqs:
+        if seq in engine.scheduler:
+            engine.scheduler.abort(seq)
+    assert not engine.scheduler.has_work and engine.blocks.num_free == 12
+    engine.blocks.check()
+    engine.add(request(prompt_of(9), 2))
     engine.run_out()
 
 
