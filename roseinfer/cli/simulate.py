@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_writable, timed_lines
 
 if TYPE_CHECKING:
+    from roseinfer.arrivals import Arrival
     from roseinfer.models import Model
-    from roseinfer.simulator import Arrival, Cost, EngineSetting, Simulation, Validation
+    from roseinfer.simulator import Cost, EngineSetting, Simulation, Validation
 
 EXAMPLES = (
     "roseinfer simulate --requests 1000 --rate 20 --policies fcfs,shortest,longest_output,packed",
@@ -195,7 +196,7 @@ def setting_of(args: argparse.Namespace, model_len: int | None) -> EngineSetting
 
 
 def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
-    from roseinfer.simulator import at_once, bursts, read_trace
+    from roseinfer.arrivals import at_once, bursts, read_trace
 
     if args.trace:
         if args.rate is not None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arrivals import Arrival, require_order
 
-from .arrivals import Arrival, require_order
 from .cost import Cost
 from .replica import EngineSetting, Replica, SimulatedRequest, prompt_of
 

@@ -8,12 +8,12 @@ from random import Random
 from time import perf_counter
 
 from roseinfer.arguments import require_count
+from roseinfer.arrivals import Arrival, require_order
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .arrivals import Arrival, require_order
 from .cost import StepSample
 from .replica import EngineSetting, SimulatedRequest, params_of
 from .work import work_of

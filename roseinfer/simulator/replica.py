@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from roseinfer.arguments import require_count
+from roseinfer.arrivals import Arrival
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.engine import checked_budget
 from roseinfer.engine.policies import policy_for
@@ -15,7 +16,6 @@ from roseinfer.engine.prefix_cache import PrefixCache
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .arrivals import Arrival
 from .cost import Cost
 from .work import work_of
 

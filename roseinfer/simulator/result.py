@@ -13,10 +13,10 @@ from time import perf_counter
 from typing import Any
 
 from roseinfer.arguments import counted
+from roseinfer.arrivals import Arrival, require_order
 from roseinfer.display.cells import Cells, Column
 from roseinfer.display.number_text import significant
 
-from .arrivals import Arrival, require_order
 from .cluster import Cluster, check_cluster
 from .cost import Cost, FittedCost
 from .metrics import TIMES, summary

@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Any
 
 from roseinfer.arguments import require_count
+from roseinfer.arrivals import Arrival, Range, at_once, poisson
 from roseinfer.display.cells import Cells, Column
 from roseinfer.display.number_text import significant
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 
-from .arrivals import Arrival, Range, at_once, poisson
 from .cluster import Cluster
 from .cost import FittedCost, StepSample, fit
 from .measure import OnRound, RealRun, StepMeasure, real_engine, real_run

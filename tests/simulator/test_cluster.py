@@ -7,8 +7,9 @@ from clocks import UnitCost
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roseinfer.arrivals import Arrival, at_once
 from roseinfer.engine.policies import POLICIES
-from roseinfer.simulator import ROUTERS, Arrival, Cluster, EngineSetting, at_once
+from roseinfer.simulator import ROUTERS, Cluster, EngineSetting
 
 ROOMY = EngineSetting(64, block_size=16, max_num_seqs=8)
 requests = st.builds(

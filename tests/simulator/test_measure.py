@@ -11,7 +11,6 @@ from clocks import StepClock
 from roseinfer.models import load_model
 from roseinfer.simulator import EngineSetting, StepSample, fit, measure, step_samples, validate
 
-
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
 

@@ -10,7 +10,8 @@ from clocks import UnitCost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.simulator import Arrival, Cluster, EngineSetting
+from roseinfer.arrivals import Arrival
+from roseinfer.simulator import Cluster, EngineSetting
 from roseinfer.simulator.metrics import distribution, summary
 
 

@@ -7,7 +7,8 @@ import json
 import pytest
 from clocks import UnitCost
 
-from roseinfer.simulator import Arrival, EngineSetting, at_once, simulations
+from roseinfer.arrivals import Arrival, at_once
+from roseinfer.simulator import EngineSetting, simulations
 
 SETTING = EngineSetting(64, block_size=16, max_num_seqs=4)
 ARRIVALS = at_once(30, prompt_lens=(1, 30), output_lens=(1, 60))

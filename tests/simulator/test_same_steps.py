@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from clocks import StepClock, UnitCost
 
+from roseinfer.arrivals import at_once, bursts, poisson
 from roseinfer.engine.policies import POLICIES
 from roseinfer.models import load_model
-from roseinfer.simulator import Cluster, EngineSetting, at_once, bursts, poisson
+from roseinfer.simulator import Cluster, EngineSetting
 from roseinfer.simulator.measure import real_engine, real_run
 
 SIZES = {"prompt_lens": (1, 60), "output_lens": (1, 25), "seed": 5}

@@ -118,7 +118,11 @@ def read_trace(path: Path) -> list[Arrival]:
 
 def _trace_lines(path: Path) -> Iterator[tuple[int, Arrival]]:
     names = [field.name for field in fields(Arrival)]
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text ({error})") from error
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
