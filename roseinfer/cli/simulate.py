@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_writable, timed_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roseinfer.arrivals import Arrival
     from roseinfer.models import Model
     from roseinfer.simulator import Cost, EngineSetting, Simulation, Validation
@@ -29,6 +31,8 @@ EXAMPLES = (
     "roseinfer simulate --fit random:gpt2 --json fit.json",
     "roseinfer simulate --cost fit.json --requests 100000 --rate 2000 --replicas 8,16,32,64 --router least_loaded",
     "roseinfer simulate --floor 'RTX 4090' --model random:qwen2.5-7b --host-ms 0.3 --trace arrivals.jsonl",
+    "roseinfer simulate --floor 'RTX 4090' --requests 1500 --rate 150 --max-num-seqs 128 --output-lens 1-2000 "
+    "--policies fcfs,longest_output",
     "roseinfer simulate --validate tiny",
 )
 FLOOR_MODEL = "random:qwen2.5-7b"
@@ -64,7 +68,7 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     add("--trace", type=Path, metavar="FILE", help="JSON lines instead: seconds, prompt_len, output_len, prefix")
     add("--prompt-lens", default="16-256", metavar="RANGE", help="tokens of a prompt, each number as likely")
     add("--output-lens", default="16-128", metavar="RANGE", help="tokens of an output")
-    add("--prefix-len", type=int, default=0, help="tokens before each prompt that all have in common")
+    add("--prefix-len", type=int, help="tokens before each prompt that all have in common; none when not given")
     add("--seed", type=int, default=0, help="of all that")
 
 
@@ -105,7 +109,7 @@ def refuse_unused(args: argparse.Namespace) -> None:
     }  # fmt: skip
     source = next((flag for flag in unused if getattr(args, flag[2:])), "--fit")
     for name in unused[source]:
-        if getattr(args, name):
+        if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: changes nothing with {source}")
     if args.validate and (args.replicas, args.burst) != ("1", 1):
         raise ValueError(
@@ -122,10 +126,9 @@ def simulated(args: argparse.Namespace) -> Simulation:
     for num_replicas in replicas:
         check_cluster(num_replicas, args.router)
     arrivals = chosen_arrivals(args)
-    told = timed_lines() if sys.stderr.isatty() else lambda text: None
     return simulations(
         arrivals, *setting_and_cost(args, arrivals), policies=policies, replicas=replicas, router=args.router,
-        on_row=told, arguments=given(args),
+        on_row=told(), arguments=given(args),
     )  # fmt: skip
 
 
@@ -146,7 +149,7 @@ def validated(args: argparse.Namespace) -> Validation:
     setting = replace(setting_of(args, model.config.max_model_len), scheduling_policy=policy)
     return validate(
         model, setting, about(args.validate, model), repeats=repeats(args),
-        num_requests=64 if args.requests is None else args.requests, seed=args.seed,
+        num_requests=64 if args.requests is None else args.requests, seed=args.seed, on_round=told_rounds(),
         prompt_lens=lengths("--prompt-lens", args.prompt_lens), output_lens=lengths("--output-lens", args.output_lens),
     )  # fmt: skip
 
@@ -170,9 +173,20 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
     setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)
     model = loaded(spec, args)
     samples = step_samples(
-        model, max_num_seqs=setting.max_num_seqs, block_size=setting.block_size, repeats=repeats(args), seed=args.seed
-    )
+        model, max_num_seqs=setting.max_num_seqs, block_size=setting.block_size, repeats=repeats(args),
+        seed=args.seed, on_round=told_rounds(),
+    )  # fmt: skip
     return setting, fit(about(spec, model), samples)
+
+
+def told() -> Callable[[str], None]:
+    """A line on stderr for what is done; none where that is not a terminal."""
+    return timed_lines() if sys.stderr.isatty() else lambda text: None
+
+
+def told_rounds() -> Callable[[int, int], None]:
+    tell = told()
+    return lambda done, total: tell(f"measured round {done} of {total}")
 
 
 def repeats(args: argparse.Namespace) -> int:
@@ -199,14 +213,15 @@ def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
     from roseinfer.arrivals import at_once, bursts, read_trace
 
     if args.trace:
-        if args.rate is not None:
-            raise ValueError("--trace says when requests come, and so does --rate: give one of them")
+        for name in ("requests", "rate", "prefix_len"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--trace has all of its requests: leave out --{name.replace('_', '-')}")
         return read_trace(args.trace)
     if args.rate is None and args.burst != 1:
         raise ValueError(f"--burst {args.burst}: needs --rate, requests a second")
     sizes = {
         "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
-        "output_lens": lengths("--output-lens", args.output_lens), "prefix_len": args.prefix_len, "seed": args.seed,
+        "output_lens": lengths("--output-lens", args.output_lens), "prefix_len": args.prefix_len or 0, "seed": args.seed,
     }  # fmt: skip
     num_requests = 1000 if args.requests is None else args.requests
     if args.rate is None:

@@ -19,7 +19,8 @@ from roseinfer.sequence import is_number
 
 from .work import StepWork
 
-TERMS = ("fixed", *StepWork._fields)
+FEW_TOKENS = 16
+TERMS = ("fixed", *StepWork._fields, "first_tokens")
 
 
 class Cost(Protocol):
@@ -47,7 +48,9 @@ class StepSample:
 @dataclass(frozen=True)
 class FittedCost:
     """A sum of terms for each of the two parts, none below 0: seconds a step, a sequence, a token and so on, in the
-    order of TERMS. errors: relative, of each kind of step that was measured. samples: those steps."""
+    order of TERMS. The last is what each of the first FEW_TOKENS tokens costs beside that: a matrix product makes poor
+    use of a few rows. errors: relative, of each kind of step that was measured. samples: those steps.
+    """
 
     about: str
     host: tuple[float, ...]
@@ -56,11 +59,11 @@ class FittedCost:
     samples: tuple[StepSample, ...]
 
     def seconds(self, work: StepWork) -> tuple[float, float]:
-        a, b, c, d, e, f = work
+        _, a, b, c, d, e, f, g = terms_of(work)
         h, r = self.host, self.device
         return (
-            h[0] + h[1] * a + h[2] * b + h[3] * c + h[4] * d + h[5] * e + h[6] * f,
-            r[0] + r[1] * a + r[2] * b + r[3] * c + r[4] * d + r[5] * e + r[6] * f,
+            h[0] + h[1] * a + h[2] * b + h[3] * c + h[4] * d + h[5] * e + h[6] * f + h[7] * g,
+            r[0] + r[1] * a + r[2] * b + r[3] * c + r[4] * d + r[5] * e + r[6] * f + r[7] * g,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +73,11 @@ class FittedCost:
             "device": list(self.device), "errors": list(self.errors),
             "samples": [[*s.work, s.host, s.device] for s in self.samples],
         }  # fmt: skip
+
+
+def terms_of(work: StepWork) -> tuple[int, ...]:
+    """How much of each of TERMS a step has."""
+    return 1, *work, min(work.num_decodes + work.prompt_tokens, FEW_TOKENS)
 
 
 def fit(about: str, samples: Iterable[StepSample]) -> FittedCost:
@@ -85,7 +93,7 @@ def fit(about: str, samples: Iterable[StepSample]) -> FittedCost:
     if len(kinds) < len(TERMS):
         raise ValueError(f"samples must be of at least {len(TERMS)} kinds of steps to fit them, got {len(kinds)}")
     measured = np.array([median(s.host + s.device for s in same) for same in kinds.values()])
-    rows = np.array([[1, *work] for work in kinds]) / measured[:, None]
+    rows = np.array([terms_of(work) for work in kinds]) / measured[:, None]
     parts = {name: [median(getattr(s, name) for s in same) for same in kinds.values()] for name in ("host", "device")}
     host, device = (nonnegative_least_squares(rows, np.array(times) / measured) for times in parts.values())
     errors = rows @ (np.array(host) + np.array(device)) - 1

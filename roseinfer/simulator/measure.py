@@ -18,13 +18,15 @@ from .cost import StepSample
 from .replica import EngineSetting, SimulatedRequest, params_of
 from .work import work_of
 
-# (sequences, tokens of each prompt): few and many, short and long.
-SHAPES = ((1, 16), (1, 400), (4, 64), (4, 400), (16, 16), (16, 128), (32, 48), (64, 16), (64, 32))
-CUT_SHAPES = ((2, 400), (24, 40))  # in an engine whose budget cuts these prompts
+# (sequences, tokens of each prompt): prompts that are computed, the same under a budget that cuts them, and prompts
+# that are not, for many tokens in the cache at no cost.
+PROMPTS = ((1, 16), (1, 400), (4, 64), (16, 16), (16, 64), (64, 32))
+CUT = ((2, 400), (24, 40))
 CUT_BUDGET = 96
+CACHED = ((1, 200), (2, 400), (4, 100), (8, 400), (16, 170), (32, 50), (32, 300), (48, 170), (64, 90), (64, 170))
+POOL_TOKENS = 12288
 JOINING = (0, 24, 160)  # tokens of prompts that join those that decode, one at a time; 0: none does
-STEPS = 6  # after each of them
-POOL_TOKENS = 8192
+STEPS = 5  # after each of them
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
 Step = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
@@ -52,20 +54,22 @@ def step_samples(
 
 
 class StepMeasure:
-    """Two engines, one with a budget that cuts prompts, and the shapes that they run."""
+    """Two engines, one with a budget that cuts prompts, and what they run."""
 
     def __init__(self, model: Model, max_num_seqs: int, block_size: int, clock: Clock) -> None:
         self.clock, self.longest = clock, model.config.max_model_len
         num_blocks = -(-POOL_TOKENS // block_size) + max_num_seqs
 
         def engine(budget: int | None) -> Engine:
-            return real_engine(model, EngineSetting(num_blocks, block_size, max_num_seqs, self.longest, budget))
+            built = real_engine(model, EngineSetting(num_blocks, block_size, max_num_seqs, self.longest, budget))
+            built.pool.memory.fill_(0.01)  # pages that were never written share one, which a cache holds
+            return built
 
         whole, cut = engine(None), engine(max(CUT_BUDGET, max_num_seqs))
         most = self.longest - len(JOINING) * STEPS - 1
         self.runs = [
-            (used, min(num_seqs, max_num_seqs), min(prompt_len, most))
-            for used, shapes in ((whole, SHAPES), (cut, CUT_SHAPES))
+            (used, min(num_seqs, max_num_seqs), min(prompt_len, most), is_computed)
+            for used, is_computed, shapes in ((whole, True, PROMPTS), (cut, True, CUT), (whole, False, CACHED))
             for num_seqs, prompt_len in shapes
         ]
 
@@ -73,7 +77,9 @@ class StepMeasure:
         runs = [self.runs[(number + i) % len(self.runs)] for i in range(len(self.runs))]
         return [sample for run in runs for sample in self.shape(*run, rng)]
 
-    def shape(self, engine: Engine, num_seqs: int, prompt_len: int, rng: Random) -> Iterator[StepSample]:
+    def shape(
+        self, engine: Engine, num_seqs: int, prompt_len: int, is_computed: bool, rng: Random
+    ) -> Iterator[StepSample]:
         seqs: list[Sequence] = []
 
         def add(length: int) -> None:
@@ -84,7 +90,10 @@ class StepMeasure:
         for _ in range(num_seqs):
             add(prompt_len)
         while any(not seq.output_ids for seq in seqs):
-            yield timed_step(engine, self.clock)[2]
+            if is_computed:
+                yield timed_step(engine, self.clock)[2]
+            else:
+                skip_step(engine)
         for length in JOINING:
             if length and len(seqs) < engine.scheduler.max_num_seqs:
                 add(min(length, self.longest - 1))
@@ -93,6 +102,13 @@ class StepMeasure:
         for seq in seqs:
             if seq in engine.scheduler:
                 engine.abort(seq)
+
+
+def skip_step(engine: Engine) -> None:
+    """All of a step but the model: its tokens count as cached, whatever the pool has in their places."""
+    seqs, num_new = engine.scheduler.schedule()
+    is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
+    engine.scheduler.commit(seqs, num_new, [0] * (len(seqs) - is_cut))
 
 
 def real_engine(model: Model, setting: EngineSetting) -> Engine:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival
@@ -58,9 +57,6 @@ class EngineSetting:
                     f"allowed: {longest} tokens, with max_model_len={self.max_model_len} and num_blocks="
                     f"{self.num_blocks} of {self.block_size} tokens"
                 )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True, eq=False)

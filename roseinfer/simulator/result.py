@@ -71,15 +71,16 @@ class Simulation:
             Column("rows a step", lambda x: f"{x:.1f}"), Column("preempted", lambda n: f"{n:,}"),
             Column("cache hits", lambda x: f"{x:.1%}"), Column("busy, least to most", right=True),
         ]  # fmt: skip
-        first = {row["replicas"]: row["seconds"] for row in reversed(self.rows)}
+        whole = self.rows[:-1] if self.is_partial else self.rows
+        first = {row["replicas"]: row["seconds"] for row in reversed(whole)}
+        behind = [row["seconds"] - first[row["replicas"]] for row in whole] + [None] * self.is_partial
         return Cells.of(columns, [
             (
-                row["policy"], row["replicas"], row["ended"], row["seconds"],
-                row["seconds"] - first[row["replicas"]], row["tail_seconds"], row["tokens_per_second"], row["steps"],
-                row["rows_per_step"], row["preemptions"], row["hit_rate"],
+                row["policy"], row["replicas"], row["ended"], row["seconds"], seconds_behind, row["tail_seconds"],
+                row["tokens_per_second"], row["steps"], row["rows_per_step"], row["preemptions"], row["hit_rate"],
                 f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
             )
-            for row in self.rows
+            for row, seconds_behind in zip(self.rows, behind, strict=True)
         ])  # fmt: skip
 
     def times(self) -> Cells:

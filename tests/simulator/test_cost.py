@@ -16,7 +16,7 @@ from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import decode_floor, prefill_floor, step_terms
 from roseinfer.sequence import Sequence
 from roseinfer.simulator import StepSample, StepWork, cost_from, fit, floor_cost, work_of
-from roseinfer.simulator.cost import TERMS, nonnegative_least_squares
+from roseinfer.simulator.cost import TERMS, nonnegative_least_squares, terms_of
 
 SPEC = "random:qwen2.5-0.5b"
 
@@ -49,12 +49,12 @@ def samples(host, device, noise=lambda i: 1.0) -> list[StepSample]:
         if decodes or prompts
     )
     return [
-        StepSample(w, noise(i) * float(np.dot(host, [1, *w])), noise(i) * float(np.dot(device, [1, *w])))
+        StepSample(w, noise(i) * float(np.dot(host, terms_of(w))), noise(i) * float(np.dot(device, terms_of(w))))
         for i, w in enumerate(works)
     ]
 
 
-HOST, DEVICE = (2e-5, 1e-6, 0.0, 3e-8, 0.0, 0.0, 0.0), (5e-4, 0.0, 6e-5, 4e-5, 7e-7, 2e-7, 1e-8)
+HOST, DEVICE = (2e-5, 1e-6, 0.0, 3e-8, 0.0, 0.0, 0.0, 0.0), (5e-4, 0.0, 6e-5, 4e-5, 7e-7, 2e-7, 1e-8, 3e-5)
 
 
 def test_coefficients_are_found_again():
@@ -62,7 +62,7 @@ def test_coefficients_are_found_again():
     assert cost.host == pytest.approx(HOST, abs=1e-12) and cost.device == pytest.approx(DEVICE, abs=1e-12)
     assert max(map(abs, cost.errors)) < 1e-9
     work = StepWork(3, 1, 5, 8, 9, 17)
-    assert cost.seconds(work) == pytest.approx((np.dot(HOST, [1, *work]), np.dot(DEVICE, [1, *work])))
+    assert cost.seconds(work) == pytest.approx((np.dot(HOST, terms_of(work)), np.dot(DEVICE, terms_of(work))))
 
 
 def test_one_step_that_was_held_up_changes_nothing():

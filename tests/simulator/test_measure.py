@@ -67,7 +67,7 @@ def test_a_clock_that_is_known_is_predicted_exactly(model, step_clock):
     setting = EngineSetting(64, max_num_seqs=4, max_model_len=512)
     found = validate(model, setting, "here", num_requests=8, prompt_lens=(1, 40), output_lens=(1, 9), repeats=1,
                      clock=step_clock)  # fmt: skip
-    assert found.cost.device == pytest.approx((1, 0, 0, 0, 0, 0, 0), abs=1e-9) and not any(found.cost.host)
+    assert found.cost.device == pytest.approx((1, 0, 0, 0, 0, 0, 0, 0), abs=1e-9) and not any(found.cost.host)
     assert [row["arrivals"] for row in found.rows] == ["at once", "Poisson, 80% load"]
     for row in found.rows:
         assert row["errors"] == pytest.approx(dict.fromkeys(row["errors"], 0), abs=1e-9)

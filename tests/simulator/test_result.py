@@ -54,6 +54,7 @@ def test_a_race_that_was_broken_off():
         return 1.0
 
     result = race(cost=UnitCost(seconds))
+    assert " +" not in result.text().splitlines()[2], "compared with a whole run"
     assert result.is_partial and len(result.rows) == 1 and 0 < result.rows[0]["ended"] < result.rows[0]["requests"]
     assert result.text().count("PARTIAL") == 1 and json.loads(result.to_json())["is_partial"] is True
 
