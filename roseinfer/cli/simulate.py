@@ -221,7 +221,8 @@ def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
         raise ValueError(f"--burst {args.burst}: needs --rate, requests a second")
     sizes = {
         "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
-        "output_lens": lengths("--output-lens", args.output_lens), "prefix_len": args.prefix_len or 0, "seed": args.seed,
+        "output_lens": lengths("--output-lens", args.output_lens),
+        "prefix_len": args.prefix_len or 0, "seed": args.seed,
     }  # fmt: skip
     num_requests = 1000 if args.requests is None else args.requests
     if args.rate is None:

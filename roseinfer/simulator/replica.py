@@ -83,7 +83,7 @@ class Replica:
         self.host = self.device = 0.0
         self.gaps: Counter[float] = Counter()
         self._step: tuple[list[Sequence], list[int]] | None = None
-        self._num_unscheduled = 0
+        self._unscheduled: set[int] = set()
         self._last_token: dict[int, float] = {}
 
     @property
@@ -94,7 +94,7 @@ class Replica:
         seq = Sequence(token_ids, params_of(request.arrival.output_len))
         self.requests[seq.seq_id] = request
         self.load += len(seq)
-        self._num_unscheduled += 1
+        self._unscheduled.add(seq.seq_id)
         self.scheduler.add(seq)
 
     def turn(self, now: float) -> float | None:
@@ -105,11 +105,11 @@ class Replica:
 
     def _begin(self, now: float) -> float:
         seqs, num_new = self._step = self.scheduler.schedule()
-        if self._num_unscheduled:
-            for request in (self.requests[seq.seq_id] for seq in seqs):
-                if request.first_scheduled is None:
-                    request.first_scheduled = now
-                    self._num_unscheduled -= 1
+        if self._unscheduled:
+            began = self._unscheduled.intersection([seq.seq_id for seq in seqs])
+            self._unscheduled -= began
+            for seq_id in began:
+                self.requests[seq_id].first_scheduled = now
         host, device = self.cost.seconds(work_of(seqs, num_new))
         self.num_steps += 1
         self.num_rows += len(seqs)
