@@ -20,13 +20,14 @@ from .work import work_of
 
 # (sequences, tokens of each prompt): prompts that are computed, the same under a budget that cuts them, and prompts
 # that are not, for many tokens in the cache at no cost.
-PROMPTS = ((1, 16), (1, 400), (4, 64), (16, 16), (16, 64), (64, 32))
+PROMPTS = ((1, 16), (1, 400), (4, 64), (16, 16), (16, 64), (64, 32), (16, 250))
 CUT = ((2, 400), (24, 40))
 CUT_BUDGET = 96
 CACHED = ((1, 200), (2, 400), (4, 100), (8, 400), (16, 170), (32, 50), (32, 300), (48, 170), (64, 90), (64, 170))
 POOL_TOKENS = 12288
 JOINING = (0, 24, 160)  # tokens of prompts that join those that decode, one at a time; 0: none does
 STEPS = 5  # after each of them
+FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are dearer, and few sequences decode for long between
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
 Step = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
@@ -66,7 +67,7 @@ class StepMeasure:
             return built
 
         whole, cut = engine(None), engine(max(CUT_BUDGET, max_num_seqs))
-        most = self.longest - len(JOINING) * STEPS - 1
+        most = self.longest - len(JOINING) * STEPS_OF_FEW - 1
         self.runs = [
             (used, min(num_seqs, max_num_seqs), min(prompt_len, most), is_computed)
             for used, is_computed, shapes in ((whole, True, PROMPTS), (cut, True, CUT), (whole, False, CACHED))
@@ -97,7 +98,7 @@ class StepMeasure:
         for length in JOINING:
             if length and len(seqs) < engine.scheduler.max_num_seqs:
                 add(min(length, self.longest - 1))
-            for _ in range(STEPS):
+            for _ in range(STEPS_OF_FEW if num_seqs <= FEW else STEPS):
                 yield timed_step(engine, self.clock)[2]
         for seq in seqs:
             if seq in engine.scheduler:
