@@ -38,7 +38,7 @@ ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch
 reproduce: setup ## run what a post measured, its tables beside ours in reports/ (POST=000 to 004, ARGS=--quick)
 	@$(PY) -m roseinfer reproduce $(POST) $(ARGS)
 
-gpu-report: setup ## on a GPU: check every kernel and stage, race them, record it in data/ (ARGS=--quick)
+gpu-report: setup ## on a GPU: check every kernel, stage and the engine, race them, record it in data/ (ARGS=--quick)
 	@$(PY) -m roseinfer gpu-report $(ARGS)
 
 peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` to race; nothing else needs it

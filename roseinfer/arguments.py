@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 MOST_NAMES, LONGEST_NAME = 40, 100  # in one line of an error
+Owner = TypeVar("Owner")
 
 
 def is_integer(value: object) -> bool:
@@ -43,19 +44,27 @@ def unknown_name(name: str, allowed: Iterable[str]) -> str:
     return f"{shortened(repr(name))}{hint}, allowed: {listed(allowed)}"
 
 
-def refuse_unknown_keywords(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of an __init__: an unknown keyword raises ValueError, with the nearest name, instead of TypeError."""
-    _, *names = inspect.signature(init).parameters
-    owner = init.__qualname__.split(".")[-2]
+def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
+    """Class decorator: an unknown or missing argument of the constructor raises ValueError instead of TypeError.
+
+    The message for an unknown one names the nearest and lists them all.
+    """
+    init = cls.__init__
+    _, *parameters = inspect.signature(init).parameters.values()
+    names = [parameter.name for parameter in parameters]
 
     @wraps(init)
-    def checked_init(self: object, *values: Any, **keywords: Any) -> None:
+    def checked_init(self: Owner, *values: Any, **keywords: Any) -> None:
         for name in keywords:
             if name not in names:
-                raise ValueError(f"{owner} has no argument {unknown_name(name, names)}")
+                raise ValueError(f"{cls.__name__} has no argument {unknown_name(name, names)}")
+        missing = [p.name for p in parameters[len(values) :] if p.default is p.empty and p.name not in keywords]
+        if missing:
+            raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
         init(self, *values, **keywords)
 
-    return checked_init
+    cls.__init__ = checked_init
+    return cls
 
 
 def listed(names: Iterable[str]) -> str:

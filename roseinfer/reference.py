@@ -6,11 +6,16 @@ on the same weights. Both run one sequence at a time, so that no padding and no 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor
 
 from roseinfer.models import Model, to_hf
 from roseinfer.stage import PromptAttention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @torch.inference_mode()
@@ -37,12 +42,13 @@ def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list
     Raises ValueError for a model that transformers cannot hold (see models.to_hf).
     """
     hf = to_hf(model)
-    outputs = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt], device=model.device)
-        out = hf.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
-            eos_token_id=None, pad_token_id=0,
-        )  # fmt: skip
-        outputs.append(out[0, len(prompt) :].tolist())
-    return outputs
+    return [hf_batch(hf, torch.tensor([prompt], device=model.device), max_tokens)[0] for prompt in prompts]
+
+
+def hf_batch(hf: PreTrainedModel, input_ids: Tensor, max_tokens: int, **options: Any) -> list[list[int]]:
+    """As hf_generate, of one batch: input_ids [B, T], all prompts equally long. options: of transformers' generate."""
+    output = hf.generate(
+        input_ids, attention_mask=torch.ones_like(input_ids), max_new_tokens=max_tokens, do_sample=False,
+        use_cache=True, eos_token_id=None, pad_token_id=0, **options,
+    )  # fmt: skip
+    return output[:, input_ids.size(1) :].tolist()

@@ -11,13 +11,14 @@ from .s09_numba_paged import NumbaPaged
 from .s10_one_table import OneTable
 from .s11_fused_step import FusedStep
 from .s12_packed_weights import PackedWeights
+from .s13_graphs import Graphs
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
-    OneTable, FusedStep, PackedWeights,
+    OneTable, FusedStep, PackedWeights, Graphs,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "NaiveCat", "NumbaPaged", "OneTable", "PackedWeights",
-    "PreallocGather", "SelectAppend", "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable",
+    "PackedWeights", "PreallocGather", "SelectAppend", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

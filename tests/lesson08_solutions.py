@@ -1,4 +1,4 @@
-"""The classes of lesson 08's solutions, as its notebook makes them."""
+"""The classes of lesson 08's solutions, as its notebook makes them; and another right room."""
 
 from __future__ import annotations
 
@@ -16,3 +16,26 @@ for source in parse_solutions(SOLUTIONS.read_text(encoding="utf-8")).values():
 Room, Contiguous, MyStep, Mine, Doubling = (
     names[name] for name in ("Room", "Contiguous", "MyStep", "Mine", "Doubling")
 )
+
+
+class OneTensor:
+    """K and V in one tensor, tokens first, made on the first append."""
+
+    def __init__(self, num_kv_heads, head_dim, dtype, device):
+        self.kv_tokens = torch.empty(1, 2, num_kv_heads, head_dim, dtype=dtype, device=device)
+        self.count = 0
+
+    def append(self, k, v):
+        needed, capacity = self.count + len(k), len(self.kv_tokens)
+        while capacity < needed:
+            capacity *= 2
+        if capacity > len(self.kv_tokens):
+            grown = self.kv_tokens.new_empty(capacity, *self.kv_tokens.shape[1:])
+            grown[: self.count] = self.kv_tokens[: self.count]
+            self.kv_tokens = grown
+        self.kv_tokens[self.count : needed, 0] = k
+        self.kv_tokens[self.count : needed, 1] = v
+        self.count = needed
+
+    def kv(self):
+        return list(self.kv_tokens[: self.count].permute(1, 2, 0, 3))

@@ -15,6 +15,7 @@ from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model, to_hf
 from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
+from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
@@ -157,18 +158,14 @@ def hf_contender(
     if cache == "static" and model.device.type == "cuda":
         torch.compiler.reset()  # what was compiled for other sizes would count against the limit on recompiling
     input_ids = torch.tensor(prompts, device=model.device)
-    attention_mask = torch.ones_like(input_ids)
     options = {"cache_implementation": "static"} if cache == "static" else {}
 
     def run(on_step: OnStep) -> Run:
         streamer = _TimingStreamer(device_clock(model.device, clock), len(prompts), on_step)
         with blame(name, "generate"):
-            output = hf.generate(
-                input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False,
-                use_cache=True, eos_token_id=None, pad_token_id=0, streamer=streamer, **options,
-            )  # fmt: skip
+            outputs = hf_batch(hf, input_ids, max_new_tokens, streamer=streamer, **options)
         prefill_seconds, *step_seconds = streamer.seconds
-        return Run(prefill_seconds, tuple(step_seconds), output[:, input_ids.size(1) :].tolist())
+        return Run(prefill_seconds, tuple(step_seconds), outputs)
 
     return name, run
 

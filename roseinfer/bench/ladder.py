@@ -45,7 +45,8 @@ def ladder(
     All get the same `batch_size` random prompts of `prompt_len` tokens (from `seed`) and decode greedily, exactly
     `max_new_tokens` each. In fp32 every run's tokens must equal the reference's. with_hf: transformers' generate
     on the same weights as the last rows, one for each of hf_caches ("dynamic", "static"). keep_going: who fails
-    in a first, unrecorded run leaves the race and is named in the result's not_run, with the reason.
+    in a first, unrecorded run, or while its operations are counted, leaves the race and is named in the result's
+    not_run, with the reason.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises, or
     when with keep_going no stage is left.
@@ -75,7 +76,13 @@ def ladder(
             continue
         if on_progress:
             on_progress(RunProgress("counting ops", entrant.name))
-        counts[entrant.name] = entrant.counts(middle)
+        try:
+            counts[entrant.name] = entrant.counts(middle)
+        except ContenderFailed as error:
+            if not keep_going:
+                raise
+            not_run[entrant.name] = str(error)
+    contenders = _still_racing(contenders, not_run)
 
     samples = measure(contenders, repeats=repeats, warmup=int(not keep_going), on_progress=on_progress)
     rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, products, referee.verdicts)
@@ -159,18 +166,21 @@ def _checked(contender: Contender, referee: Referee) -> Contender:
 
 def _try_out(contenders: list[Contender]) -> tuple[list[Contender], dict[str, str]]:
     """One run each, which is also the warm-up: those that finish it, and the reason for each of the others."""
-    finishers: list[Contender] = []
     not_run: dict[str, str] = {}
     for name, run in contenders:
         try:
             run(lambda tokens, seconds: None)
         except (ContenderFailed, TokensDiffer) as error:
             not_run[name] = str(error)
-        else:
-            finishers.append((name, run))
-    if all(name in HF_NAMES.values() for name, _ in finishers):
+    return _still_racing(contenders, not_run), not_run
+
+
+def _still_racing(contenders: list[Contender], not_run: dict[str, str]) -> list[Contender]:
+    """Raises ContenderFailed when no stage is among them."""
+    racing = [(name, run) for name, run in contenders if name not in not_run]
+    if all(name in HF_NAMES.values() for name, _ in racing):
         raise ContenderFailed(f"no stage finished a run: {'; '.join(not_run.values())}")
-    return finishers, not_run
+    return racing
 
 
 def _rows(

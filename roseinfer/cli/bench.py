@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_named, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from roseinfer.bench.offline import OfflineResult
 
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
@@ -62,33 +65,55 @@ def offline_arguments(add: Callable[..., object]) -> None:
     add("--device", help=DEVICE)
     add("--long", action="store_true", help="one long table: ranges, verdicts, floors, share of equal tokens")
     add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
+    add("--chart", type=Path, metavar="FILE", help="draw it there: .png, .svg or .pdf")
+    add("--recorded", type=Path, metavar="FILE", help="run nothing: show what --output wrote to this file")
 
 
 def offline(args: argparse.Namespace) -> None:
-    require_writable("--output", args.output)
+    for flag in ("output", "chart"):
+        require_writable(f"--{flag}", getattr(args, flag))
+    from roseinfer.display.cells import terminal_width
+
+    result = recorded_race(args.recorded) if args.recorded else raced(args)
+    try:
+        if args.output:
+            args.output.write_text(result.to_json() + "\n", encoding="utf-8")
+        if args.chart:
+            from roseinfer.bench.offline.chart import OfflineChart
+
+            OfflineChart(result).save(args.chart)
+    finally:
+        print(result.text(terminal_width(), args.long))  # a long run is not lost for a full disk
+
+
+def recorded_race(path: Path) -> OfflineResult:
+    """Raises ValueError for a file that `--output` did not write."""
+    from roseinfer.bench.offline import OfflineResult
+
+    try:
+        return OfflineResult(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"--recorded: {path} is no race that --output wrote: {error}") from error
+
+
+def raced(args: argparse.Namespace) -> OfflineResult:
     names, stages = chosen_contenders(args.contenders)
     precisions = [*listed("--dtype", args.dtype, DTYPES), *([args.quantization] if args.quantization else [])]
     batch_sizes, prompt_lens = integers("--batch-sizes", args.batch_sizes), integers("--prompt-len", args.prompt_len)
     from roseinfer.bench.offline import offline
     from roseinfer.cli.ladder import progress_bar
     from roseinfer.cli.room import require_room
-    from roseinfer.display.cells import terminal_width
 
     device = device_or_best(args.device)
     if batch_sizes and prompt_lens:
         longest = max(prompt_lens) + args.max_tokens
         require_room("--batch-sizes", max(batch_sizes), longest, model=args.model, dtype="float32", device=device)
     with progress_bar() as on_progress:
-        result = offline(
+        return offline(
             args.model, contenders=names, stages=chosen_stages(",".join(stages), "--contenders") if stages else [],
             precisions=precisions, batch_sizes=batch_sizes, prompt_lens=prompt_lens, max_tokens=args.max_tokens,
             repeats=args.repeats, seed=args.seed, device=device, on_progress=on_progress,
         )  # fmt: skip
-    try:
-        if args.output:
-            args.output.write_text(result.to_json() + "\n", encoding="utf-8")
-    finally:
-        print(result.text(terminal_width(), args.long))  # a long run is not lost for a full disk
 
 
 def memory_arguments(add: Callable[..., object]) -> None:

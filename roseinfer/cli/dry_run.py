@@ -1,4 +1,4 @@
-"""Every size of an engine, before a long job: weights, KV pool, block tables.
+"""Every size of an engine, before a long job: weights, KV pool, buffers.
 
 Nothing of it is allocated, and neither weights nor a GPU are needed.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from roseinfer.cli.command import MODEL
 
 if TYPE_CHECKING:
-    from roseinfer.engine.config import EngineSizes
+    from roseinfer.engine.sizes import EngineSizes
 
 EXAMPLES = (
     "roseinfer dry-run --model random:gpt2 --num-blocks 2048",

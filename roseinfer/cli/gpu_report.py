@@ -1,4 +1,5 @@
-"""Check every kernel and every stage's tokens on this machine's GPU, and race all stages, in under 8 minutes.
+"""Check every kernel, and the tokens of every stage and the engine, on this machine's GPU, and race them, in under 8
+minutes: the engine with CUDA graphs and without, in float32, float16 and bfloat16.
 
 Writes runs/<gpu>/<date>-<commit>.json and traces/<gpu>/*.json.gz, which the notebooks show; a report of the same day
 and commit is replaced. It fails when a check or a stage does (the report says which), and without a GPU.
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         report = run_report(
             course(), QUICK if args.quick else FULL, device=torch.device("cuda:0"), folder=args.out,
-            commit=args.commit, say=timed_lines(),
+            commit=args.commit, say=timed_lines(), isolated=True,
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the file holds the parts that were finished") from None
@@ -62,13 +63,13 @@ def what_is_missing() -> str | None:
 
 
 def course() -> Course:
-    """Every stage that runs on a GPU, the engine, and the newest kernel with its reference."""
+    """Every stage that runs on a GPU, the engine without and with graphs, and stage 07's kernel with its reference."""
     import torch
 
-    from roseinfer.bench.gpu_report import Course
+    from roseinfer.bench.gpu_report import ENGINES, Course
 
-    kernels = clone.course().s07_triton_paged
+    lessons, kernels = clone.course().LADDER, clone.course().s07_triton_paged
     return Course(
-        stages=[stage for stage in clone.rungs() if not stage.why_untimed(torch.device("cuda"))],
+        stages=[stage for stage in (*lessons, *ENGINES) if not stage.why_untimed(torch.device("cuda"))],
         reference=kernels.paged_attention_reference, kernel=kernels.paged_attention_triton,
     )  # fmt: skip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def require_room(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype: str, device: str) -> None:
-    """Raises ValueError, naming the flag, unless weights, K and V of num_seqs sequences of num_tokens tokens fit.
+    """Raises ValueError, naming the flag, unless an engine fits for num_seqs sequences of num_tokens tokens.
 
-    What one step needs besides is not counted. Sizes below 1, and more tokens than the model has positions, are left to
-    whoever runs them.
+    What comes and goes with a step is not counted. Sizes below 1, and more tokens than the model has positions, are
+    left to whoever runs them.
     """
     from roseinfer.bench.contenders import BLOCK_SIZE
     from roseinfer.engine.config import EngineConfig
@@ -21,6 +21,6 @@ def require_room(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype
     fit = sizes.fit()
     if fit is not None and fit[0] < 0:
         raise ValueError(
-            f"{flag} {num_seqs}: weights, K and V of so many sequences of {num_tokens:,} tokens take "
+            f"{flag} {num_seqs}: an engine for so many sequences of {num_tokens:,} tokens takes "
             f"{sizes.total_bytes:,} bytes, and {device} has {sizes.total_bytes + fit[0]:,} available"
         )

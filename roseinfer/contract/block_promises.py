@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from types import FunctionType, ModuleType
-from typing import Any
-
-from torch import Tensor
+import torch
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.generate import begin, decode_step, generate, stream
+from roseinfer.graphs.tensors import memory_of
 from roseinfer.models import Model
+from roseinfer.profiling.reachable import tensors_of
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
@@ -170,15 +168,7 @@ def memory_comes_back(stage_class: type[Stage], device: str) -> None:
 def bytes_held(stage: Stage) -> int:
     """Bytes of the tensors that can be reached from the stage's attributes, its model's left out."""
     storages: dict[int, int] = {}
-    seen: set[int] = set()
-    waiting: list[Any] = [vars(stage)]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, (Model, type, ModuleType, FunctionType)):
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, Tensor):
-            storages[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
-        else:
-            waiting += gc.get_referents(thing)
+    for tensor in tensors_of(vars(stage), without=(Model,)):
+        is_open = tensor.layout == torch.strided  # a library's own layout tells nobody how it is stored
+        storages[memory_of(tensor)] = tensor.untyped_storage().nbytes() if is_open else tensor.nbytes
     return sum(storages.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ class EngineStage(Stage):
     """The engine's weights, pool, blocks and runner. Its scheduler stays out: a stage is told which sequences run."""
 
     name = "engine"
+    enforce_eager: ClassVar[bool] = False
 
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         model = prepared_copy(model)  # other stages of a race share the one that was given
@@ -24,6 +27,7 @@ class EngineStage(Stage):
         engine = Engine(
             model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max(checked_budget(None, max_num_seqs), model.config.max_model_len),  # whole prompts
+            enforce_eager=self.enforce_eager,
         )  # fmt: skip
         self.tables, self.runner = engine.blocks, engine.runner
 

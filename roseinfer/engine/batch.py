@@ -25,6 +25,7 @@ class Batch:
 
     token_ids [N], positions [N] int64. slot_mapping [N], query_start [B + 1], context_lens [B], block_tables [B, W]
     int32 as kernels/attention.py has them. sample_rows [B] int64: rows of the hidden states to choose tokens from.
+    A decode batch may have more rows than sequences; those behind them are for nobody, see `fill_up`.
     """
 
     seqs: list[Sequence]
@@ -38,9 +39,19 @@ class Batch:
     sample_rows: Tensor
 
     @property
+    def num_rows(self) -> int:
+        """Sequences, with the rows for nobody."""
+        return len(self.context_lens)
+
+    @property
     def is_decode(self) -> bool:
         """One new token of each sequence."""
-        return len(self.token_ids) == len(self.seqs)
+        return len(self.token_ids) == self.num_rows
+
+
+def padded_bytes(shapes: Shapes) -> list[int]:
+    """Of each array in InputBuffers; each begins at a multiple of 64 bytes."""
+    return [-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
 
 
 class InputBuffers:
@@ -51,7 +62,7 @@ class InputBuffers:
     """
 
     def __init__(self, shapes: Shapes, device: torch.device) -> None:
-        ends = np.cumsum([-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()])
+        ends = np.cumsum(padded_bytes(shapes))
         on_gpu = device.type == "cuda"
         self._host = torch.zeros(int(ends[-1]), dtype=torch.uint8, pin_memory=on_gpu)
         self._device = torch.zeros_like(self._host, device=device) if on_gpu else self._host
@@ -77,17 +88,21 @@ class InputBuffers:
             self._copied.record()
 
 
+def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Shapes:
+    """Of BatchBuffers."""
+    return {
+        "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
+        "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
+        "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
+        "sample_rows": ((max_num_seqs,), torch.int64),
+    }  # fmt: skip
+
+
 class BatchBuffers(InputBuffers):
     """The inputs of batches of up to max_num_seqs sequences and max_num_tokens tokens."""
 
     def __init__(self, max_num_seqs: int, max_num_tokens: int, max_blocks: int, device: torch.device) -> None:
-        shapes: Shapes = {
-            "token_ids": ((max_num_tokens,), torch.int64), "positions": ((max_num_tokens,), torch.int64),
-            "slot_mapping": ((max_num_tokens,), torch.int32), "query_start": ((max_num_seqs + 1,), torch.int32),
-            "context_lens": ((max_num_seqs,), torch.int32), "block_tables": ((max_num_seqs, max_blocks), torch.int32),
-            "sample_rows": ((max_num_seqs,), torch.int64),
-        }  # fmt: skip
-        super().__init__(shapes, device)
+        super().__init__(batch_shapes(max_num_seqs, max_num_tokens, max_blocks), device)
         self._kept: dict[int, tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
 
     def views(self, num_seqs: int, num_tokens: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
@@ -104,11 +119,13 @@ class BatchBuffers(InputBuffers):
         return views
 
 
-def make_batch(seqs: list[Sequence], num_new: list[int], blocks: BlockManager, buffers: BatchBuffers) -> Batch:
+def make_batch(
+    seqs: list[Sequence], num_new: list[int], blocks: BlockManager, buffers: BatchBuffers, num_rows: int
+) -> Batch:
     """The next num_new[i] tokens of each sequence that are not cached yet, written to the buffers.
 
-    Every sequence holds blocks for them. Python's lists have one number a sequence; what is one number a token is
-    computed from these by NumPy.
+    Every sequence holds blocks for them. num_rows: of the batch; a decode batch may have more than sequences. Python's
+    lists have one number a sequence; what is one number a token is computed from these by NumPy.
     """
     buffers.wait()
     num_seqs, num_tokens, size = len(seqs), sum(num_new), blocks.block_size
@@ -140,5 +157,21 @@ def make_batch(seqs: list[Sequence], num_new: list[int], blocks: BlockManager, b
         host["slot_mapping"][:] = blocks.table[row_of_token, positions // size] * size + positions % size
         host["context_lens"][:] = first + new
         host["sample_rows"][:] = starts[1:] - 1
+    if num_rows > num_seqs:
+        device = fill_up(buffers, num_seqs, num_rows, blocks)
     buffers.upload()
     return Batch(seqs, num_new, **device)
+
+
+def fill_up(buffers: BatchBuffers, num_seqs: int, num_rows: int, blocks: BlockManager) -> dict[str, Tensor]:
+    """Rows num_seqs to num_rows of a decode batch: each a token at position 0, alone in the pool's dummy block."""
+    host, device = buffers.views(num_rows, num_rows)
+    dummy_block = blocks.num_blocks
+    for name, value in (
+        ("token_ids", 0), ("positions", 0), ("slot_mapping", dummy_block * blocks.block_size), ("context_lens", 1),
+    ):  # fmt: skip
+        host[name][num_seqs:] = value
+    host["block_tables"][num_seqs:, 0] = dummy_block
+    host["query_start"][num_seqs + 1 :] = np.arange(num_seqs + 1, num_rows + 1)
+    host["sample_rows"][num_seqs:] = np.arange(num_seqs, num_rows)
+    return device

@@ -1,49 +1,23 @@
-"""EngineConfig: what an engine must know to be sized. EngineSizes: every size that follows, with nothing allocated."""
+"""EngineConfig: what an engine must know to be sized, and the checks that it shares with LLM."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from roseinfer.arguments import counted, require_count, unknown_name
-from roseinfer.hardware import available_bytes
-from roseinfer.models import ModelConfig, empty_model, model_config
-from roseinfer.profiling.facts import Facts, HasFacts
+from roseinfer.arguments import refuse_wrong_arguments, require_count
+from roseinfer.models import model_config
+
+if TYPE_CHECKING:
+    from .sizes import EngineSizes
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 QUANTIZATIONS = (None, "int8")
-BLOCK_ID_BYTES = 4  # block tables are int32
-MIB = 2**20
-
-Config = TypeVar("Config")
 
 
-def refuse_wrong_fields(cls: type[Config]) -> type[Config]:
-    """Class decorator for a keyword-only dataclass: an unknown or missing field raises ValueError instead of TypeError.
-
-    The message for an unknown one names the nearest field and lists them all.
-    """
-    init = cls.__init__
-    names = [field.name for field in fields(cls)]
-    required = [field.name for field in fields(cls) if field.default is MISSING]
-
-    @wraps(init)
-    def checked_init(self: Config, **values: Any) -> None:
-        for name in values:
-            if name not in names:
-                raise ValueError(f"{cls.__name__} has no field {unknown_name(name, names)}")
-        if missing := [name for name in required if name not in values]:
-            raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
-        init(self, **values)
-
-    cls.__init__ = checked_init
-    return cls
-
-
-@refuse_wrong_fields
+@refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Settings of an engine, given by name. Construction reads no file, needs no network and no GPU.
@@ -53,7 +27,7 @@ class EngineConfig:
     has positions. quantization: "int8" for matrices in 8 bits, on a CPU. device: where the engine will run; it need not
     exist here.
 
-    Raises ValueError for a wrong value, and for a field that is unknown (with the nearest name) or missing.
+    Raises ValueError for a wrong value, and for an argument that is unknown (with the nearest name) or missing.
     """
 
     model: str
@@ -82,19 +56,15 @@ class EngineConfig:
 
         Raises ValueError for a model that is not found, or a max_model_len above the model's.
         """
+        from .sizes import EngineSizes
+
         shape = model_config(self.model)
         if self.max_model_len is not None and self.max_model_len > shape.max_model_len:
             raise ValueError(
                 f"max_model_len={self.max_model_len} is more positions than {self.model} has, "
                 f"allowed: at most {shape.max_model_len}"
             )
-        model = empty_model(shape)
-        num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
-        if not self.quantization:
-            return EngineSizes(self, shape, num_weights)
-        from .weights import int8_sizes
-
-        return EngineSizes(self, shape, num_weights, *int8_sizes(model))
+        return EngineSizes.of(self, shape)
 
 
 def check_dtype(dtype: object) -> None:
@@ -126,127 +96,3 @@ def check_block_size(block_size: int, device_type: str) -> None:
     """Raises ValueError for one that the kernels of that device cannot take."""
     if device_type == "cuda" and block_size & (block_size - 1):
         raise ValueError(f"block_size must be a power of two on a GPU, got {block_size}")
-
-
-def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
-    """K and V of a block's tokens, in all layers."""
-    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * block_size * value_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSizes(HasFacts):
-    """What an engine of `config` allocates before its first request: exact integers. Shown as a table.
-
-    shape: of the model. num_weights: values, tied ones counted once; num_in_int8 of them are not in the dtype but in 8
-    bits, int8_bytes with their scales. Left out is what comes and goes with a step: activations, and the padded batch
-    of a stage that gathers; and what a GPU's runtime takes for itself.
-    """
-
-    config: EngineConfig
-    shape: ModelConfig
-    num_weights: int
-    num_in_int8: int = 0
-    int8_bytes: int = 0
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens of the longest sequence."""
-        return self.config.max_model_len or self.shape.max_model_len
-
-    @property
-    def max_blocks(self) -> int:
-        """Blocks of the longest sequence."""
-        return -(-self.max_model_len // self.config.block_size)
-
-    @property
-    def table_width(self) -> int:
-        """Entries of a block table's row: no sequence holds more blocks than the pool has."""
-        return min(self.max_blocks, self.config.num_blocks)
-
-    @property
-    def weight_bytes(self) -> int:
-        return (self.num_weights - self.num_in_int8) * DTYPE_BYTES[self.config.dtype] + self.int8_bytes
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """K and V of one token, in all layers."""
-        return block_bytes(self.shape, 1, DTYPE_BYTES[self.config.dtype])
-
-    @property
-    def block_bytes(self) -> int:
-        """One block in all layers."""
-        return block_bytes(self.shape, self.config.block_size, DTYPE_BYTES[self.config.dtype])
-
-    @property
-    def pool_bytes(self) -> int:
-        return self.config.num_blocks * self.block_bytes
-
-    @property
-    def pool_tokens(self) -> int:
-        return self.config.num_blocks * self.config.block_size
-
-    @property
-    def longest_seqs_in_pool(self) -> int:
-        """Sequences of max_model_len tokens that the pool holds at once; max_num_seqs may allow fewer."""
-        return self.config.num_blocks // self.max_blocks
-
-    @property
-    def block_table_bytes(self) -> int:
-        """The buffer [num_layers, max_num_seqs, table_width] of int32 on the device."""
-        return self.shape.num_layers * self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
-
-    @property
-    def total_bytes(self) -> int:
-        return self.weight_bytes + self.pool_bytes + self.block_table_bytes
-
-    def facts(self) -> Facts:
-        """The sizes, exact; and where the device is here, a live row on whether they fit its memory."""
-        import pandas as pd
-
-        rows = self._rows()
-        exact_rows = [True] * len(rows)
-        if fit := self.fit():
-            left, verdict = fit
-            rows.append(("fits", left, "bytes left", verdict))
-            exact_rows.append(False)
-        df = pd.DataFrame(rows, columns=["what", "size", "unit", "how"])
-        df["MiB"] = df["size"].where(df["unit"].str.startswith("bytes")) / MIB
-        return Facts(
-            df[["what", "size", "unit", "MiB", "how"]],
-            exact=["what", "size", "unit", "MiB", "how"],
-            exact_rows=exact_rows,
-            title=f"{self.config.model} in {self.config.dtype} on {self.config.device}",
-            note="without activations, which come and go with a step",
-            formats={"size": "{:,}", "MiB": "{:,.3f}"},
-        )
-
-    def fit(self) -> tuple[int, str] | None:
-        """(bytes of the device that are free now less total_bytes, the same in words); None where this machine has no
-        such device."""
-        free = available_bytes(self.config.device)
-        if free is None:
-            return None
-        left = free - self.total_bytes
-        verdict, than = ("yes", "more") if left >= 0 else ("no", "fewer")
-        here = f"{self.config.device} here has {free:,} bytes free"
-        return left, f"{verdict}: {here}, {abs(left):,} {than} than the total"
-
-    def _rows(self) -> list[tuple[str, int, str, str]]:
-        c, s, item = self.config, self.shape, DTYPE_BYTES[self.config.dtype]
-        layers, blocks, tokens = counted(s.num_layers, "layer"), counted(c.num_blocks, "block"), c.block_size
-        token = f"2 (K, V) x {layers} x {counted(s.num_kv_heads, 'KV head')} x {s.head_dim} x {item}"
-        width = counted(self.table_width, "block")
-        tables = f"[{layers}, {counted(c.max_num_seqs, 'sequence')}, {width}] x {BLOCK_ID_BYTES}"
-        longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
-        weights = f"{self.num_weights - self.num_in_int8:,} x {item}"
-        weights += f" + {self.int8_bytes:,} for matrices in 8 bits" if self.int8_bytes else ""
-        return [
-            ("weights", self.weight_bytes, "bytes", weights),
-            ("K and V of a token", self.kv_bytes_per_token, "bytes", token),
-            ("block", self.block_bytes, "bytes", counted(tokens, "token")),
-            ("pool", self.pool_bytes, "bytes", blocks),
-            ("tokens in the pool", self.pool_tokens, "tokens", f"{blocks} x {tokens:,}"),
-            ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
-            ("block tables", self.block_table_bytes, "bytes", tables),
-            ("total", self.total_bytes, "bytes", "weights + pool + block tables"),
-        ]

@@ -23,6 +23,7 @@ class Engine:
     run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
     max_num_batched_tokens: of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy:
     the name of one in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text.
+    enforce_eager: decode without graphs.
 
     Raises ValueError for a size below 1, a max_model_len above the model's, a max_num_batched_tokens below
     max_num_seqs, or an unknown policy.
@@ -39,6 +40,7 @@ class Engine:
         max_num_batched_tokens: int | None = None,
         scheduling_policy: str | Policy = "fcfs",
         enable_prefix_caching: bool = True,
+        enforce_eager: bool = False,
     ) -> None:
         sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
         for name, value in sizes.items():
@@ -52,7 +54,11 @@ class Engine:
         self.pool = KVPool(model, num_blocks, block_size)
         policy = policy_for(scheduling_policy)
         self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids, policy)
-        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens)
+        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager)
+
+    def warm_up(self) -> None:
+        """Make ready what the first steps would have to make. Before the first request."""
+        self.runner.warm_up()
 
     @property
     def has_work(self) -> bool:

@@ -1,23 +1,25 @@
 """Linear layers on a CPU, x [N, K] -> x @ W.T + b [N, M], that differ in how W lies in memory.
 
     nn.Linear       rows as they were loaded; a library may rearrange them at every call
-    PackedLinear    in oneDNN's own order, rearranged once; its products take GELU along
+    PackedLinear    in oneDNN's own order, rearranged once
     Int8Linear      8 bits a weight and a scale a row: a quarter of the bytes of float32
+
+The products of the last two take GELU along.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roseinfer.kernels.int8_numba import ROWS, STEP, int8_linear
-from roseinfer.kernels.numba_calls import run_parallel
+from roseinfer.kernels.int8_numba import TILE, linear_int8, tiles, tiles_shape
 
-PIECE = 1024  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
+PIECE = 16 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
 
 
@@ -31,6 +33,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
+        self.in_features = weight.size(1)
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), USUAL_ROWS)
         self.bias = None if bias is None else bias.detach()
         self.gelu = False
@@ -48,40 +51,35 @@ class PackedLinear(nn.Module):
 class Int8Linear(nn.Module):
     """A matrix in 8 bits, a scale a row; x is quantised on the way in, a scale for each 64 values.
 
-    weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. Whatever other rows x has, a row's
-    result is the same.
+    weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. gelu: applied to the result (the
+    tanh form). Whatever other rows x has, a row's result is the same.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        num_rows, width = weight.shape
-        self.scales = np.empty(num_rows, np.float32)
-        self.weight = np.full((_rounded_up(num_rows, ROWS), _rounded_up(width, STEP)), 128, np.uint8)
+        num_rows, self.in_features = weight.shape
+        scales, layout = np.empty(num_rows, np.float32), np.empty(tiles_shape(*weight.shape), np.uint8)
         for first in range(0, num_rows, PIECE):
             piece = slice(first, min(first + PIECE, num_rows))
             rows = weight[piece].detach().float().numpy()
-            self.scales[piece] = scales = np.abs(rows).max(axis=1) / np.float32(127)
-            self.weight[piece, :width] = np.rint(rows / np.where(scales > 0, scales, 1)[:, None]) + 128
-        self.bias = np.zeros(num_rows, np.float32) if bias is None else bias.detach().float().numpy().copy()
+            scales[piece] = scale = np.abs(rows).max(axis=1) / np.float32(127)
+            values = np.rint(rows / np.where(scale > 0, scale, 1)[:, None]).astype(np.int8)
+            layout[first // TILE : -(-piece.stop // TILE)] = tiles(values)
+        self.weight, self.scales = torch.from_numpy(layout), torch.from_numpy(scales)
+        self.bias = torch.zeros(num_rows) if bias is None else bias.detach().float().clone()
+        self.gelu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        out = torch.empty(len(x), len(self.scales))
-        x_float = x.float().contiguous().numpy()
-        run_parallel(int8_linear, x_float, self.weight, self.scales, self.bias, out.numpy())
-        return out.to(x.dtype)
+        return linear_int8(x, self.weight, self.scales, self.bias, self.gelu)
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.weight, self.scales, self.bias))
+        return sum(t.nbytes for t in (self.weight, self.scales, self.bias))
 
     @staticmethod
     def bytes_of(num_rows: int, width: int) -> int:
         """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
-        return _rounded_up(num_rows, ROWS) * _rounded_up(width, STEP) + 2 * 4 * num_rows
-
-
-def _rounded_up(size: int, step: int) -> int:
-    return -(-size // step) * step
+        return prod(tiles_shape(num_rows, width)) + 2 * 4 * num_rows
 
 
 @cache

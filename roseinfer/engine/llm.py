@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.arguments import refuse_unknown_keywords, require_count
+from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.models import Model
 from roseinfer.profiling import span
 from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
@@ -25,7 +25,7 @@ from .engine import Engine, checked_budget, checked_length
 from .loading import model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .policies import Policy, policy_for
-from .pool_size import most_blocks, pool_blocks
+from .pool_size import bytes_of_steps, most_blocks, pool_blocks
 from .progress import progress_bar
 from .request import Request, Sample
 
@@ -33,6 +33,7 @@ Prompt = str | List[int]
 Inbox = dict[Request, None]  # in the order of their coming, each once
 
 
+@refuse_wrong_arguments
 class LLM:
     """A model that answers, with a KV cache for many requests at a time. Not for several threads.
 
@@ -44,17 +45,18 @@ class LLM:
     others wait, and scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of
     requests whose lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of
     one's own. max_num_batched_tokens: of one step, at least max_num_seqs, None for 4,096; longer prompts are computed
-    in chunks, and a small budget keeps them from holding up those that run. seed: of torch's global generator, from
-    which requests without a seed of their own draw.
+    in chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
+    graphs on a GPU, recorded steps on a CPU). seed: of torch's global generator, from which requests without a seed of
+    their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
     is still there, the full blocks of a text that both begin with.
 
-    Raises ValueError (ModelLoadError is one) for a wrong value and for an unknown argument, with the nearest name.
+    Raises ValueError (ModelLoadError is one) for a wrong value, and for an argument that is unknown (with the nearest
+    name) or missing.
     """
 
-    @refuse_unknown_keywords
     def __init__(
         self,
         model: str | Model,
@@ -72,16 +74,19 @@ class LLM:
         num_kvcache_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
         gpu_memory_utilization: float | None = None,
+        enforce_eager: bool = False,
         seed: int = 0,
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
             require_count(name, value, at_least=1)
-        checked_budget(max_num_batched_tokens, max_num_seqs)  # before a model is loaded
+        budget = checked_budget(max_num_batched_tokens, max_num_seqs)
         scheduling_policy = policy_for(scheduling_policy)
         if not isinstance(enable_prefix_caching, bool):
             raise ValueError(f"enable_prefix_caching must be True or False, got {enable_prefix_caching!r}")
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
+        if not isinstance(enforce_eager, bool):
+            raise ValueError(f"enforce_eager must be True or False, got {enforce_eager!r}")
         self.model = model_to_serve(model, dtype, device, quantization)
         check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
@@ -91,13 +96,15 @@ class LLM:
         self.max_model_len = checked_length(max_model_len, self.model)
         most = most_blocks(self.max_model_len, block_size, max_num_seqs)
         num_blocks = pool_blocks(
-            self.model, block_size, most, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization
-        )
+            self.model, block_size, most, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization,
+            bytes_of_steps(self.model, budget, max_num_seqs),
+        )  # fmt: skip
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_model_len=self.max_model_len, max_num_batched_tokens=max_num_batched_tokens,
-            scheduling_policy=scheduling_policy, enable_prefix_caching=enable_prefix_caching,
+            max_model_len=self.max_model_len, max_num_batched_tokens=budget, scheduling_policy=scheduling_policy,
+            enable_prefix_caching=enable_prefix_caching, enforce_eager=enforce_eager,
         )  # fmt: skip
+        self.engine.warm_up()
         torch.manual_seed(seed)
         self._request_ids = itertools.count()
         self._live: dict[int, tuple[Request, Sample, Inbox]] = {}  # by seq_id: those in the engine, who waits for them

@@ -8,7 +8,7 @@ from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.sequence import is_number
 
-from .config import block_bytes
+from .sizes import block_bytes
 
 CPU_POOL_BYTES = 2**30  # 1 GiB: a computer has other work, too. kv_cache_memory_bytes asks for another size
 GPU_SHARE = 0.9
@@ -21,12 +21,12 @@ def most_blocks(max_model_len: int, block_size: int, max_num_seqs: int) -> int:
 
 def pool_blocks(
     model: Model, block_size: int, most: int, num_kvcache_blocks: int | None = None,
-    kv_cache_memory_bytes: int | None = None, gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None, gpu_memory_utilization: float | None = None, step_bytes: int = 0,
 ) -> int:  # fmt: skip
     """num_kvcache_blocks; or as many as fit a number of bytes, `most` at most.
 
     The bytes are kv_cache_memory_bytes, or else on a CPU CPU_POOL_BYTES, and on a GPU the share gpu_memory_utilization
-    (None: GPU_SHARE) of its memory less what is in use, by the weights for example.
+    (None: GPU_SHARE) of its memory less what is in use, by the weights for example, and less step_bytes.
     Raises ValueError for two of the three, a wrong value of one, and a memory that no block fits.
     """
     _check(model, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization)
@@ -36,7 +36,7 @@ def pool_blocks(
         source, memory = "kv_cache_memory_bytes", kv_cache_memory_bytes
     elif model.device.type == "cuda":
         share = gpu_memory_utilization or GPU_SHARE
-        source, memory = f"gpu_memory_utilization={share}", _left_of(model.device, share)
+        source, memory = f"gpu_memory_utilization={share}", max(0, _left_of(model.device, share) - step_bytes)
     else:
         source, memory = "the default of a CPU", CPU_POOL_BYTES
     block = block_bytes(model.config, block_size, model.dtype.itemsize)
@@ -45,6 +45,25 @@ def pool_blocks(
             f"{source} gives the KV cache {memory:,} bytes: one block of block_size={block_size} has {block:,}"
         )
     return min(memory // block, most)
+
+
+def bytes_of_steps(model: Model, num_tokens: int, num_seqs: int) -> int:
+    """What the largest steps take beside weights and pool, found out by making them: one of num_tokens tokens, and one
+    that decodes num_seqs sequences, which keeps what it takes when it is captured. 0 on a CPU, whose memory is not
+    shared out to the last byte."""
+    if model.device.type != "cuda":
+        return 0
+    return sum(_peak_of_step(model, n, num_seqs) for n in (num_tokens, num_seqs))
+
+
+@torch.inference_mode()
+def _peak_of_step(model: Model, num_tokens: int, num_seqs: int) -> int:
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    zeros = torch.zeros(num_tokens, dtype=torch.int64, device=model.device)
+    hidden = model(zeros, zeros, lambda layer, q, k, v: q)  # attention writes to memory that is there already
+    model.logits(hidden[:num_seqs]).max(dim=-1)
+    return torch.cuda.max_memory_allocated(model.device) - before
 
 
 def _left_of(gpu: torch.device, share: float) -> int:

@@ -8,41 +8,47 @@ from torch import Tensor
 from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered
 from roseinfer.sequence import Sequence
 
-from .batch import InputBuffers
+from .batch import InputBuffers, Shapes
 
 NO_TOKEN = -1
 
 
-class Sampler:
-    """For up to max_num_seqs rows of vocab_size logits. Greedy rows are one argmax; nothing else runs when all are.
+def greedy_tokens(logits: Tensor) -> Tensor:
+    """The argmax of each row of logits [B, V], [B] int64; of equals, the first. A row that holds NaN or infinity gives
+    NO_TOKEN, since a check on the host would wait for the device; see read_tokens."""
+    largest, tokens = logits.max(dim=-1)
+    return torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
-    Rows with a seed get the tokens that roseinfer.sampling.sample gives them. A row of logits that holds NaN or
-    infinity gives NO_TOKEN, since a check on the host would wait for the device; see read_tokens.
+
+def sampler_shapes(max_num_seqs: int) -> Shapes:
+    """Of the sampler's InputBuffers."""
+    return {
+        "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
+        "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
+        "top_p": ((max_num_seqs,), torch.float32),
+    }  # fmt: skip
+
+
+class Sampler:
+    """For up to max_num_seqs rows of vocab_size logits: what a greedy batch has by then, and its drawn rows anew.
+
+    Rows with a seed get the tokens that roseinfer.sampling.sample gives them.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.inputs = InputBuffers(
-            {
-                "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
-                "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
-                "top_p": ((max_num_seqs,), torch.float32),
-            },
-            device,
-        )  # fmt: skip
+        self.inputs = InputBuffers(sampler_shapes(max_num_seqs), device)
 
-    def __call__(self, logits: Tensor, seqs: list[Sequence]) -> Tensor:
-        """logits [B, V], row i chosen by seqs[i].params -> token ids [B] int64 on the device."""
-        largest, tokens = logits.max(dim=-1)  # of equals, the first
+    def __call__(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> Tensor:
+        """logits [B, V] and their greedy_tokens [B] -> token ids [B], row i chosen by seqs[i].params."""
         drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
-        if drawn:
-            rows, probs = self.probabilities(logits, largest, seqs, drawn)
-            tokens = tokens.index_copy(0, rows, exponential_race(probs, self.noise([seqs[row] for row in drawn])))
-        return torch.where(largest.isfinite(), tokens, NO_TOKEN)
+        if not drawn:
+            return tokens
+        rows, probs = self.probabilities(logits, seqs, drawn)
+        winners = exponential_race(probs, self.noise([seqs[row] for row in drawn]))
+        return tokens.index_copy(0, rows, torch.where(tokens[rows] == NO_TOKEN, NO_TOKEN, winners))
 
-    def probabilities(
-        self, logits: Tensor, largest: Tensor, seqs: list[Sequence], drawn: list[int]
-    ) -> tuple[Tensor, Tensor]:
+    def probabilities(self, logits: Tensor, seqs: list[Sequence], drawn: list[int]) -> tuple[Tensor, Tensor]:
         """The rows that are drawn, [R], and what each is drawn from, [R, V]."""
         params = [seqs[row].params for row in drawn]
         filtered = [row for row, p in enumerate(params) if is_filtered(p)]
@@ -57,8 +63,9 @@ class Sampler:
         self.inputs.upload()
         given = self.inputs.device
         rows = given["drawn"][: len(drawn)]
+        logits = logits[rows].float()
         probs = distribution(
-            logits[rows].float() - largest[rows, None].float(), given["temperature"][: len(drawn)],
+            logits - logits.amax(dim=-1, keepdim=True), given["temperature"][: len(drawn)],
             given["filtered"][: len(filtered)] if filtered else None,
             given["top_k"][: len(filtered)], given["top_p"][: len(filtered)],
         )  # fmt: skip

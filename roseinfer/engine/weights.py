@@ -49,7 +49,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     if model.lm_head is None:
         model.lm_head = layout(model.token_embedding.weight, None)
     for module in model.modules():
-        if isinstance(module, MLP) and isinstance(module.c_fc, PackedLinear):
+        if isinstance(module, MLP) and isinstance(module.c_fc, LAYOUTS):
             module.c_fc.gelu, module.act = True, nn.Identity()
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
 
@@ -70,6 +70,12 @@ def int8_sizes(model: Model) -> tuple[int, int]:
         shapes.append(tuple(model.token_embedding.weight.shape))
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
     return num_values, sum(Int8Linear.bytes_of(*shape) for shape in shapes)
+
+
+def packed_output_bytes(model: Model, dtype: torch.dtype) -> int:
+    """What prepare_weights without quantization adds on this CPU, in that dtype: of a tied output matrix the packed
+    copy, beside its table. Only the model's shapes are looked at."""
+    return model.token_embedding.weight.numel() * dtype.itemsize if model.lm_head is None and packs(dtype) else 0
 
 
 def weight_bytes(model: Model) -> int:

@@ -2,12 +2,14 @@
 
 Absmax quantisation: values are divided by the largest absolute one / 127, and rounded. Of W each row has one scale,
 of x each 64 values of a row: behind an activation function a few values are far larger than the others, and with one
-scale for a whole row the others would be rounded to nothing. Vectors are summed in a fixed order, so a row of the
-result is the same to the bit whatever other rows are beside it.
+scale for a whole row the others would be rounded to nothing. Sums are made in a fixed order, so a row of the result is
+the same to the bit whatever other rows are beside it.
 
-The sum runs over vectors of 64 bytes. CPUs have an instruction for four products of bytes and their sum in each of 16
-lanes, which no compiler here finds by itself, hence the four @intrinsic functions: they write the LLVM IR of one vector
-operation each. Where a CPU has no such instruction, the same sum is written with multiplications.
+CPUs have an instruction for four products of bytes and their sum in each of 16 lanes, which no compiler here finds by
+itself (so lanes.py). Where a CPU has no such instruction, the same sum is written with multiplications. W lies in
+memory as that instruction takes it, in tiles of 64 rows, each vector with four values of 16 rows; and its sums stay in
+registers while 4 rows of x meet a tile, so that each vector of W is loaded for 4 rows, and each four values of x for 64
+(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
 
 That instruction multiplies unsigned by signed bytes. W is therefore kept as its value + 128, and what that adds to a
 result, 128 times the sum of the row of x, is taken away again.
@@ -15,183 +17,232 @@ result, 128 times the sum of the row of x, is taken away again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from llvmlite import ir
 from numba import njit, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
+from torch import Tensor
 
-from .numba_calls import compiled
+from roseinfer.graphs.operation import operation
 
-STEP = 64  # values of K that one vector holds: weights are padded to a multiple of it
-ROWS = 4  # rows of x, and of W, that are multiplied with each other at a time
+from .lanes import (
+    FLOATS,
+    I32,
+    INTS,
+    LANES,
+    Lanes,
+    address,
+    float_lanes,
+    function,
+    in_every_lane,
+    int_lanes,
+    multiply_add,
+    part,
+    picks,
+    splat,
+    store,
+    zeros,
+)
+from .numba_calls import compiled, run_parallel
+from .paged_numba import SUMS, exp_of_negative
+
+STEP = 64  # values of K that have a scale in x: rows of W are padded to a multiple of it
+TILE = 4 * LANES  # rows of W that are multiplied at a time, four values of 16 of them in a vector; W is padded to it
+ROWS = 4  # rows of x that are multiplied with a tile at a time
 BLOCK = 64  # rows of x that are quantised before W is read: they stay in a core's L2
-
-I32, F32 = ir.IntType(32), ir.FloatType()
-BYTES, SUMS = ir.VectorType(I32, 16), ir.VectorType(F32, 16)
-
-
-class Lanes(types.Type):
-    """A vector register of 16 lanes: four bytes, or one float32, in each."""
+FEW = 16  # rows of x below which one thread quantises them
+WITHOUT_SIGN, ROUNDING, ROUNDING_BITS = np.int32(0x7FFFFFFF), np.float32(1.5 * 2**23), np.int32(0x4B400000)
+SMALLEST = np.float32(2.0**-119)  # absolute value that is not rounded to zero: 127 / it is still finite
 
 
-byte_lanes, float_lanes = Lanes("bytes4x16"), Lanes("float32x16")
+@operation
+def linear_int8(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor, gelu: bool = False) -> Tensor:
+    """x [N, K] @ W.T * scales + bias, in x's dtype, for W [M, K] of whole numbers from -127 to 127.
+
+    weight: `tiles` of W, uint8. scales, bias: [M] float32. gelu: applied to the result (the tanh form).
+    """
+    out = torch.empty(len(x), len(scales))
+    missing = -x.size(1) % STEP
+    rows = F.pad(x.float(), (0, missing)) if missing else x.float().contiguous()
+    run_parallel(int8_linear, rows.numpy(), weight.numpy(), scales.numpy(), bias.numpy(), gelu, out.numpy())
+    return out.to(x.dtype)
 
 
-@register_model(Lanes)
-class LanesModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Lanes) -> None:
-        super().__init__(manager, kind, SUMS if kind is float_lanes else BYTES)
+def tiles_shape(num_rows: int, width: int) -> tuple[int, int, int]:
+    """What `tiles` has of W [num_rows, width]."""
+    return -(-num_rows // TILE), -(-width // STEP) * STEP // 4, TILE * 4
+
+
+def tiles(values: np.ndarray) -> np.ndarray:
+    """W [M, K] int8 as the kernel reads it: uint8 [tiles, K / 4, TILE * 4], padded with zeros.
+
+    tiles[i, k, 4 * row + j] is W[TILE * i + row, 4 * k + j] + 128.
+    """
+    num_tiles, fours, _ = shape = tiles_shape(*values.shape)
+    padded = np.full((num_tiles * TILE, fours * 4), 128, np.uint8)
+    padded[: len(values), : values.shape[1]] = values.view(np.uint8) + np.uint8(128)
+    return padded.reshape(num_tiles, TILE, fours, 4).transpose(0, 2, 1, 3).reshape(shape)
 
 
 @intrinsic
-def zeros(typing: Any) -> tuple[Any, Callable]:
-    """16 sums at 0."""
-    return float_lanes(), lambda context, builder, signature, args: SUMS([0.0] * 16)
+def no_products(typing: Any) -> tuple[Any, Callable]:
+    """16 whole numbers at 0."""
+    return int_lanes(), lambda context, builder, signature, args: ir.Constant(INTS, None)
 
 
 @intrinsic
-def load(typing: Any, array: types.Array, row: types.Integer, k: types.Integer) -> tuple[Any, Callable]:
-    """The 64 bytes array[row, k : k + 64]."""
+def load_fours(
+    typing: Any, weight: types.Array, tile: types.Integer, four: types.Integer, byte: types.Integer
+) -> tuple[Any, Callable]:
+    """The 64 bytes weight[tile, four, byte : byte + 64]: four values of 16 rows of W."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        view = context.make_array(signature.args[0])(context, builder, args[0])
-        address = cgutils.get_item_pointer(context, builder, signature.args[0], view, args[1:])
-        return builder.load(builder.bitcast(address, BYTES.as_pointer()), align=1)
+        return builder.load(address(context, builder, signature, args, INTS), align=1)
 
-    return byte_lanes(array, types.intp, types.intp), generate
+    return int_lanes(weight, types.intp, types.intp, types.intp), generate
 
 
 @intrinsic
-def add_products(typing: Any, sums: Lanes, w: Lanes, x: Lanes, scale: types.Float) -> tuple[Any, Callable]:
-    """sums[lane] + scale * (four products of unsigned bytes of w and signed bytes of x); the products are exact."""
+def load_four(typing: Any, x: types.Array, row: types.Integer, k: types.Integer) -> tuple[Any, Callable]:
+    """The bytes x[row, k : k + 4], the same in every lane."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        sums, w, x, scale = args
-        products = builder.sitofp(_four_products(context, builder, w, x), SUMS)
-        scales = builder.insert_element(ir.Constant(SUMS, ir.Undefined), scale, I32(0))
-        scales = builder.shuffle_vector(scales, ir.Constant(SUMS, ir.Undefined), _picks([0] * 16))
-        return builder.call(_function(builder, "llvm.fma.v16f32", SUMS, [SUMS] * 3), [products, scales, sums])
+        return in_every_lane(builder, builder.load(address(context, builder, signature, args, I32), align=1))
 
-    return float_lanes(sums, w, x, types.float32), generate
+    return int_lanes(x, types.intp, types.intp), generate
 
 
-def _four_products(context: Any, builder: ir.IRBuilder, w: ir.Value, x: ir.Value) -> ir.Value:
-    """In each of 16 lanes the sum of four products of bytes, unsigned by signed."""
+@intrinsic
+def add_products(typing: Any, sums: Lanes, w: Lanes, x: Lanes) -> tuple[Any, Callable]:
+    """sums[lane] + four products of unsigned bytes of w and signed bytes of x; exact."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        return _four_products(context, builder, *args)
+
+    return int_lanes(sums, w, x), generate
+
+
+@intrinsic
+def as_floats(typing: Any, lanes: Lanes) -> tuple[Any, Callable]:
+    return float_lanes(lanes), lambda context, builder, signature, args: builder.sitofp(args[0], FLOATS)
+
+
+def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
+    """In each of 16 lanes a sum, and four products of bytes, unsigned by signed."""
     features = context.codegen().magic_tuple()[2].split(",")
     if "+avx512vnni" in features:
-        return _instruction(builder, w, x, 512)
+        return _instruction(builder, [sums, w, x], 512)
     if "+avxvnni" in features:
-        halves = [[_part(builder, v, range(i, i + 8)) for v in (w, x)] for i in (0, 8)]
-        return builder.shuffle_vector(*[_instruction(builder, *half, 256) for half in halves], _picks(range(16)))
-    as_bytes, as_ints = ir.VectorType(ir.IntType(8), STEP), ir.VectorType(I32, STEP)
+        halves = [[part(builder, v, range(i, i + 8)) for v in (sums, w, x)] for i in (0, 8)]
+        return builder.shuffle_vector(*[_instruction(builder, half, 256) for half in halves], picks(range(16)))
+    as_bytes, as_ints = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(I32, 4 * LANES)
     wide_w = builder.zext(builder.bitcast(w, as_bytes), as_ints)
     wide_x = builder.sext(builder.bitcast(x, as_bytes), as_ints)
     products = builder.mul(wide_w, wide_x)
     for left in (32, 16):  # neighbours are added twice: from 64 to 16
-        products = builder.add(*[_part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
-    return products
+        products = builder.add(*[part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
+    return builder.add(sums, products)
 
 
-def _instruction(builder: ir.IRBuilder, w: ir.Value, x: ir.Value, bits: int) -> ir.Value:
-    function = _function(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", w.type, [w.type] * 3)
-    return builder.call(function, [ir.Constant(w.type, None), w, x])
-
-
-def _function(builder: ir.IRBuilder, name: str, returns: ir.Type, takes: list[ir.Type]) -> ir.Function:
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returns, takes), name)
-
-
-def _part(builder: ir.IRBuilder, vector: ir.Value, which: Sequence[int]) -> ir.Value:
-    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), _picks(which))
-
-
-def _picks(which: Sequence[int]) -> ir.Constant:
-    return ir.VectorType(I32, len(which))(list(which))
-
-
-@intrinsic
-def total(typing: Any, sums: Lanes) -> tuple[Any, Callable]:
-    """The sum of all 16 lanes: halves are added until one is left."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        [sums] = args
-        for left in (8, 4, 2, 1):
-            sums = builder.fadd(*[_part(builder, sums, range(first, first + left)) for first in (0, left)])
-        return builder.extract_element(sums, I32(0))
-
-    return types.float32(sums), generate
+def _instruction(builder: ir.IRBuilder, vectors: list[ir.Value], bits: int) -> ir.Value:
+    kinds = [vector.type for vector in vectors]
+    return builder.call(function(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kinds[0], kinds), vectors)
 
 
 @njit
-def load_rows(array, row, k):
-    return load(array, row, k), load(array, row + 1, k), load(array, row + 2, k), load(array, row + 3, k)
-
-
-@njit
-def add_row(sums, w, x, scale):
-    """Four rows of W with one of x."""
+def load_tile(weight, tile, four):
     return (
-        add_products(sums[0], w[0], x, scale),
-        add_products(sums[1], w[1], x, scale),
-        add_products(sums[2], w[2], x, scale),
-        add_products(sums[3], w[3], x, scale),
+        load_fours(weight, tile, four, 0),
+        load_fours(weight, tile, four, 64),
+        load_fours(weight, tile, four, 128),
+        load_fours(weight, tile, four, 192),
     )
 
 
 @njit
-def totals(sums):
-    return total(sums[0]), total(sums[1]), total(sums[2]), total(sums[3])
+def add_row(products, w, x):
+    """A tile of W with one row of x."""
+    return (
+        add_products(products[0], w[0], x),
+        add_products(products[1], w[1], x),
+        add_products(products[2], w[2], x),
+        add_products(products[3], w[3], x),
+    )
 
 
 @njit
-def one_row(x, scales, w, m, n):
-    """x[m] times w[n], ..., w[n + 3]."""
-    a = (zeros(), zeros(), zeros(), zeros())
-    for step in range(scales.shape[1]):
-        k = step * STEP
-        a = add_row(a, load_rows(w, n, k), load(x, m, k), scales[m, step])
-    return totals(a)
+def scale_row(sums, products, scale):
+    scales = splat(scale)
+    return (
+        multiply_add(as_floats(products[0]), scales, sums[0]),
+        multiply_add(as_floats(products[1]), scales, sums[1]),
+        multiply_add(as_floats(products[2]), scales, sums[2]),
+        multiply_add(as_floats(products[3]), scales, sums[3]),
+    )
 
 
 @njit
-def four_rows(x, scales, w, m, n):
-    """x[m], ..., x[m + 3] times w[n], ..., w[n + 3]: 16 sums in registers, each vector is loaded for four of them."""
-    none = (zeros(), zeros(), zeros(), zeros())
-    a, b, c, d = none, none, none, none
+def one_row(x, scales, w, m, tile):
+    """x[m] times 64 rows of W."""
+    none = (no_products(), no_products(), no_products(), no_products())
+    sums = (zeros(), zeros(), zeros(), zeros())
     for step in range(scales.shape[1]):
-        k = step * STEP
-        weights = load_rows(w, n, k)
-        a = add_row(a, weights, load(x, m, k), scales[m, step])
-        b = add_row(b, weights, load(x, m + 1, k), scales[m + 1, step])
-        c = add_row(c, weights, load(x, m + 2, k), scales[m + 2, step])
-        d = add_row(d, weights, load(x, m + 3, k), scales[m + 3, step])
-    return totals(a), totals(b), totals(c), totals(d)
+        a = none
+        for k in range(step * STEP, (step + 1) * STEP, 4):
+            a = add_row(a, load_tile(w, tile, k // 4), load_four(x, m, k))
+        sums = scale_row(sums, a, scales[m, step])
+    return sums
 
 
-@njit(fastmath={"reassoc", "nsz"})  # a maximum and a sum in any order, so that they become vectors; NaN stays NaN
+@njit
+def four_rows(x, scales, w, m, tile):
+    """x[m], ..., x[m + 3] times 64 rows of W: 16 sums in registers, each vector is loaded for four of them."""
+    none = (no_products(), no_products(), no_products(), no_products())
+    empty = (zeros(), zeros(), zeros(), zeros())
+    sums_a, sums_b, sums_c, sums_d = empty, empty, empty, empty
+    for step in range(scales.shape[1]):
+        a, b, c, d = none, none, none, none
+        for k in range(step * STEP, (step + 1) * STEP, 4):
+            weights = load_tile(w, tile, k // 4)
+            a = add_row(a, weights, load_four(x, m, k))
+            b = add_row(b, weights, load_four(x, m + 1, k))
+            c = add_row(c, weights, load_four(x, m + 2, k))
+            d = add_row(d, weights, load_four(x, m + 3, k))
+        sums_a = scale_row(sums_a, a, scales[m, step])
+        sums_b = scale_row(sums_b, b, scales[m + 1, step])
+        sums_c = scale_row(sums_c, c, scales[m + 2, step])
+        sums_d = scale_row(sums_d, d, scales[m + 3, step])
+    return sums_a, sums_b, sums_c, sums_d
+
+
+@njit
 def quantize_group(x, out):
-    """x [at most 64] float32 -> out [64] int8; returns the scale (NaN unless all are finite) and the sum of out."""
-    largest, not_finite = np.float32(0), np.float32(0)
-    for k in range(x.shape[0]):
-        largest = max(largest, abs(x[k]))
-        not_finite += x[k] * np.float32(0)
-    inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+    """x [64] float32 -> out [64] int8; returns the scale (NaN unless all are finite) and the sum of out.
+
+    In 32-bit integers throughout, which compilers turn into vectors: without their sign, floats are ordered as their
+    bits are, and adding 1.5 * 2**23 to a small float leaves the nearest whole number in its last bits.
+    """
+    top = np.int32(0)
+    for k in range(STEP):
+        top = max(top, np.int32(np.float32(x[k]).view(np.int32) & WITHOUT_SIGN))
+    largest = np.int32(top).view(np.float32)
+    inverse = np.float32(127) / largest if largest > SMALLEST else np.float32(0)
     added = np.int32(0)
-    for k in range(x.shape[0]):
-        value = np.int32(np.rint(x[k] * inverse))
+    for k in range(STEP):
+        value = np.int32(np.float32(x[k] * inverse + ROUNDING).view(np.int32) - ROUNDING_BITS)
         out[k] = np.int8(value)
-        added += value
-    out[x.shape[0] :] = 0
-    return largest / np.float32(127) + not_finite, added
+        added = np.int32(added + value)
+    return largest / np.float32(127) + largest * np.float32(0), added
 
 
 @njit
 def quantize_row(x, out, scales):
-    """x [K] float32 -> out [K padded] int8, scales [groups]; returns what weights kept as value + 128 add too much."""
+    """x [K] float32 -> out [K] int8, scales [K / 64]; returns what weights kept as value + 128 add too much."""
     too_much = np.float32(0)
     for step in range(scales.shape[0]):
         k = step * STEP
@@ -200,40 +251,55 @@ def quantize_row(x, out, scales):
     return too_much
 
 
+@njit(fastmath=SUMS, error_model="numpy")  # "numpy": no check for a division by 0, which would keep it from vectors
+def gelu_tanh(x):
+    """x times the normal distribution's share below x, by Hendrycks and Gimpel's approximation (2016)."""
+    t = np.float32(1.5957691216) * (x + np.float32(0.044715) * x * x * x)
+    small = exp_of_negative(-abs(t))
+    return x * (np.float32(1) if t > 0 else small) / (np.float32(1) + small)
+
+
 @njit
-def write(out, m, n, sums, too_much, scales, bias):
-    """Four sums as results: out[m, n : n + 4], as far as out goes."""
-    for i in range(ROWS):
-        if n + i < out.shape[1]:
-            out[m, n + i] = (sums[i] - too_much) * scales[n + i] + bias[n + i]
+def write(out, m, n, sums, too_much, scales, bias, gelu):
+    """The sums of a tile as results: out[m, n : n + TILE], as far as out goes."""
+    store(out, m, n, sums[0])
+    store(out, m, n + LANES, sums[1])
+    store(out, m, n + 2 * LANES, sums[2])
+    store(out, m, n + 3 * LANES, sums[3])
+    row, scale, shift = out[m, n : n + TILE], scales[n : n + TILE], bias[n : n + TILE]
+    for i in range(len(row)):
+        row[i] = (row[i] - too_much) * scale[i] + shift[i]
+    if gelu:
+        for i in range(len(row)):
+            row[i] = gelu_tanh(row[i])
 
 
 @compiled(parallel=True)
-def int8_linear(x, weight, scales, bias, out):
-    """out [N, M] = x [N, K] @ ((weight - 128) * scales).T + bias.
+def int8_linear(x, weight, scales, bias, gelu, out):
+    """out [N, M] = x [N, K] @ ((weight - 128) * scales).T + bias, as linear_int8 has it.
 
-    x, out float32; weight [M padded to 4, K padded to 64] uint8; scales, bias [M] float32.
+    x, out float32; weight [tiles, K / 4, TILE * 4] uint8; scales, bias [M] float32. K is a multiple of 64.
     """
-    quantized = np.empty((min(BLOCK, x.shape[0]), weight.shape[1]), np.int8)
-    x_scales = np.empty((quantized.shape[0], weight.shape[1] // STEP), np.float32)
+    quantized = np.empty((min(BLOCK, x.shape[0]), x.shape[1]), np.int8)
+    x_scales = np.empty((quantized.shape[0], x.shape[1] // STEP), np.float32)
     too_much = np.empty(quantized.shape[0], np.float32)
     for first in range(0, x.shape[0], BLOCK):
         count = min(BLOCK, x.shape[0] - first)
-        if count < ROWS:  # sooner done than shared out
+        if count < FEW:  # sooner done than shared out
             for m in range(count):
                 too_much[m] = quantize_row(x[first + m], quantized[m], x_scales[m])
         else:
             for m in prange(count):
                 too_much[m] = quantize_row(x[first + m], quantized[m], x_scales[m])
-        for tile in prange(weight.shape[0] // ROWS):
-            n = tile * ROWS
+        for tile in prange(weight.shape[0]):
+            n = tile * TILE
             fours = count - count % ROWS
             for m in range(0, fours, ROWS):
-                a, b, c, d = four_rows(quantized, x_scales, weight, m, n)
-                write(out, first + m, n, a, too_much[m], scales, bias)
-                write(out, first + m + 1, n, b, too_much[m + 1], scales, bias)
-                write(out, first + m + 2, n, c, too_much[m + 2], scales, bias)
-                write(out, first + m + 3, n, d, too_much[m + 3], scales, bias)
+                a, b, c, d = four_rows(quantized, x_scales, weight, m, tile)
+                write(out, first + m, n, a, too_much[m], scales, bias, gelu)
+                write(out, first + m + 1, n, b, too_much[m + 1], scales, bias, gelu)
+                write(out, first + m + 2, n, c, too_much[m + 2], scales, bias, gelu)
+                write(out, first + m + 3, n, d, too_much[m + 3], scales, bias, gelu)
             for m in range(fours, count):
-                sums = one_row(quantized, x_scales, weight, m, n)
-                write(out, first + m, n, sums, too_much[m], scales, bias)
+                sums = one_row(quantized, x_scales, weight, m, tile)
+                write(out, first + m, n, sums, too_much[m], scales, bias, gelu)

@@ -15,6 +15,21 @@ from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
 
+from roseinfer.graphs.operation import operation
+
+from .lanes import (
+    LANES,
+    add,
+    copy_row,
+    largest,
+    load,
+    maximum,
+    multiply_add,
+    sixteen_dots,
+    splat,
+    store,
+    zeros,
+)
 from .numba_calls import compiled, run_parallel
 
 # What the compiler may do with sums: reorder and fuse them. Not "nnan" or "ninf", with which it may take for granted
@@ -26,11 +41,13 @@ ROWS_PER_TASK = 32
 LOG2_E = np.float32(1.4426950408889634)
 
 
+@operation
 def paged_attention_numba(
     q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
     slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As paged_attention_reference, on a CPU: float32, or a 16-bit type with sums in fp32."""
+    q, k, v = (x if x.stride(2) == 1 else x.contiguous() for x in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
     sums = out if out.dtype == torch.float32 else torch.empty(q.shape, dtype=torch.float32)
     run_parallel(
@@ -105,9 +122,8 @@ def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start,
     for n in prange(q.shape[0]):
         block, offset = divmod(np.int64(slot_mapping[n]), block_size)
         for head in range(num_kv_heads):
-            for d in range(k.shape[2]):
-                k_cache[block, head, offset, d] = k[n, head, d]
-                v_cache[block, head, offset, d] = v[n, head, d]
+            copy_row(k_cache, (block, head, offset), k, (n, head))
+            copy_row(v_cache, (block, head, offset), v, (n, head))
 
     # Then a task for each KV head of each tile, a few neighbouring tokens of one sequence. Threads get runs of tasks;
     # numbered head by head, each run has some of every sequence, the longest too.
@@ -129,20 +145,23 @@ def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start,
 def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
     """Tokens start to stop of one sequence, the first of them at `position`, and all query heads of one KV head."""
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
+    width = (head_dim + LANES - 1) // LANES * LANES  # what lies behind head_dim is 0
     group = q.shape[1] // num_kv_heads
     rows = (stop - start) * group
     scale = np.float32(1.0 / np.sqrt(head_dim))
-    query = np.empty((rows, head_dim), np.float32)
+    query, given = np.zeros((rows, width), np.float32), np.empty(head_dim, q.dtype)
     for row in range(rows):
         token, member = divmod(row, group)
+        copy_row(given, (), q, (start + token, head * group + member))
         for d in range(head_dim):
-            query[row, d] = as_float(q[start + token, head * group + member, d]) * scale
+            query[row, d] = as_float(given[d]) * scale
 
-    acc = np.zeros((rows, head_dim), np.float32)  # sum of exp(score - top) * v
+    acc = np.zeros((rows, width), np.float32)  # sum of exp(score - top) * v
     sums = np.zeros((rows, 2), np.float32)  # the largest score so far, top; and the sum of exp(score - top)
     sums[:, 0] = -np.inf
-    weights = np.empty(block_size, np.float32)
-    scratch = np.empty((2, block_size, head_dim), np.float32)
+    weights = np.empty((1, block_size + LANES), np.float32)
+    is_converted = k_cache.itemsize < 4 or width > head_dim
+    scratch = np.empty((2, block_size if is_converted else 0, width), np.float32)
     for first in range(0, position + stop - start, block_size):
         block = block_table[first // block_size]
         used = min(block_size, position + stop - start - first)
@@ -151,53 +170,82 @@ def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
         for row in range(rows):
             seen = min(used, position + row // group + 1 - first)  # a token sees itself and those before it
             if seen > 0:
-                attend_block(query[row], keys, values, seen, weights, acc[row], sums[row])
+                attend_block(query, row, keys, values, seen, weights, acc, sums)
 
     for row in range(rows):
         token, member = divmod(row, group)
+        share = np.float32(1.0) / sums[row, 1]
         for d in range(head_dim):
-            out[start + token, head * group + member, d] = acc[row, d] / sums[row, 1]
+            out[start + token, head * group + member, d] = acc[row, d] * share
 
 
-@njit(fastmath=SUMS, inline="always")
-def attend_block(query, keys, values, seen, weights, acc, sums):
-    """One step of the online softmax: the first `seen` tokens of a block join acc and sums."""
-    top = sums[0]
-    new_top = top
-    for s in range(seen):
-        score = np.float32(0.0)
-        for d in range(len(query)):
-            score += query[d] * keys[s, d]
-        weights[s] = score
-        new_top = max(new_top, score)
+@njit(fastmath=SUMS)
+def attend_block(query, row, keys, values, seen, weights, acc, sums):
+    """One step of the online softmax: the first `seen` tokens of a block join acc[row] and sums[row]."""
+    top = sums[row, 0]
+    tops = splat(top)
+    for s in range(0, seen, LANES):
+        scores = sixteen_dots(query, row, keys, s, seen - 1)  # behind the last one seen: that one again
+        store(weights, 0, s, scores)
+        tops = maximum(scores, tops)
+    new_top = largest(tops)
     shrink = exp_of_negative(top - new_top)  # what was summed up against the old top
     part = np.float32(0.0)
     for s in range(seen):
-        weights[s] = exp_of_negative(weights[s] - new_top)
-        part += weights[s]
-    sums[0] = new_top
-    sums[1] = sums[1] * shrink + part
-    for d in range(len(acc)):
-        acc[d] *= shrink
-    for s in range(seen):
-        for d in range(len(acc)):
-            acc[d] += weights[s] * values[s, d]
+        weights[0, s] = exp_of_negative(weights[0, s] - new_top)
+        part += weights[0, s]
+    sums[row, 0] = new_top
+    sums[row, 1] = sums[row, 1] * shrink + part
+    width = acc.shape[1]
+    for d in range(0, width, 2 * LANES):
+        add_values(acc, row, d, min(d + LANES, width - LANES), shrink, weights, values, seen)
+
+
+@njit
+def add_values(acc, row, d1, d2, shrink, weights, values, seen):
+    """acc[row] * shrink + the weighted sum of values, in the 16 columns from d1 and those from d2 (which may be d1).
+
+    Every fourth value has a sum of its own, so that one addition does not wait for the one before it.
+    """
+    a = zeros(), zeros()
+    b, c, e = a, a, a
+    fours = seen - seen % 4
+    for s in range(0, fours, 4):
+        a = add_value(a, weights, values, s, d1, d2)
+        b = add_value(b, weights, values, s + 1, d1, d2)
+        c = add_value(c, weights, values, s + 2, d1, d2)
+        e = add_value(e, weights, values, s + 3, d1, d2)
+    for s in range(fours, seen):
+        a = add_value(a, weights, values, s, d1, d2)
+    total1, total2 = add(add(a[0], b[0]), add(c[0], e[0])), add(add(a[1], b[1]), add(c[1], e[1]))
+    new1 = multiply_add(splat(shrink), load(acc, row, d1), total1)
+    new2 = multiply_add(splat(shrink), load(acc, row, d2), total2)
+    store(acc, row, d1, new1)
+    store(acc, row, d2, new2)
+
+
+@njit
+def add_value(sums, weights, values, s, d1, d2):
+    weight = splat(weights[0, s])
+    return multiply_add(weight, load(values, s, d1), sums[0]), multiply_add(weight, load(values, s, d2), sums[1])
 
 
 def floats(block, used, scratch):
-    """The first `used` rows of a block [block_size, D] as float32: itself, or converted into scratch."""
+    """The first `used` rows of a block [block_size, D] as float32: itself, or in scratch, padded with zeros, where that
+    has rows. Compiled only."""
     raise NotImplementedError
 
 
 @overload(floats)
 def _floats(block, used, scratch):
-    if block.dtype == types.float32:
-        return lambda block, used, scratch: block
-
     def converted(block, used, scratch):
         for s in range(used):
             for d in range(block.shape[1]):
                 scratch[s, d] = as_float(block[s, d])
+            scratch[s, block.shape[1] :] = 0
         return scratch
 
-    return converted
+    if block.dtype != types.float32:
+        return converted
+    convert = njit(converted)
+    return lambda block, used, scratch: convert(block, used, scratch) if len(scratch) else block

@@ -181,6 +181,11 @@ class Rotation:
         rows = F.embedding(positions, self.table).view(-1, 1, 3, self.head_dim // 2)
         return rows[:, :, :1], rows[:, :, 1:]
 
+    @property
+    def num_values(self) -> int:
+        """Of the table."""
+        return self.length * 3 * (self.head_dim // 2)
+
     def _make_table(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         positions = torch.arange(self.length, dtype=torch.float32, device=device)
         angles = positions[:, None] * self.rope.inverse_frequencies(self.head_dim, device)

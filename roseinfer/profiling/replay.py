@@ -11,20 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# What a host waits in, for a value of one tensor or for its size.
-WAITS = {
-    "aten::_local_scalar_dense": "the host waits for a value (item, int, bool, tolist or an if)",
-    "aten::equal": "the host waits for a value (torch.equal)",
-    "aten::nonzero": "the size of the result depends on values (nonzero)",
-    "aten::masked_select": "the size of the result depends on values (masked_select)",
-    "aten::unique_dim": "the size of the result depends on values (unique)",
-    "aten::_unique2": "the size of the result depends on values (unique)",
-}
+from roseinfer.graphs.operation import OperationMode, name_of
+from roseinfer.graphs.tensors import address_of, memory_of
+from roseinfer.graphs.waits import why_it_waits
+
 FROM_PYTHON = "aten::lift_fresh"
 
 
@@ -36,21 +29,19 @@ class StepRecord:
     violations: list[str] = field(default_factory=list)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(OperationMode):
     def __init__(self, persistent: Iterable[Tensor]) -> None:
         super().__init__()
-        self.persistent = {_storage(tensor) for tensor in persistent}
+        self.persistent = {memory_of(tensor) for tensor in persistent}
         self.made: dict[int, Tensor] = {}  # by storage; kept alive, or an address would be given out twice
         self.record = StepRecord()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        name = func.name().split(".")[0]
+        name = name_of(func)
         leaves = tree_leaves((args, kwargs or {}))
         self.record.ops.append((name, tuple(map(self._described, leaves))))
-        if name in WAITS:
-            self.record.violations.append(f"{name}: {WAITS[name]}")
-        if name == "aten::index" and any(isinstance(x, Tensor) and x.dtype == torch.bool for x in leaves[1:]):
-            self.record.violations.append(f"{name}: the size of the result depends on values (an index by a mask)")
+        if why := why_it_waits(func, args):
+            self.record.violations.append(f"{name}: {why}")
         if name == FROM_PYTHON:
             self.record.violations.append(f"{name}: a tensor is made of Python's values {tuple(leaves[0].shape)}")
         elif outside := [x for x in leaves if isinstance(x, Tensor) and self._comes_from_outside(x)]:
@@ -58,27 +49,24 @@ class _Recorder(TorchDispatchMode):
             self.record.violations.append(f"{name}: reads a tensor {shapes} that is no weight, pool or input buffer")
         result = func(*args, **(kwargs or {}))
         for x in tree_leaves(result):
-            if isinstance(x, Tensor) and _storage(x) not in self.persistent:
-                self.made[_storage(x)] = x
+            if isinstance(x, Tensor) and memory_of(x) not in self.persistent:
+                self.made[memory_of(x)] = x
         return result
 
     def _comes_from_outside(self, x: Tensor) -> bool:
-        return x.numel() > 0 and _storage(x) not in self.persistent and _storage(x) not in self.made
+        return x.numel() > 0 and memory_of(x) not in self.persistent and memory_of(x) not in self.made
 
     def _described(self, x: Any) -> Any:
         """What must be the same in a replay: of a tensor the shape, and the address where it is persistent."""
         if not isinstance(x, Tensor):
             return x if isinstance(x, (int, float, bool, str, type(None))) else str(x)
-        address = x.data_ptr() if _storage(x) in self.persistent else None
+        address = address_of(x) if memory_of(x) in self.persistent else None
         return (*x.shape, str(x.dtype), address)
 
 
-def _storage(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr()
-
-
 def record_step(step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
-    """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too."""
+    """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
+    `reachable.tensors_of(model)` has those of a model, packed weights among them."""
     recorder = _Recorder(persistent)
     with recorder:
         step()

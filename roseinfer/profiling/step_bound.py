@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from .floors import ARITHMETIC, PASSES_BUDGET_S, READING, Floor, Machine, passes
 
@@ -22,8 +21,11 @@ HOST = "the host"
 @torch.inference_mode()
 def products_seconds(model: Model, batch_size: int) -> float:
     """Seconds that the matrix products of one decode step take by themselves, on batch_size rows; the best of several
-    passes. On a GPU, where many small ones wait for their launches, with these."""
-    layers = [layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and name != "lm_head"]
+    passes. On a GPU, where many small ones wait for their launches, with these.
+
+    Linear layers of any kind: what says how many values a row has, as nn.Linear does, in_features.
+    """
+    layers = [layer for name, layer in model.named_modules() if hasattr(layer, "in_features") and name != "lm_head"]
     rows = {width: torch.full((batch_size, width), 0.5, device=model.device, dtype=model.dtype) for width in
             {model.config.hidden_size, *(layer.in_features for layer in layers)}}  # fmt: skip
 

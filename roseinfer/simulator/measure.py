@@ -113,12 +113,15 @@ def skip_step(engine: Engine) -> None:
 
 
 def real_engine(model: Model, setting: EngineSetting) -> Engine:
-    return Engine(
+    """As the setting says, and warmed up."""
+    engine = Engine(
         model, num_blocks=setting.num_blocks, block_size=setting.block_size, max_num_seqs=setting.max_num_seqs,
         max_model_len=min(setting.max_model_len, model.config.max_model_len),
         max_num_batched_tokens=setting.max_num_batched_tokens, scheduling_policy=setting.scheduling_policy,
         enable_prefix_caching=setting.enable_prefix_caching,
     )  # fmt: skip
+    engine.warm_up()
+    return engine
 
 
 def timed_step(engine: Engine, clock: Clock = perf_counter) -> Step:

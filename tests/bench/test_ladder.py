@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
-from collections import Counter
+from functools import partial
 from statistics import median
 
 import pytest
 import torch
 from oracles import prompts_of, small_model
 
-from roseinfer.bench import ContenderFailed, LadderResult, Run, TokensDiffer, ladder, measure
-from roseinfer.bench.contenders import hf_contender
+from roseinfer.bench import ContenderFailed, LadderResult, TokensDiffer, ladder
+from roseinfer.bench.contenders import StageContender, hf_contender
 from roseinfer.bench.token_check import Referee
-from roseinfer.cli.clone import chosen_stages, untimed
-from roseinfer.cli.main import main as roseinfer
-from roseinfer.engine.as_stage import EngineStage
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
-from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
+from stages import NaiveCat, PreallocGather, SelectAppend
 
 DENSE = (NaiveCat, PreallocGather, SelectAppend)
 SIZES = {"batch_size": 3, "prompt_len": 5, "max_new_tokens": 6, "repeats": 2}
@@ -40,89 +34,9 @@ class Ticks:
         return self.now
 
 
-def main(arguments: list[str]) -> int:
-    return roseinfer(["ladder", *arguments])
-
-
 @pytest.fixture(scope="module")
 def result(small: GPT2) -> LadderResult:
     return ladder(DENSE, small, **SIZES, clock=Ticks())
-
-
-# measure
-
-
-def recorded_runs(names: str, **arguments: object) -> tuple[list[str], list[dict]]:
-    order: list[str] = []
-
-    def contender(name: str):
-        def run(on_step) -> Run:
-            order.append(name)
-            on_step(2, 0.5)
-            return Run(1.0, (0.5, 0.25), [[1, 2, 3], [4, 5, 6]])
-
-        return name, run
-
-    return order, measure([contender(name) for name in names], **arguments)
-
-
-def test_each_round_runs_every_contender_once_and_another_first():
-    order, samples = recorded_runs("ABC", repeats=3, warmup=1)
-    rounds = ["".join(order[i : i + 3]) for i in range(0, 12, 3)]
-    assert rounds == ["CAB", "ABC", "BCA", "CAB"]  # the first is the warm-up
-    assert [(s["name"], s["repeat"], s["position"]) for s in samples[3:6]] == [("B", 1, 0), ("C", 1, 1), ("A", 1, 2)]
-
-
-def test_samples_are_raw():
-    _, samples = recorded_runs("A", repeats=2, warmup=3)
-    assert samples == [
-        {
-            "name": "A", "repeat": repeat, "position": 0, "tokens": 6, "decode_tokens": 4, "seconds": 1.75,
-            "prefill_seconds": 1.0, "decode_seconds": 0.75, "step_seconds": [0.5, 0.25],
-            "tokens_per_second": 4 / (2 * 0.375),
-        }
-        for repeat in range(2)
-    ]  # fmt: skip
-
-
-def test_progress_tells_warm_up_from_timed_runs():
-    seen = []
-    recorded_runs("AB", repeats=1, warmup=1, on_progress=seen.append)
-    assert [(p.phase, p.repeat, p.name, p.tokens, p.seconds, p.finished, p.runs_done) for p in seen] == [
-        ("warm-up", -1, "B", 2, 0.5, False, 0), ("warm-up", -1, "B", 4, 0.75, True, 1),
-        ("warm-up", -1, "A", 2, 0.5, False, 1), ("warm-up", -1, "A", 4, 0.75, True, 2),
-        ("repeat 1 of 1", 0, "A", 2, 0.5, False, 2), ("repeat 1 of 1", 0, "A", 4, 0.75, True, 3),
-        ("repeat 1 of 1", 0, "B", 2, 0.5, False, 3), ("repeat 1 of 1", 0, "B", 4, 0.75, True, 4),
-    ]  # fmt: skip
-    assert {p.runs_total for p in seen} == {4}
-
-
-def test_a_run_under_way_goes_by_its_median_step_as_a_finished_one_does():
-    def run(on_step) -> Run:
-        steps = (1.0, 9.0, 3.0)
-        for i in range(len(steps)):
-            on_step(2 * (i + 1), sum(steps[: i + 1]))
-        return Run(1.0, steps, [[1, 2, 3, 4], [5, 6, 7, 8]])
-
-    seen = []
-    measure([("A", run)], repeats=1, warmup=0, on_progress=seen.append)
-    assert [(p.tokens, p.seconds, p.finished) for p in seen] == [
-        (2, 1.0, False), (4, 10.0, False), (6, 9.0, False), (6, 9.0, True),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("names", "arguments", "message"),
-    [
-        ("", {"repeats": 1}, "contenders must be at least one"),
-        ("AA", {"repeats": 1}, "each name once"),
-        ("A", {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ("A", {"repeats": 1, "warmup": -1}, "warmup must be an integer of at least 0, got -1"),
-    ],
-)
-def test_measure_refuses(names: str, arguments: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        recorded_runs(names, **arguments)
 
 
 # The exact facts of a ladder
@@ -333,6 +247,23 @@ def test_keep_going_names_who_failed_and_races_the_others(small: GPT2, monkeypat
     assert "HF generate left out: HF generate failed in generate: no compiler." in result.note
 
 
+def test_keep_going_leaves_out_whose_operations_cannot_be_counted(small: GPT2, monkeypatch: pytest.MonkeyPatch):
+    counts = StageContender.counts
+
+    def not_of_02(entrant, step):
+        if entrant.name == PreallocGather.name:
+            raise ContenderFailed("no profiler")
+        return counts(entrant, step)
+
+    monkeypatch.setattr(StageContender, "counts", not_of_02)
+    race = partial(ladder, [NaiveCat, PreallocGather], small, **SIZES, with_hf=False)
+    result = race(keep_going=True)
+    assert [row["stage"] for row in result.rows] == ["s01_naive_cat"]
+    assert result.not_run == {"s02_prealloc_gather": "no profiler"}
+    with pytest.raises(ContenderFailed, match="^no profiler$"):
+        race()
+
+
 def test_keep_going_needs_a_stage(small: GPT2):
     with pytest.raises(ContenderFailed, match="^no stage finished a run: Raises failed in decode step 1"):
         ladder([Raises], small, **SIZES, keep_going=True)
@@ -369,93 +300,3 @@ def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
     with pytest.raises(ValueError, match="with_hf=False"):
         ladder([NaiveCat], grouped, **SIZES)
     assert ladder([NaiveCat], grouped, **SIZES, with_hf=False).rows[0]["tokens"] == "equal"
-
-
-# The command
-
-
-def test_stages_are_chosen_by_first_part_or_whole_name():
-    assert chosen_stages(None) == [*LADDER, EngineStage]
-    assert chosen_stages("s03, s01_naive_cat, engine") == [SelectAppend, NaiveCat, EngineStage]
-
-
-class Untimed(PreallocGather):
-    @classmethod
-    def why_untimed(cls, device):
-        return f"its times on {device} say nothing"
-
-
-def test_a_stage_without_times_is_left_out_unless_it_is_named(capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stages.LADDER", (NaiveCat, Untimed))
-    sizes = "--no-hf --batch-size 2 --max-new-tokens 3 --repeats 1 --device cpu".split()
-    assert untimed([NaiveCat, Untimed], torch.device("cpu")) == {"Untimed": "its times on cpu say nothing"}
-
-    assert main(sizes) == 0
-    out, err = capsys.readouterr()
-    data = json.loads(out.splitlines()[-1])
-    assert err == "Untimed left out: its times on cpu say nothing\n"
-    assert data["arguments"]["stages"] == ["s01_naive_cat", "engine"]
-    assert data["not_run"] == {"Untimed": "its times on cpu say nothing"}
-    assert "left out: its times" in " ".join(out.split())  # the table's note, wrapped
-
-    assert main(["--stages", "Untimed", *sizes]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and json.loads(out.splitlines()[-1])["arguments"]["stages"] == ["Untimed"]
-
-
-def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("roseinfer.kernels.triton_mode.unavailable", lambda *device: "Triton is not installed")
-    assert main("--stages s07 --no-hf --device cpu".split()) == 1
-    assert capsys.readouterr().err == (
-        "error: s07_triton_paged failed in its constructor: TritonUnavailable: Triton is not installed\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--stages s01,s2_prealloc_gather", "unknown stage 's2_prealloc_gather' (nearest: s02_prealloc_gather)"),
-        ("--stages s99", "allowed: s01_naive_cat, s02_prealloc_gather, s03_select_append"),
-        ("--batch-size 0", "batch_size must be an integer of at least 1, got 0"),
-        ("--max-new-tokens 100000", "allowed: max_model_len="),
-        ("--model random:nothing", "unknown shape 'random:nothing'"),
-        ("--json no/such/folder/ladder.json", "must be a file in a folder that exists"),
-    ],
-)
-def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
-    assert main(arguments.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-    assert message in err
-
-
-def test_wrong_tokens_are_one_line_and_exit_1(capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stages.LADDER", (NaiveCat, SwapsSequences))
-    assert main("--no-hf --batch-size 3 --max-new-tokens 12 --repeats 1".split()) == 1
-    assert re.fullmatch(r"error: SwapsSequences: tokens differ .*\n", capsys.readouterr().err)
-
-
-def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("roseinfer.bench.ladder", interrupted)
-    assert main(["--stages", "s01"]) == 130
-    assert capsys.readouterr() == ("", "interrupted\n")
-
-
-def test_the_command_prints_a_table_and_json_as_its_last_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "roseinfer", "ladder", "--stages", "s01,s02", "--max-new-tokens", "4", "--repeats", "1",
-         "--batch-size", "2", "--device", "cpu", "--json", str(tmp_path / "ladder.json")],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    *table, last = done.stdout.splitlines()
-    data = json.loads(last)
-    assert data["arguments"]["model"] == "tiny"
-    assert Counter(sample["name"] for sample in data["samples"]) == {
-        "s01_naive_cat": 1, "s02_prealloc_gather": 1, "HF generate": 1,
-    }  # fmt: skip
-    assert json.loads((tmp_path / "ladder.json").read_text()) == data
-    assert any("s02_prealloc_gather" in line for line in table)

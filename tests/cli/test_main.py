@@ -194,8 +194,8 @@ def test_a_terminal_that_cannot_show_all_or_is_not_there(monkeypatch, encoding):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("ladder --batch-size 99999999", "--batch-size 99999999: weights, K and V of so many sequences of 40 tokens"),
-        ("benchmark --num-requests 99999999", "--num-requests 99999999: weights, K and V of so many sequences of 101"),
+        ("ladder --batch-size 99999999", "--batch-size 99999999: an engine for so many sequences of 40 tokens"),
+        ("benchmark --num-requests 99999999", "--num-requests 99999999: an engine for so many sequences of 101"),
     ],
 )
 def test_what_cannot_fit_the_memory_is_refused_before_anything_is_loaded(monkeypatch, capsys, command, said):
@@ -206,7 +206,7 @@ def test_what_cannot_fit_the_memory_is_refused_before_anything_is_loaded(monkeyp
 
     monkeypatch.setattr("roseinfer.models.load_model", never)
     monkeypatch.setattr(benchmark_scheduler, "load_model", never)
-    monkeypatch.setattr("roseinfer.engine.config.available_bytes", lambda device: 10**9)
+    monkeypatch.setattr("roseinfer.engine.sizes.available_bytes", lambda device: 10**9)
     name, *flags = command.split()
     if name == "ladder":
         assert main(command.split()) == 2

@@ -6,10 +6,24 @@ import pytest
 
 from roseinfer.contract import PROMISES, Promise
 from roseinfer.engine.as_stage import EngineStage
+from roseinfer.engine.decode_graphs import sizes_up_to
+from roseinfer.models import Model
 from roseinfer.stage import Stage
 from stages import LADDER
 
-STAGES = [*LADDER, EngineStage]
+
+class EngineAsOnGPU(EngineStage):
+    """Decode steps filled up to few sizes, each captured when it first comes."""
+
+    name = "engine_as_on_gpu"
+
+    def __init__(self, model: Model, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        graphs = self.runner.graphs
+        graphs.sizes, graphs.capture_after = sizes_up_to(self.max_num_seqs), 1
+
+
+STAGES = [*LADDER, EngineStage, EngineAsOnGPU]
 
 
 @pytest.mark.parametrize("stage_class", STAGES, ids=lambda cls: cls.name)

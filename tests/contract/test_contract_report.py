@@ -8,61 +8,17 @@ import time
 
 import pytest
 import torch
-import torch.nn.functional as F
 from mutants import MUTANTS
+from right_stage import Right, RightStep
 
-from roseinfer.blocks import BlockTables, OutOfBlocks
-from roseinfer.contract import PROMISES, bytes_held, check_promises
-from roseinfer.contract.broken_promises import require_one_owner
-from roseinfer.contract.schedule_search import Case, StageCall
-from roseinfer.contract.time_limit import TookTooLong, time_limit
+from roseinfer.blocks import OutOfBlocks
+from roseinfer.contract import PROMISES, check_promises
 from roseinfer.stage import Stage
 from roseinfer.teach import contract
 from roseinfer.teach.measure.contract_report import ContractReport
 
 BY_NAME = {promise.name: promise for promise in PROMISES}
 QUICK_ONLY = [promise for promise in PROMISES if not promise.slow]
-
-
-class Right(Stage):
-    """For each sequence and layer one tensor of keys and one of values [H_kv, T, D]."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.caches = {}
-
-    def write_prompt(self, seq, layer, k, v):
-        self.caches.setdefault(seq.seq_id, []).append([k.transpose(0, 1).clone(), v.transpose(0, 1).clone()])
-
-    def build(self, seqs):
-        return RightStep([self.caches[seq.seq_id] for seq in seqs])
-
-    def append(self, seqs, step):
-        grown = [[step.grown(i, layer) for layer in range(len(step.new))] for i in range(len(seqs))]
-        for seq, layers in zip(seqs, grown, strict=True):  # behind the last operation that may fail
-            for cache, pair in zip(self.caches[seq.seq_id], layers, strict=False):
-                cache[:] = pair
-
-    def free(self, seq):
-        super().free(seq)
-        self.caches.pop(seq.seq_id, None)
-
-
-class RightStep:
-    def __init__(self, caches):
-        self.caches, self.new = caches, []
-
-    def __call__(self, layer, q, k, v):
-        self.new.append((k, v))
-        return torch.stack([self.attend(cache[layer], q[i], k[i], v[i]) for i, cache in enumerate(self.caches)])
-
-    def grown(self, i, layer):
-        pairs = zip(self.caches[i][layer], self.new[layer], strict=True)
-        return [torch.cat([old, new[i, :, None]], dim=1) for old, new in pairs]
-
-    def attend(self, cache, q, k, v):
-        keys, values = (torch.cat([old, new[:, None]], dim=1) for old, new in zip(cache, (k, v), strict=True))
-        return F.scaled_dot_product_attention(q[:, None], keys, values, enable_gqa=True)[:, 0]
 
 
 # Wrong in one thing each.
@@ -318,9 +274,7 @@ def test_no_promise_is_left_out_above():
 
 def test_a_stage_that_keeps_them_all():
     report = contract(Right, quick=True, device="cpu")
-    assert report and repr(report) == (
-        "Right: 37 promises held\nnot tried (left out by quick=True): the 6 others"
-    )
+    assert report and repr(report) == ("Right: 37 promises held\nnot tried (left out by quick=True): the 6 others")
     assert "37 held" in report.to_html() and "✓" in report.to_html()
 
 
@@ -393,45 +347,3 @@ def test_the_random_state_stays():
     before = torch.get_rng_state(), random.getstate()
     list(check_promises(Right, promises=[p for p in QUICK_ONLY if p.name in ("half_precision", "random_schedules")]))
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
-
-
-def test_a_limit_that_is_not_reached_changes_nothing():
-    with time_limit(0.05):
-        pass
-    time.sleep(0.1)  # it would be raised here
-
-
-def test_a_limit_stops_what_swallows_exceptions():
-    with pytest.raises(TookTooLong), time_limit(0.05):
-        while True:
-            try:
-                time.sleep(0.001)
-            except Exception:
-                pass
-
-
-def test_block_owners_are_named():
-    tables = BlockTables(num_tables=2, num_blocks=4, block_size=4)
-    tables.reserve({7: 5, 8: 3})
-    require_one_owner(tables)
-    tables.of(8, 1)[0] = 1
-    with pytest.raises(AssertionError, match="layer 1: block 1 is owned twice: by sequence 0 and by sequence 1"):
-        require_one_owner(tables)
-    tables.of(8, 1)[0] = 9
-    with pytest.raises(AssertionError, match="layer 1: sequence 1 has block 9, of 4 there are"):
-        require_one_owner(tables)
-
-
-def test_bytes_held_counts_each_storage_once(small):
-    stage = Right(small, num_blocks=1)
-    assert bytes_held(stage) == 0
-    tensor = torch.zeros(10)
-    stage.caches = {0: [[tensor, tensor[2:]]], 1: (lambda: tensor)}
-    assert bytes_held(stage) == 40
-
-
-def test_a_case_tells_its_calls_in_order_and_renamed():
-    calls = StageCall("prefill", ("D",), (1, 2)), StageCall("decode", ("D", "B"), (3,)), StageCall("free", ("D",))
-    assert str(Case("gpt2", calls).renamed()) == (
-        "model gpt2, 9 blocks of 4 tokens; prefill A, a prompt of 2 tokens; decode A, B; free A"
-    )

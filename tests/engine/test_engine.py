@@ -17,7 +17,6 @@ from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.runner import Runner
 from roseinfer.models import Model
-from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -257,36 +256,6 @@ def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
     for seq, prompt in zip(seqs, prompts, strict=True):
         wanted = reference_generate(model, [prompt], seq.params.max_tokens)[0]
         assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)
-
-
-# A step that could be captured as a graph
-
-
-def persistent(engine: Engine) -> list[torch.Tensor]:
-    runner = engine.runner
-    inputs = (*runner.inputs.device.values(), *runner.sampler.inputs.device.values())
-    return [*engine.model.parameters(), runner.attended, runner.pool.memory, *inputs]
-
-
-def test_decode_steps_could_replay_each_other(gpt2):
-    """Same operations on the same addresses, no wait, no tensor made of Python's values: for 3 sequences of any
-    lengths, over block edges, with other sequences in the places of those that ended."""
-    engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
-    records = []
-    for round_ in range(2):
-        engine.step()
-        for _ in range(8):
-            seqs, num_new = engine.scheduler.schedule()
-            with torch.inference_mode():
-                batch = engine.runner.prepare(seqs, num_new)
-                step = lambda: engine.runner.sampler(engine.runner.forward(batch), seqs)  # noqa: E731, B023
-                records.append(record_step(step, persistent(engine)))
-            engine.step()
-        assert not engine.has_work
-        for seq in requests(gpt2, (21, 2, 16)) if round_ == 0 else ():
-            engine.add(seq)
-    assert [record.violations for record in records] == [[]] * 16
-    assert all(replay_differences(records[0], record) == [] for record in records[1:])
 
 
 def test_a_step_leaves_nothing_behind(gpt2):

@@ -1,56 +1,23 @@
-"""LLM: transformers' texts, every form of prompt, stop strings, streams, what is refused, what is freed."""
+"""LLM: transformers' texts, every form of prompt, stop strings, streams, what is freed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from oracles import prompts_of, small_llama
+from served import BLOCKS, IDS, TEXTS, TOKENIZER, params, texts
 from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
-from roseinfer.engine import pool_size
-from roseinfer.engine.config import block_bytes
 from roseinfer.engine.llm import LLM
-from roseinfer.engine.pool_size import CPU_POOL_BYTES, pool_blocks
 from roseinfer.engine.weights import held_bytes, prepare_weights
 from roseinfer.generate import check_honoured
-from roseinfer.models import GPT2, load_model, load_tokenizer
+from roseinfer.models import GPT2, load_model
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
-
-TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
-TOKENIZER = load_tokenizer("tiny")
-IDS = [TOKENIZER.encode(text).ids for text in TEXTS]
-BLOCKS = 24
-
-
-@pytest.fixture(scope="module")
-def llm(tiny: GPT2) -> LLM:
-    """Three requests at a time, so that some wait."""
-    return LLM(tiny, tokenizer="tiny", max_num_seqs=3, block_size=16, num_kvcache_blocks=BLOCKS)
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_behind(request: pytest.FixtureRequest):
-    """After every test: all blocks free, no request in the engine."""
-    yield
-    if "llm" in request.fixturenames:
-        engine = request.getfixturevalue("llm").engine
-        engine.blocks.check()
-        assert (engine.blocks.num_free, engine.has_work) == (BLOCKS, False)
-
-
-def params(max_tokens: int = 12, **others) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True, **others})
-
-
-def texts(outputs: list) -> list[str]:
-    return [output.outputs[0].text for output in outputs]
-
 
 # What comes out
 
@@ -349,15 +316,17 @@ def test_one_request_of_a_stream_is_aborted(llm):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("at_step", [1, 2, 5])
 def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
-    wanted, forward, calls = texts(llm.generate(TEXTS, params())), llm.model.forward, []
+    runner = llm.engine.runner
+    wanted, sampler, calls = texts(llm.generate(TEXTS, params())), runner.sampler, []
 
     def interrupted(*inputs):
+        """Behind the forward: its K and V are written."""
         calls.append(inputs)
         if len(calls) == at_step:
             raise error
-        return forward(*inputs)
+        return sampler(*inputs)
 
-    monkeypatch.setattr(llm.model, "forward", interrupted)
+    monkeypatch.setattr(runner, "sampler", interrupted)
     with pytest.raises(error):
         llm.generate(TEXTS, params())
     assert llm.engine.blocks.num_free == BLOCKS and not llm.engine.has_work
@@ -405,95 +374,6 @@ def test_logits_that_are_no_numbers_end_a_request_that_asks_for_them(llm, monkey
         llm.generate(TEXTS[:2], [params(), params(logprobs=2)])
 
 
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("prompts", "message"),
-    [
-        ("", r"a prompt must have at least one token, got the text ''"),
-        ([TEXTS[0], ""], r"prompts\[1\]: a prompt must have at least one token, got the text ''"),
-        ([[]], r"prompts\[0\]: token_ids must be a non-empty list of token ids"),
-        ([IDS[0], [5, -1]], r"prompts\[1\]: token_ids must be .* got \[5, -1\]"),
-        ([IDS[0], [5, 2048]], r"prompts\[1\]: token id 2048 is out of range: vocab_size=2048"),
-        ([3.0], r"prompts\[0\]: token_ids must be .* got 3.0"),
-        (None, r"prompts must be a text, a list of token ids, or a list of them, got None"),
-        ([IDS[0], [5] * 501], r"prompts\[1\]: prompt of 501 \+ max_tokens=12 is 513 tokens, allowed: max"),
-        ([IDS[0], [5] * 400], r"prompts\[1\]: .* needs 26 blocks of 16 tokens, allowed: num_blocks=24"),
-    ],
-    ids=["text", "texts", "ids", "negative", "vocabulary", "number", "none", "long", "pool"],
-)  # fmt: skip
-def test_a_request_that_cannot_run_is_refused_before_any_does(llm, monkeypatch, prompts, message):
-    monkeypatch.setattr(llm.engine, "step", lambda: pytest.fail("nothing may run"))
-    for call in (llm.generate, llm.stream):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            call(prompts, params())
-    monkeypatch.undo()
-    assert texts(llm.generate(TEXTS[:1], params(2)))  # the engine goes on
-
-
-@pytest.mark.parametrize("given", [[params()], "greedy", [params()] * 3, {"max_tokens": 3}])
-def test_one_params_or_one_for_each(llm, given):
-    with pytest.raises(ValueError, match="^sampling_params must be a SamplingParams or 2 of them, got "):
-        llm.generate(TEXTS[:2], given)
-    with pytest.raises(ValueError, match=r"^prompts\[1\]: params must be a SamplingParams, got 3"):
-        llm.generate(TEXTS[:2], [params(), 3])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"max_num_batched_tokens": 32}, "max_num_batched_tokens=32 is less than a step of max_num_seqs=64 sequences"),
-        ({"scheduling_policy": None}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, or"),
-        ({"enable_prefix_caching": "no"}, "enable_prefix_caching must be True or False, got 'no'"),
-        ({"max_seqs": 3}, r"LLM has no argument 'max_seqs' \(nearest: max_num_seqs\), allowed: model, tokenizer, "),
-        ({"num_blocks": 3}, r"LLM has no argument 'num_blocks' \(nearest: num_kvcache_blocks\)"),
-        ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'$"),
-        ({"quantization": "awq"}, "quantization must be one of None, 'int8', got 'awq'"),
-        ({"dtype": "fp32"}, "dtype must be one of float32, float16, bfloat16, got 'fp32'$"),
-        ({"device": "gpu"}, "device='gpu' is not a device"),
-        ({"device": "cuda:77"}, "device='cuda:77': not on this machine, which has: cpu"),
-        ({"max_model_len": 513}, "max_model_len=513 is more positions than the model has, allowed: at most 512"),
-        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
-        ({"block_size": 0}, "block_size must be an integer of at least 1, got 0"),
-        ({"num_kvcache_blocks": 0}, "num_kvcache_blocks must be an integer of at least 1, got 0"),
-        ({"kv_cache_memory_bytes": 1.5}, "kv_cache_memory_bytes must be an integer of at least 1, got 1.5"),
-        (
-            {"kv_cache_memory_bytes": 393_215},
-            "kv_cache_memory_bytes gives the KV cache 393,215 bytes: one block of block_size=64 has 393,216",
-        ),
-        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization must be a number above 0 and at most 1, got 1.5"),
-        ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization=0.5 is for a GPU, and the model is on 'cpu': give "),
-        (
-            {"num_kvcache_blocks": 3, "kv_cache_memory_bytes": 10**9},
-            "num_kvcache_blocks and kv_cache_memory_bytes each size the KV cache: give one of them",
-        ),
-        ({"device": "gpu", "quantization": "int8"}, "device='gpu' is not a device"),
-        ({"device": "meta", "quantization": "int8"}, "quantization='int8' runs on a CPU, and the model is on 'meta'"),
-        ({"seed": -1}, "seed must be an integer from 0 to 9223372036854775807, got -1"),
-        ({"seed": 2**63}, "seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
-        ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
-        ({"model": "./nowhere"}, "no such folder: './nowhere'"),
-        ({"tokenizer": "random:gpt2"}, "'random:gpt2' has random weights and no tokenizer"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_wrong_arguments_are_one_error(wrong, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        LLM(**{"model": "tiny", "device": "cpu", **wrong})
-
-
-@pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"quantization": "int8"}])
-def test_a_model_has_its_own_dtype_and_device(tiny, given):
-    with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
-        LLM(tiny, **given)
-
-
-def test_the_engine_itself_sees_no_text(llm):
-    with pytest.raises(ValueError, match=r"^stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"):
-        llm.engine.add(Sequence([1], SamplingParams(stop="a")))
-
-
 # Tokenizers
 
 
@@ -536,36 +416,6 @@ def test_a_folder_without_a_tokenizer(tmp_path, llm):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="tokenizer.json is not a tokenizer"):
         LLM(str(tmp_path), device="cpu", num_kvcache_blocks=4)
-
-
-# The KV cache
-
-
-def test_the_pool_is_what_was_asked_for(tiny):
-    one = block_bytes(tiny.config, 64, 4)
-    assert LLM(tiny, kv_cache_memory_bytes=3 * one + 1).engine.blocks.num_blocks == 3
-    assert LLM(tiny, max_num_seqs=5, max_model_len=65).engine.blocks.num_blocks == 5  # the last token is never cached
-    assert LLM(tiny, max_num_seqs=5, max_model_len=66).engine.blocks.num_blocks == 10
-
-
-def model_on(device: str, model: GPT2) -> SimpleNamespace:
-    return SimpleNamespace(config=model.config, dtype=model.dtype, device=torch.device(device))
-
-
-def test_a_cpu_pool_has_a_gibibyte_at_most(gpt2_shape):
-    one = block_bytes(gpt2_shape.config, 64, 4)
-    assert pool_blocks(gpt2_shape, 64, most=10**9) == CPU_POOL_BYTES // one
-
-
-def test_a_gpu_pool_has_a_share_of_what_is_left(gpt2_shape, monkeypatch):
-    """A GPU of 100 blocks, 30 of them in use: half of it leaves 20."""
-    one = block_bytes(gpt2_shape.config, 64, 4)
-    monkeypatch.setattr(pool_size.torch.cuda, "mem_get_info", lambda device: (70 * one, 100 * one))
-    on_gpu = model_on("cuda", gpt2_shape)
-    assert pool_blocks(on_gpu, 64, most=10**9, gpu_memory_utilization=0.5) == 20
-    assert pool_blocks(on_gpu, 64, most=10**9) == 60 and pool_blocks(on_gpu, 64, most=7) == 7
-    with pytest.raises(ValueError, match="^gpu_memory_utilization=0.3 gives the KV cache 0 bytes: one block"):
-        pool_blocks(on_gpu, 64, most=7, gpu_memory_utilization=0.3)
 
 
 # The bar

@@ -110,10 +110,10 @@ def test_a_row_of_zeros_stays_zero():
     assert (Int8Linear(weight, None)(torch.randn(3, 64))[:, 2] == 0).all()
 
 
-@needs_packing
-def test_gelu_is_part_of_the_product_and_runs_once():
+@pytest.mark.parametrize("quantization", [pytest.param(None, marks=needs_packing), "int8"])
+def test_gelu_is_part_of_the_product_and_runs_once(quantization):
     model = load_model("tiny")
-    prepare_weights(model)
+    prepare_weights(model, quantization)
     assert all(block.mlp.c_fc.gelu and isinstance(block.mlp.act, nn.Identity) for block in model.h)
     assert not any(block.mlp.c_proj.gelu or block.attn.c_attn.gelu for block in model.h) and not model.lm_head.gelu
 

@@ -9,11 +9,13 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
-from roseinfer.kernels.int8_numba import ROWS, STEP, int8_linear
+from roseinfer.kernels.int8_numba import STEP, TILE, linear_int8, tiles
 
-SHAPES = [(1, 1), (3, 5), (4, 64), (5, 65), (50, 130), (96, 192)]  # (rows of W, width): multiples of 4 and 64, and not
-NUM_ROWS = [1, 2, 3, 4, 5, 63, 64, 65, 130]  # of x: a tile is 4, a block 64
+SHAPES = [(1, 1), (3, 5), (17, 64), (50, 130), (64, 65), (130, 192)]  # (rows of W, width): whole tiles, and not
+NUM_ROWS = [1, 2, 3, 4, 5, 15, 16, 63, 64, 65, 130]  # of x: 4 are multiplied at a time, a block has 64
 PROCESSORS = {  # what Numba is told to compile for: each of the three ways to sum four products
     "avx512vnni": None,
     "avxvnni": ("alderlake", "+avx2,+fma,+avxvnni"),
@@ -40,13 +42,8 @@ def drawn(num_rows: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     return weight, rng.random(num_rows, np.float32), rng.standard_normal(num_rows, np.float32)
 
 
-def run(x: np.ndarray, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    num_rows, width = weight.shape
-    padded = np.full((-(-num_rows // ROWS) * ROWS, -(-width // STEP) * STEP), 128, np.uint8)
-    padded[:num_rows, :width] = weight.astype(np.int16) + 128
-    out = np.full((len(x), num_rows), np.nan, np.float32)
-    int8_linear(x, padded, scales, bias, out)
-    return out
+def run(x: np.ndarray, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray, gelu: bool = False) -> np.ndarray:
+    return linear_int8(*map(torch.from_numpy, (x, tiles(weight), scales, bias)), gelu).numpy()
 
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-3}  # results are of the order of 1,000
@@ -96,6 +93,46 @@ def test_a_row_of_zeros_and_rows_that_are_not_finite():
     assert np.isnan(out[[2, 4]]).all(), "what is not a number must not come out as one"
     rest = x[[1, 3, 5]]
     np.testing.assert_allclose(out[[1, 3, 5]], expected(rest, weight, scales, bias), **CLOSE)
+
+
+def test_values_too_small_to_scale_are_zeros():
+    """127 / the largest of them would be infinite."""
+    weight, scales, bias = drawn(6, 64)
+    for value in (1e-45, 1e-38):
+        assert (run(np.full((1, 64), value, np.float32), weight, scales, bias)[0] == bias).all()
+
+
+def test_gelu_after_the_product():
+    """On results from -5 to 5, and on some that are far from there."""
+    weight, scales, bias = drawn(200, 64)
+    bias = np.linspace(-5, 5, 200, dtype=np.float32)
+    bias[:4] = -1e4, -80, 80, 1e4
+    x = np.random.default_rng(4).standard_normal((5, 64), np.float32)
+    x[1:] = 0
+    plain = torch.from_numpy(run(x, weight, scales, bias))
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(
+        torch.from_numpy(run(x, weight, scales, bias, gelu=True)), F.gelu(plain, approximate="tanh"), **close
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_result_has_the_dtype_of_x_which_stays_as_it_is(dtype):
+    weight, scales, bias = drawn(6, 70)
+    x = torch.randn(3, 140).to(dtype)[:, ::2]
+    before = x.clone()
+    out = linear_int8(x, *map(torch.from_numpy, (tiles(weight), scales, bias)))
+    assert out.dtype == dtype and torch.equal(x, before)
+    assert torch.equal(out, torch.from_numpy(run(x.float().contiguous().numpy(), weight, scales, bias)).to(dtype))
+
+
+def test_where_a_value_of_w_lies():
+    weight, *_ = drawn(130, 65)
+    layout = tiles(weight)
+    assert layout.shape == (3, 32, 256) and layout.dtype == np.uint8
+    for m, k in ((0, 0), (1, 3), (63, 4), (64, 64), (129, 7)):
+        assert layout[m // TILE, k // 4, m % TILE * 4 + k % 4] == int(weight[m, k]) + 128
+    assert (layout[2, :, 4 * (130 - 2 * TILE) :] == 128).all() and (layout[:, 17:] == 128).all()
 
 
 @pytest.mark.parametrize("processor", [name for name, told in PROCESSORS.items() if told])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,19 @@ print(set(out.tolist()), torch.get_num_threads())
     assert _run(code) == f"{{{float(wanted)}}} {threads}\n"
 
 
+def test_a_loop_that_is_read_from_disk_leaves_pytorch_its_threads():
+    code = """
+import torch
+torch.set_num_threads(1)
+before = torch.get_num_threads()  # from now on PyTorch asks OpenMP, which Numba tells its own number
+from roseinfer.kernels.paged_numba import compiled_for
+compiled_for(torch.float32)
+print(before, torch.get_num_threads())
+"""
+    _run(code)  # it is on the disk now, where there is one to write to
+    assert _run(code, OMP_NUM_THREADS="2") == "1 1\n"
+
+
 def test_where_nothing_can_be_written_a_loop_is_compiled_all_the_same():
     """A function without a file of its own cannot be kept on disk."""
     code = f"{START}exec({LOOP!r})\nout = np.zeros(3)\ncompiled(parallel=True)(loop)(out)\nprint(out.all())"
@@ -41,7 +55,8 @@ def _numba_threads() -> int:
     return numba.config.NUMBA_NUM_THREADS
 
 
-def _run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+def _run(code: str, **environment: str) -> str:
+    environ = os.environ | environment
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

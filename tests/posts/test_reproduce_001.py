@@ -383,11 +383,11 @@ def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measur
 
 def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkeypatch):
     sizes = EngineConfig(model=TINY, num_blocks=1).sizes()
-    assert no_room_for_hf(sizes, sizes.weight_bytes) == no_room_for_hf(sizes, None) == []
+    assert no_room_for_hf(sizes, sizes.loaded_bytes) == no_room_for_hf(sizes, None) == []
     edit_facts(tmp_path, monkeypatch, num_steps=4)
-    monkeypatch.setattr("roseinfer.posts.post001.available_bytes", lambda device: sizes.weight_bytes - 1)
+    monkeypatch.setattr("roseinfer.posts.post001.available_bytes", lambda device: sizes.loaded_bytes - 1)
     report = reproduce(setting_with(VectorizedGather))
-    assert f"{sizes.weight_bytes:,} bytes for a second copy" in report.not_run[0].needs
+    assert f"{sizes.loaded_bytes:,} bytes for a second copy" in report.not_run[0].needs
     speeds = section(report, "Tokens a second")
     for what in ("HF generate, batch 8", "batch 8 as a share of HF generate"):
         assert time_of(speeds, what).here is None
@@ -397,7 +397,7 @@ def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkey
 def test_who_refuses_the_posts_argument():
     grid = config_lesson().grids[0]
     answers = [answer for _, answer in grid.rows]
-    assert answers[0].startswith("ValueError: EngineConfig has no field 'max_num_blocks' (nearest: num_blocks)")
+    assert answers[0].startswith("ValueError: EngineConfig has no argument 'max_num_blocks' (nearest: num_blocks)")
     assert [answer.split(":")[0] for answer in answers[1:]] == ["TypeError", "TypeError", "accepted", "AttributeError"]
 
 

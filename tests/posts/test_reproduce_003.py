@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.engine import config as engine_config
+from roseinfer.engine import sizes as engine_sizes
 from roseinfer.engine.config import EngineConfig
 from roseinfer.models import GPT2
 from roseinfer.posts import post003
@@ -249,14 +249,14 @@ def test_engines_are_those_that_are_built():
     ids=["cpu", "cpu, quick", "cuda"],
 )
 def test_models_by_device(monkeypatch: pytest.MonkeyPatch, device: str, quick: bool, expected: list[tuple[str, str]]):
-    monkeypatch.setattr(engine_config, "available_bytes", lambda device: None)
+    monkeypatch.setattr(engine_sizes, "available_bytes", lambda device: None)
     setting = Setting(torch.device(device), STAGES, quick=quick)
     assert [(config.model, config.dtype) for config in host.engines(setting)] == expected
     assert host.left_out(setting) == []
 
 
 def test_a_model_that_does_not_fit_is_left_out_with_its_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_config, "available_bytes", lambda device: 8 * 2**30)
+    monkeypatch.setattr(engine_sizes, "available_bytes", lambda device: 8 * 2**30)
     setting = Setting(torch.device("cuda"), STAGES)
     assert [config.model for config in host.engines(setting)] == ["random:gpt2"]
     (part,) = host.left_out(setting)

@@ -1,76 +1,39 @@
-"""The reproduction's report as Markdown, HTML, JSON and in a terminal; the command and its exit status."""
+"""The reproduction's report as tables, Markdown, HTML and JSON."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-import sys
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from made_up import (
+    BAD_REPORT,
+    COMMAND,
+    COMPUTED,
+    DIFFERENT_FACT,
+    EQUAL_FACT,
+    EXPLAINED_FACT,
+    IMAGES,
+    INFERRED,
+    PNG,
+    REPORT,
+    SEEN,
+    STATED,
+)
 
-from roseinfer.bench.contenders import ContenderFailed
-from roseinfer.cli.main import main
 from roseinfer.display.cells import Cells
-from roseinfer.engine.config import EngineConfig
-from roseinfer.models.load import ModelLoadError
 from roseinfer.posts.data import Source
-from roseinfer.posts.report import Fact, Grid, Image, NotRun, PostReport, Section, Time, judge
+from roseinfer.posts.report import Fact, Grid, Section, Time, judge
 from roseinfer.posts.report.content import change, change_verdict
 from roseinfer.posts.report.markdown import fenced, paragraph, to_markdown
 from roseinfer.posts.report.page import to_page
 from roseinfer.posts.report.tables import MARKS, different_table, facts_table, grid_table, marks, notes, times_table
 from roseinfer.posts.report.terminal import summary
-from stages import LADDER
-
-COMMAND = "roseinfer reproduce 000 --device cpu"
-PNG = b"\x89PNG\r\n\x1a\n and so on"
-EQUAL_FACT = judge("aten::copy_", 192, 192, rule=0, why="never asked for")
-EXPLAINED_FACT = judge("aten::slice", 1536, 384, rule=384, why="torch 2.13: no slice for `:`")
-DIFFERENT_FACT = judge("a|b <rows>", "x & y", 768, rule=0, why="one table")
-STATED, SEEN = Source("stated", "its table"), Source("repository", "engine.py, <append>")
-COMPUTED, INFERRED = Source("computed", "28 layers x 8"), Source("inferred", "what fits")
-ABOUT = {"title": "Performance", "model": "GPT-2 <small>", "hardware": "a GPU", "torch": None, "command": "run *it*"}
-SOURCES = {"model": {"kind": "inferred", "from": "a file's name"}, "hardware": {"kind": "stated", "from": "part 1"}}
-REPORT = PostReport(
-    post="000",
-    about={**ABOUT, "sources": SOURCES},
-    arguments={"device": "cpu", "quick": False},
-    sections=[
-        Section(
-            "Ops of `append_token`",
-            text=["Counts of one step, a < b.", "# not a heading"],
-            code="SELECT '```' AS fence\nFROM slice",
-            facts=[EQUAL_FACT, EXPLAINED_FACT],
-            samples={"runs": [0.1, 0.25]},
-        ),
-        Section(
-            "Times",
-            times=[
-                Time("completion", "tok/s", 408.43, 61.1712, floor=244.6848),
-                Time("step", "ms", 12.463, 61.3345, floor=15.333625),
-                Time("TPOT", "ms", 15.32, None),
-            ],
-            images=[Image(PNG, 'bars of "both" <spans>')],
-        ),
-        Section("No floors", times=[Time("TTFT", "ms", None, 2.5)], grids=[Grid("Nothing", ("a", "b"), [])]),
-        Section("A grid", grids=[Grid("Rows", ("name", "n", "share"), [("x", 28672, 0.9375), ("y", None, 1.0)])]),
-    ],
-    not_run=[NotRun("device spans", "an NVIDIA GPU")],
-    host={"cpu": "a CPU", "cores": 2, "torch_threads": 1, "system": "Linux"},
-    device="a CPU",
-    versions={"python": "3.11.7", "torch": "2.13.0", "triton": None},
-    commit="571cbb6a00000000-dirty",
-    recorded_at="2026-01-31T23:59:58+00:00",
-)
-BAD_REPORT = replace(REPORT, sections=[*REPORT.sections, Section("Rebuilds", facts=[DIFFERENT_FACT])])
-
 
 # Figures
 
@@ -178,7 +141,6 @@ def test_what_runs_show_of_a_change(after, shown, verdict):
 
 
 MARKDOWN = to_markdown(BAD_REPORT, COMMAND)
-IMAGES = [image for section in BAD_REPORT.sections for image in section.images]
 
 
 def test_the_order_of_the_parts():
@@ -339,167 +301,3 @@ def test_json_holds_everything_but_the_pictures():
     assert data == expected | {"verdicts": {"equal": 1, "explained": 1, "different": 1}}
     assert data["sections"][0]["samples"] == {"runs": [0.1, 0.25]}
     assert Fact(**data["sections"][-1]["facts"][0]) == DIFFERENT_FACT
-
-
-# The command
-
-
-@pytest.fixture
-def post(monkeypatch):
-    """Post 000 as a module that answers at once; `settings` are those it was given."""
-    settings = []
-
-    def made(setting):
-        settings.append(setting)
-        setting.say("counting")
-        return module.report
-
-    module = SimpleNamespace(
-        reproduce=made,
-        engines=lambda setting: [
-            EngineConfig(model=setting.model or "random:gpt2", num_blocks=8, device=str(setting.device))
-        ],
-        report=REPORT,
-        settings=settings,
-    )
-    monkeypatch.setitem(sys.modules, "roseinfer.posts.post000", module)
-    return module
-
-
-def run(tmp_path, *arguments):
-    return main(["reproduce", "000", "--device", "cpu", "--out", str(tmp_path / "reports"), *arguments])
-
-
-def test_the_plan_has_what_was_asked_for(post, tmp_path):
-    assert run(tmp_path) == run(tmp_path, "--quick", "--model", "tiny") == 0
-    plain, quick = post.settings
-    assert (plain.model, plain.quick, str(plain.device)) == (None, False, "cpu")
-    assert (quick.model, quick.quick) == ("tiny", True)
-    assert list(plain.stages.values()) == list(LADDER) and "s01" in plain.stages
-
-
-def test_three_files_and_a_summary(post, tmp_path, capsys):
-    assert run(tmp_path, "--quick") == 0
-    stem = tmp_path / "reports" / "000-2026-01-31"
-    said = capsys.readouterr()
-    assert said.out.splitlines()[1] == "exact facts: 1 equal, 1 explained, 0 different"
-    assert "completion tok/s 408.43 61.17" in " ".join(said.out.split())
-    assert "not run: device spans: needs an NVIDIA GPU" in said.out
-    assert said.out.splitlines()[-3:] == [f"written: {stem}.{suffix}" for suffix in ("json", "md", "html")]
-    assert said.err.endswith(" s  counting\n")
-    assert json.loads(stem.with_suffix(".json").read_text())["post"] == "000"
-    command = f"{COMMAND} --quick"
-    assert stem.with_suffix(".md").read_text() == to_markdown(REPORT, command)
-    title = "Post 000 reproduced: Performance"
-    assert stem.with_suffix(".html").read_text() == to_page(to_markdown(REPORT, command), title, IMAGES)
-
-
-def test_a_run_of_the_same_day_replaces(post, tmp_path):
-    run(tmp_path)
-    post.report = replace(REPORT, recorded_at="2026-01-31T00:00:00+00:00", commit=None)
-    run(tmp_path)
-    assert len(list((tmp_path / "reports").iterdir())) == 3
-    assert "Commit: unknown" in (tmp_path / "reports" / "000-2026-01-31.md").read_text()
-
-
-def test_a_different_fact_is_named_and_fails(post, tmp_path, capsys):
-    post.report = BAD_REPORT
-    assert run(tmp_path) == 1
-    assert (
-        "DIFFERENT: Rebuilds: a|b <rows>: post x & y, here 768; not explained: the rule (one table) gives 0"
-        in capsys.readouterr().out.splitlines()
-    )
-    assert len(list((tmp_path / "reports").iterdir())) == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ([], "error: no post named, allowed: 000, 001, 002, 003, 004 (with make: POST=000)"),
-        (["0000"], "error: unknown post '0000' (nearest: 000), allowed: 000, 001, 002, 003, 004"),
-        (
-            ["000", "--quik"],
-            "error: unknown argument '--quik' (nearest: --quick), allowed: --device, ",
-        ),
-        (["000", "--device", "gpu"], "error: device='gpu' is not a device: "),
-        (["000", "--device", "cuda:99"], "error: --device cuda:99: not on this machine, which has: cpu"),
-        (["000", "--device", "meta"], "error: --device meta: not on this machine, which has: cpu"),
-        (["000", "--model", "random:gtp2"], "error: unknown shape 'random:gtp2', allowed: random:"),
-        (["000", "--model", "./nowhere"], "error: no such folder: './nowhere'"),
-        (["000", "--dry-run", "--model", "random:gtp2"], "error: unknown shape 'random:gtp2', allowed: random:"),
-    ],
-    ids=lambda value: " ".join(value) or "none" if isinstance(value, list) else "",
-)
-def test_bad_arguments_are_one_line(post, tmp_path, capsys, arguments, line):
-    assert main(["reproduce", *arguments, "--out", str(tmp_path / "reports")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(line) and len(said.splitlines()) == 1
-    assert not post.settings and not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_made_is_refused_before_the_run(post, tmp_path, capsys):
-    (tmp_path / "reports").write_text("a file")
-    assert run(tmp_path) == 2
-    assert capsys.readouterr().err.startswith(f"error: --out {tmp_path / 'reports'}: must be a folder")
-    assert not post.settings
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (ModelLoadError("random:huge needs 9 bytes, 8 are free"), 2, "error: random:huge needs 9 bytes, 8 are free"),
-        (ContenderFailed("s01 failed in the prefill"), 1, "error: s01 failed in the prefill"),
-        (KeyboardInterrupt(), 130, "interrupted: nothing was written"),
-    ],
-    ids=["does-not-fit", "stage-fails", "ctrl-c"],
-)
-def test_what_goes_wrong_in_the_run(post, tmp_path, capsys, error, status, line):
-    def fails(setting):
-        raise error
-
-    post.reproduce = fails
-    assert run(tmp_path) == status
-    assert capsys.readouterr().err == line + "\n"
-    assert not list((tmp_path / "reports").iterdir())
-
-
-class NothingAllocated(TorchDispatchMode):
-    """Refuses every op that makes a tensor with memory behind it."""
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        out = function(*arguments, **(options or {}))
-        assert out.device.type == "meta", f"{function} allocates on {out.device}"
-        return out
-
-
-def test_a_dry_run_sizes_every_engine_and_allocates_none(post, tmp_path, capsys):
-    with NothingAllocated():
-        assert run(tmp_path, "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert "random:gpt2 in float32 on cpu" in said
-    assert "497,759,232  bytes" in said  # 124,439,808 weights of 4 bytes
-    assert said.endswith("dry run: 1 engine sized; nothing was loaded, allocated or measured\n")
-    assert not post.settings and not list(tmp_path.iterdir())
-
-
-def test_a_dry_run_for_a_device_that_is_not_here(post, capsys):
-    assert main(["reproduce", "000", "--dry-run", "--device", "cuda:7"]) == 0
-    assert "random:gpt2 in float32 on cuda:7" in capsys.readouterr().out
-
-
-def test_help_names_every_post(capsys):
-    with pytest.raises(SystemExit):
-        main(["reproduce", "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  00")] == ["000", "001", "002", "003", "004"]
-
-
-def test_a_report_that_cannot_be_written_is_shown_all_the_same(post, tmp_path, capsys, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("roseinfer.cli.reproduce.write", full)
-    assert main(["reproduce", "000", "--out", str(tmp_path)]) == 1
-    out, err = capsys.readouterr()
-    assert "equal" in out and "written" not in out
-    assert err.splitlines()[-1] == "error: [Errno 28] No space left on device"

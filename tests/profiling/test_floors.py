@@ -7,7 +7,7 @@ import torch
 
 from roseinfer.display import Table
 from roseinfer.models import GPT2, ModelConfig, empty_model, shape_of
-from roseinfer.profiling import Machine, decode_floor, measure_machine, prefill_floor
+from roseinfer.profiling import Machine, decode_floor, floors, measure_machine, prefill_floor
 from roseinfer.profiling.floors import CACHE_SIZES, MIB
 
 GPT2_SMALL = ModelConfig("gpt2", 50257, 768, 12, 12, 12, 64, 3072, 1024)
@@ -152,6 +152,29 @@ def test_a_machine_is_measured_once_and_shows_its_rates_only_live():
     assert measured.name not in bundle["text/plain"]
     assert "GB/s" not in bundle["text/plain"]
     assert "GB/s" in bundle["text/html"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rate_of_products_is_that_of_the_faster_way(dtype, monkeypatch):
+    """Packed weights may be far faster; a floor that does not know is one that a model goes below."""
+    x, weight = torch.randn(3, 64).to(dtype), torch.randn(32, 64).to(dtype)
+    for product in floors._packed_product(x, weight):
+        torch.testing.assert_close(product(), torch.nn.functional.linear(x, weight))
+    seconds = iter([2.0, 3.0, 1.0, 4.0])
+    monkeypatch.setattr(floors, "_packed_product", lambda x, weight: [lambda: None])
+    monkeypatch.setattr(floors, "passes", lambda *_: [next(seconds), next(seconds)])
+    assert floors._linear_rates("cpu", dtype, 4, 8, 0.1) == [512 / s for s in (2, 3, 1, 4)]
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError])
+def test_where_nothing_can_be_packed_plain_products_are_measured(error, monkeypatch):
+    class Refuses:
+        def _reorder_linear_weight(self, *_):
+            raise error("no")
+
+    monkeypatch.setattr(torch.ops, "mkldnn", Refuses())
+    assert floors._packed_product(torch.ones(3, 64), torch.ones(32, 64)) == []
+    assert len(floors._linear_rates("cpu", torch.float32, 4, 64, 0)) == 3
 
 
 @pytest.mark.parametrize("arguments, message", [(("meta",), "device must be"), (("cpu", torch.int64), "dtype must be")])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles import small_model
 
+from roseinfer.engine.weights import LAYOUTS, prepared_copy
 from roseinfer.models import load_model
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling import step_bound as module
@@ -46,3 +47,16 @@ def test_the_products_are_those_of_a_decode_step(spec, monkeypatch):
     one, two = (decode_floor(model.config, [context], torch.float32).flops for context in (1, 2))
     matrices = (one - (two - one)) // 2  # without attention
     assert multiplied == {3: matrices}
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_the_products_of_a_prepared_model_are_all_there(quantization, monkeypatch):
+    """Whatever layout prepare_weights chose: a layer that was not seen would make a step wait for the host."""
+    model = prepared_copy(load_model("tiny"), quantization)
+    layers = [m for m in model.modules() if isinstance(m, (*LAYOUTS, torch.nn.Linear))]
+    called = Counter()
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda layer, inputs: called.update([(layer, len(inputs[0]))]))
+    monkeypatch.setattr(module, "passes", lambda work, *_: [(called.clear(), work(), 1.5)[-1]])
+    assert products_seconds(model, 3) == 1.5
+    assert called == {(layer, 3): 1 for layer in layers} and len(layers) == 17

@@ -1,4 +1,4 @@
-"""The GPU report: floors, kernel checks, tokens, traces and ladders of one machine, in one file under data/runs.
+"""The GPU report of one machine, in one file under data/runs: floors, kernels, tokens, graphs, traces and ladders.
 
 - run_report(course, plan, ...) -> GpuReport: run the parts, writing the file after each
 - FULL, QUICK: what `make gpu-report` runs
@@ -6,11 +6,12 @@
 """
 
 from .context import Course
+from .engines import ENGINES, EagerEngine
 from .plan import FULL, QUICK, KernelShape, LadderShape, Plan, Size, TimedShape
 from .run import FORMAT, KIND, GpuReport, run_report
 from .summary import kernel_table, summary
 
 __all__ = [
-    "FORMAT", "FULL", "KIND", "QUICK", "Course", "GpuReport", "KernelShape", "LadderShape", "Plan", "Size",
-    "TimedShape", "kernel_table", "run_report", "summary",
+    "ENGINES", "FORMAT", "FULL", "KIND", "QUICK", "Course", "EagerEngine", "GpuReport", "KernelShape", "LadderShape",
+    "Plan", "Size", "TimedShape", "kernel_table", "run_report", "summary",
 ]  # fmt: skip

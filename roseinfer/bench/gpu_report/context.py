@@ -55,6 +55,10 @@ class Context:
         self.say(text)
 
 
+class PartFailed(RuntimeError):
+    """A part of the report ended early; the message says why, in a line."""
+
+
 def one_line(error: BaseException | str) -> str:
     """An error's type and message; a compiler's pages are cut, and the cut is named."""
     text = " ".join((f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error).split())

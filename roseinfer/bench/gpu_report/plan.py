@@ -53,7 +53,8 @@ class Size:
 class Plan:
     """seconds: of the whole report; the ladders take what the other parts leave. flat_cases: names in flat_cases.CASES.
     ladder_sizes: the first that fits is taken, else the last. static_cache_seconds: what a ladder must have for
-    transformers to compile a model. trace_bytes: all traces together, gzipped."""
+    transformers to compile a model. trace_bytes: all traces together, gzipped. silence_seconds: after which a part that
+    says nothing is ended. dtypes: of the checks, float32 first."""
 
     seconds: float
     kernel_check_seconds: float
@@ -61,9 +62,14 @@ class Plan:
     flat_check_seconds: float
     flat_cases: tuple[str, ...]
     timed_shapes: tuple[TimedShape, ...]
+    token_check_seconds: float
     checked_models: tuple[str, ...]
     checked_prompt_lens: tuple[int, ...]
     checked_new_tokens: int
+    graph_check_models: tuple[str, ...]
+    graph_check_seqs: int
+    launch_batch_sizes: tuple[int, ...]
+    launch_steps: int
     trace_model: str
     trace_dtype: str
     trace_batch_size: int
@@ -74,6 +80,7 @@ class Plan:
     ladder_sizes: tuple[Size, ...]
     static_cache_seconds: float
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    silence_seconds: float = 150
 
 
 def grid() -> tuple[KernelShape, ...]:
@@ -98,9 +105,9 @@ def diagonal() -> tuple[KernelShape, ...]:
 
 FULL = Plan(
     seconds=440,  # of the 480 that it promises: the last ladder may take longer than it was given
-    kernel_check_seconds=110,
+    kernel_check_seconds=90,
     kernel_shapes=grid(),
-    flat_check_seconds=60,
+    flat_check_seconds=50,
     flat_cases=tuple(CASES),
     timed_shapes=(
         TimedShape(64, 1024, 12, 1, 64),  # GPT-2 small
@@ -109,17 +116,23 @@ FULL = Plan(
         TimedShape(32, 4096, 4, 7, 128),  # Qwen2.5-7B
         TimedShape(1, 32768, 4, 7, 128),  # one program a KV head: most of the GPU idle
     ),
+    token_check_seconds=40,
     checked_models=("tiny", "random:tiny-llama", "random:tiny-qwen2", "random:tiny-qwen3"),
     checked_prompt_lens=(1, 15, 16, 17, 40, 64),
     checked_new_tokens=20,
+    graph_check_models=("tiny", "random:tiny-qwen2"),
+    graph_check_seqs=40,  # graphs of 1, 2, 4, 8, 16, 32 and 40 rows
+    launch_batch_sizes=(1, 8, 64),
+    launch_steps=32,
     trace_model="random:gpt2",
     trace_dtype="bfloat16",
     trace_batch_size=8,
     trace_steps=3,
-    trace_bytes=1_550_000,
+    trace_bytes=1_350_000,
     # The fp32 one first: tokens are asserted there. Large batches last: they are the ones that time may cut short.
     ladders=(
         LadderShape("random:gpt2", "float32", 8),
+        LadderShape("random:gpt2", "float16", 8),
         LadderShape("random:gpt2", "bfloat16", 1),
         LadderShape("random:gpt2", "bfloat16", 8),
         LadderShape("random:gpt2", "bfloat16", 64),
@@ -137,6 +150,9 @@ QUICK = replace(
     kernel_check_seconds=20,
     kernel_shapes=diagonal(),
     flat_check_seconds=20,
+    token_check_seconds=15,
+    graph_check_seqs=10,
+    launch_batch_sizes=(8,),
     flat_cases=tuple(name for name in CASES if name.startswith(("decode", "mixed")))[:4],
     timed_shapes=(FULL.timed_shapes[0], FULL.timed_shapes[2]),
     checked_models=("tiny", "random:tiny-qwen2"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,12 +17,15 @@ import torch
 from roseinfer.profiling import measure_machine
 
 from ..provenance import describe_host, short_commit
-from .context import Context, Course, one_line
+from .context import Context, Course, PartFailed, one_line
+from .graph_checks import graph_checks
 from .kernels import flat_checks, kernel_checks, kernel_times
 from .ladders import ladders
+from .launches import launches
 from .plan import Plan
 from .tokens import tokens
 from .traces import traces
+from .worker import Parts, Worker
 
 KIND, FORMAT = "gpu-report", 1
 MOST_BYTES = 2_000_000  # of a report and its traces: they are kept in the repository
@@ -57,12 +61,14 @@ def machine(context: Context) -> Iterator[dict[str, Any]]:
 
 
 # Last the ladders: they take the time that the others leave.
-PARTS: dict[str, Callable[[Context], Iterable[dict[str, Any]]]] = {
+PARTS: Parts = {
     "machine": machine,
     "kernel_checks": kernel_checks,
     "flat_checks": flat_checks,
     "kernel_times": kernel_times,
     "tokens": tokens,
+    "graph_checks": graph_checks,
+    "launches": launches,
     "traces": traces,
     "ladders": ladders,
 }
@@ -76,11 +82,12 @@ def run_report(
     folder: Path,
     commit: str | None = None,
     say: Callable[[str], None] = lambda text: None,
+    isolated: bool = False,
 ) -> GpuReport:
     """Write `folder`/runs/<gpu>/<date>-<commit>.json and `folder`/traces/<gpu>/<stage>.json.gz.
 
     What fails is in the report's failures and does not end it. commit: of the code, where git cannot tell. say: is
-    given lines of progress.
+    given lines of progress. isolated: in another process, which an error may cost, see Worker.
     """
     about = describe_host(device)
     about["commit"] = about["commit"] or commit
@@ -91,16 +98,17 @@ def run_report(
         **{part: [] for part in PARTS}, "seconds": {}, "failures": context.failures, "notes": context.notes,
     }  # fmt: skip
     report = GpuReport(folder / "runs" / slug / f"{now:%Y-%m-%d}-{short_commit(about['commit'])}.json", data)
-    for part, rows_of in PARTS.items():
-        start = perf_counter()
-        say(part.replace("_", " "))
-        try:
-            for row in rows_of(context):
-                data[part].append(row)
-        except Exception as error:  # the other parts still have their say, and the report fails
-            context.fail(f"{part}: {one_line(error)}")
-        data["seconds"][part] = round(perf_counter() - start, 1)
-        size = report.write()
+    with Worker(context, PARTS) if isolated else nullcontext() as worker:
+        for part, rows_of in PARTS.items():
+            start = perf_counter()
+            say(part.replace("_", " "))
+            try:
+                for row in worker.rows_of(part) if worker else rows_of(context):
+                    data[part].append(row)
+            except Exception as error:  # the other parts still have their say, and the report fails
+                context.fail(f"{part}: {error if isinstance(error, PartFailed) else one_line(error)}")
+            data["seconds"][part] = round(perf_counter() - start, 1)
+            size = report.write()
     size += sum(row["bytes"] for row in data["traces"])
     if size > MOST_BYTES:
         context.fail(f"the report and its traces take {size:,} bytes, allowed: {MOST_BYTES:,}")

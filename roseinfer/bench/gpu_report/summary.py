@@ -19,6 +19,8 @@ def summary(data: dict[str, Any], width: int | None = None) -> str:
     parts = [f"{data['device']}, {data['date'][:10]}, commit {short_commit(data['commit'])}\n{versions}"]
     parts += [f"{row['arguments']['model']}\n{LadderResult(**row).text(width)}" for row in data["ladders"]]
     parts.append(f"This machine\n{machine_cells(data['machine']).text(width)}")
+    if data["launches"]:
+        parts.append(f"A decode step of the engine\n{launch_cells(data['launches']).text(width)}")
     if data["kernel_times"]:
         table = kernel_table(data["kernel_times"])
         parts.append(f"{table.title}\n{table.cells(list(table.df)).text(width)}")
@@ -32,7 +34,12 @@ def verdicts(data: dict[str, Any]) -> Iterable[str]:
         errors = [row["max_error"] for row in rows if row["max_error"] is not None]
         largest = f", largest error {max(errors):.1e}" if errors else ""
         yield f"{part.replace('_', ' ')}, {dtype}: {_held(rows, 'ok')}{largest}"
-    yield f"greedy tokens equal to the reference, float32: {_held(data['tokens'], 'equal')} (model, stage) pairs"
+    for dtype in data["arguments"]["dtypes"]:
+        rows, good = [row for row in data["tokens"] if row["dtype"] == dtype], "equal" if dtype == "float32" else "near"
+        what = "equal to the reference's" if good == "equal" else "that rounding explains"
+        yield f"greedy tokens {what}, {dtype}: {_held(rows, good)} (model, stage) pairs"
+    ties = sum(row["near_ties"] for row in data["graph_checks"])
+    yield f"decode with graphs as without, float32: {_held(data['graph_checks'], 'ok')} steps, {ties} near ties"
     nbytes = sum(row["bytes"] for row in data["traces"])
     yield f"traces: {len(data['traces'])} stages, {nbytes:,} bytes"
     yield "seconds: " + ", ".join(f"{part.replace('_', ' ')} {s:.0f}" for part, s in data["seconds"].items())
@@ -47,6 +54,13 @@ def _held(rows: list[dict[str, Any]], good: str) -> str:
 def machine_cells(rows: list[dict[str, Any]]) -> Cells:
     columns = ["dtype", Column("read GB/s", "{:,.0f}".format), Column("matrix product TFLOP/s", "{:,.1f}".format)]
     return Cells.of(columns, [(row["dtype"], row["read_bytes_per_s"] / 1e9, row["flops_per_s"] / 1e12) for row in rows])
+
+
+def launch_cells(rows: list[dict[str, Any]]) -> Cells:
+    counts = ["batch_size", "launches", "kernels"]
+    times = [Column(name, lambda s: f"{1e6 * s:,.0f}") for name in ("host us", "step us")]
+    shown = ["stage", *counts, "host_seconds", "step_seconds"]
+    return Cells.of(["engine", *map(Column, counts), *times], [[row[name] for name in shown] for row in rows])
 
 
 def kernel_table(rows: list[dict[str, Any]]) -> Table:

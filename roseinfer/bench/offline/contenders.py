@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -16,6 +17,7 @@ from roseinfer.engine.llm import LLM
 from roseinfer.generate import generate
 from roseinfer.models import Model, load_model, to_hf
 from roseinfer.profiling.clock import device_clock
+from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
@@ -116,17 +118,7 @@ def hf(model: Model) -> Contender:
         raise _LeftOut(str(error)) from error
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
-        input_ids = torch.tensor(prompts, device=device)
-        mask = torch.ones_like(input_ids)
-
-        def work() -> Tokens:
-            output = theirs.generate(
-                input_ids, attention_mask=mask, max_new_tokens=max_tokens, do_sample=False, use_cache=True,
-                eos_token_id=None, pad_token_id=0,
-            )  # fmt: skip
-            return output[:, input_ids.size(1) :].tolist()
-
-        return work
+        return partial(hf_batch, theirs, torch.tensor(prompts, device=device), max_tokens)
 
     return _here(HF_NAME, _name(model.dtype), device, make)
 

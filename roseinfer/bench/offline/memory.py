@@ -83,7 +83,7 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
         said = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
         raise ContenderFailed(f"{ENGINE} {run.precision}: {said[-1]}")
     libraries, peak = json.loads(child.stdout.splitlines()[-1])
-    return PeakMemory(run, sizes.weight_bytes, sizes.pool_bytes, libraries, peak)
+    return PeakMemory(run, sizes.loaded_bytes, sizes.pool_bytes, libraries, peak)
 
 
 def answer(asked: str) -> None:

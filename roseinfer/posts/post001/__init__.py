@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from roseinfer.bench.contenders import HF_NAME
-from roseinfer.engine.config import EngineConfig, EngineSizes
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.sizes import EngineSizes
 from roseinfer.hardware import available_bytes
 
 from ..data import post_facts
@@ -51,9 +52,9 @@ def reproduce(setting: Setting) -> PostReport:
 def no_room_for_hf(sizes: EngineSizes, available: int | None) -> list[NotRun]:
     """transformers gets a copy of the weights: that it cannot be run when `available` bytes of memory lack room for it,
     else []. available: None where the device does not say."""
-    if available is None or sizes.weight_bytes <= available:
+    if available is None or sizes.loaded_bytes <= available:
         return []
-    needs = f"{sizes.weight_bytes:,} bytes for a second copy of the weights; {available:,} are available here"
+    needs = f"{sizes.loaded_bytes:,} bytes for a second copy of the weights; {available:,} are available here"
     return [NotRun(f"{HF_NAME} at batch {sizes.config.max_num_seqs}", needs)]
 
 
@@ -64,7 +65,7 @@ def not_run(measured: Measurements, theirs: EngineSizes) -> list[NotRun]:
     if (config.model, config.dtype) != (POST_MODEL, POST_DTYPE):
         needs = f"a GPU with {theirs.total_bytes:,} bytes free, such as the post's {card}: {theirs.weight_bytes:,} of "
         shape = f"the post's shape, {POST_MODEL} in {POST_DTYPE}"
-        parts.append(NotRun(shape, f"{needs}weights, the rest KV pool and block tables"))
+        parts.append(NotRun(shape, f"{needs}weights, the rest KV pool and buffers"))
     if not measured.has_device_times:
         needs = "a GPU that the profiler can record: its gpu_user_annotation spans say which kernels a label launched"
         parts.append(NotRun("device time of the labels, which is what the post adds up", needs))

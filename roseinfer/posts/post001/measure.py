@@ -14,7 +14,8 @@ import pandas as pd
 from roseinfer.bench.contenders import HF_NAME, StageContender, hf_contender
 from roseinfer.bench.interleave import OnStep, Run, measure
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.engine.config import EngineConfig, EngineSizes
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.sizes import EngineSizes
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from roseinfer.bench.contenders import HF_NAME
-from roseinfer.engine.config import EngineSizes
+from roseinfer.engine.sizes import EngineSizes
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling.data_sheets import data_sheet
 
@@ -74,7 +74,7 @@ def _beside_hf(m: Measurements) -> list[Time]:
 def _reading(m: Measurements, theirs: EngineSizes) -> list[Time]:
     """The time to read the weights, and how many times as long the forward takes."""
     rate, rate_here = data_sheet(_card())["read_bytes_per_s"], m.machine.read_bytes_per_s
-    all_weights, all_here = 1e3 * theirs.weight_bytes / rate, 1e3 * m.sizes.weight_bytes / rate_here
+    all_weights, all_here = 1e3 * theirs.loaded_bytes / rate, 1e3 * m.sizes.loaded_bytes / rate_here
     needed = 1e3 * decode_floor(theirs.shape, [1], torch.float16).weight_bytes / rate
     needed_here = 1e3 * m.batches[0].floor.weight_bytes / rate_here
     read = Source(COMPUTED, f"the weights of {theirs.config.model} in float16, at the rate of its card's data sheet")

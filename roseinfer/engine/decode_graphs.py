@@ -1,0 +1,71 @@
+"""DecodeGraphs: the decode step, captured for each size of batch. A step is then its inputs and one call."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from roseinfer.graphs import Graph, capture
+
+from .batch import Batch, BatchBuffers, fill_up
+from .block_manager import BlockManager
+
+Step = Callable[[Batch], tuple[Tensor, Tensor]]
+# On a CPU recording takes as long as twenty steps of a small model, and saves a tenth of each: a size that comes a few
+# times only is not worth it.
+RECORD_AFTER = 16
+
+
+class DecodeGraphs:
+    """Runs decode steps: Runner.step, or its graph. inputs: the buffers that the batches of all steps are views of.
+
+    On a GPU a size is captured in warm_up or when it first comes, and sizes are few: batches are filled up. On a CPU,
+    where rows for nobody cost more than a graph gains, every size has its own, once it has come RECORD_AFTER times.
+    """
+
+    def __init__(self, step: Step, inputs: BatchBuffers, max_num_seqs: int, device: torch.device) -> None:
+        self.step, self.inputs, self.device = step, inputs, device
+        self.on_gpu = device.type == "cuda"
+        self.sizes = sizes_up_to(max_num_seqs) if self.on_gpu else list(range(1, max_num_seqs + 1))
+        self.capture_after = 1 if self.on_gpu else RECORD_AFTER
+        self.graphs: dict[int, Graph] = {}
+        self._times_seen: Counter[int] = Counter()
+
+    def size_for(self, num_seqs: int) -> int:
+        """Rows of the batch that num_seqs sequences get."""
+        return self.sizes[bisect_left(self.sizes, num_seqs)]
+
+    def run(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What `step` gives for a decode batch of one of the sizes. On a GPU read or copied before the next step: a
+        graph writes its results to the same memory every time."""
+        size = batch.num_rows
+        if size in self.graphs:
+            return self.graphs[size].replay()
+        self._times_seen[size] += 1
+        if self._times_seen[size] < self.capture_after:
+            return self.step(batch)
+        self.capture(size)
+        return self.graphs[size].replay()
+
+    def warm_up(self, blocks: BlockManager) -> None:
+        """On a GPU, capture every size: the largest first, whose memory the others then use."""
+        for size in reversed(self.sizes) if self.on_gpu else ():
+            fill_up(self.inputs, 0, size, blocks)
+            self.inputs.upload()
+            self.capture(size)
+
+    def capture(self, size: int) -> None:
+        """With whatever the buffers hold: K and V go to the slots that they name, as they do in the step itself."""
+        batch = Batch([], [], **self.inputs.views(size, size)[1])
+        largest = self.graphs[max(self.graphs)] if self.graphs else None
+        self.graphs[size] = capture(lambda: self.step(batch), self.device, memory=largest)
+
+
+def sizes_up_to(max_num_seqs: int) -> list[int]:
+    """1, 2, 4, 8, 16 and on in steps of 16: few graphs, and never more than 15 rows too many."""
+    small = [1, 2, 4, 8, *range(16, max_num_seqs, 16)]
+    return [size for size in small if size < max_num_seqs] + [max_num_seqs]

@@ -1,0 +1,32 @@
+"""Graphs: a step that is the same every time, kept and played back. CUDA's on a GPU, PyTorch's operations elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cuda import CudaGraph
+from .recorded import RecordedGraph
+
+Graph = CudaGraph | RecordedGraph
+
+
+def capture(
+    step: Callable[[], Any],
+    device: torch.device,
+    memory: Graph | None = None,
+    names: Mapping[str, Tensor] | None = None,
+) -> Graph:
+    """A graph of `step`, whose `replay()` does what the step did and returns its result.
+
+    step: reads nothing but tensors that stay where they are, and what it makes of them; it is run here, more than once.
+    memory: an earlier graph to share results' memory with, on a GPU. names: for tensors, in a RecordedGraph's code.
+    Raises RuntimeError for a step in which the host waits for a value.
+    """
+    if device.type == "cuda":
+        return CudaGraph(step, memory)
+    step()  # what it makes only the first time is made
+    return RecordedGraph(step, names)

@@ -1,0 +1,110 @@
+"""roseinfer ladder: which stages it runs, what it prints, and what goes wrong in a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from small_reports import ForgetsTheLastToken
+
+from roseinfer.cli.clone import chosen_stages, untimed
+from roseinfer.cli.main import main as roseinfer
+from roseinfer.engine.as_stage import EngineStage
+from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
+
+
+def main(arguments: list[str]) -> int:
+    return roseinfer(["ladder", *arguments])
+
+
+def test_stages_are_chosen_by_first_part_or_whole_name():
+    assert chosen_stages(None) == [*LADDER, EngineStage]
+    assert chosen_stages("s03, s01_naive_cat, engine") == [SelectAppend, NaiveCat, EngineStage]
+
+
+class Untimed(PreallocGather):
+    @classmethod
+    def why_untimed(cls, device):
+        return f"its times on {device} say nothing"
+
+
+def test_a_stage_without_times_is_left_out_unless_it_is_named(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stages.LADDER", (NaiveCat, Untimed))
+    sizes = "--no-hf --batch-size 2 --max-new-tokens 3 --repeats 1 --device cpu".split()
+    assert untimed([NaiveCat, Untimed], torch.device("cpu")) == {"Untimed": "its times on cpu say nothing"}
+
+    assert main(sizes) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out.splitlines()[-1])
+    assert err == "Untimed left out: its times on cpu say nothing\n"
+    assert data["arguments"]["stages"] == ["s01_naive_cat", "engine"]
+    assert data["not_run"] == {"Untimed": "its times on cpu say nothing"}
+    assert "left out: its times" in " ".join(out.split())  # the table's note, wrapped
+
+    assert main(["--stages", "Untimed", *sizes]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and json.loads(out.splitlines()[-1])["arguments"]["stages"] == ["Untimed"]
+
+
+def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("roseinfer.kernels.triton_mode.unavailable", lambda *device: "Triton is not installed")
+    assert main("--stages s07 --no-hf --device cpu".split()) == 1
+    assert capsys.readouterr().err == (
+        "error: s07_triton_paged failed in its constructor: TritonUnavailable: Triton is not installed\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--stages s01,s2_prealloc_gather", "unknown stage 's2_prealloc_gather' (nearest: s02_prealloc_gather)"),
+        ("--stages s99", "allowed: s01_naive_cat, s02_prealloc_gather, s03_select_append"),
+        ("--batch-size 0", "batch_size must be an integer of at least 1, got 0"),
+        ("--max-new-tokens 100000", "allowed: max_model_len="),
+        ("--model random:nothing", "unknown shape 'random:nothing'"),
+        ("--json no/such/folder/ladder.json", "must be a file in a folder that exists"),
+    ],
+)
+def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert message in err
+
+
+def test_wrong_tokens_are_one_line_and_exit_1(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stages.LADDER", (NaiveCat, ForgetsTheLastToken))
+    assert main("--no-hf --batch-size 3 --max-new-tokens 12 --repeats 1".split()) == 1
+    assert re.fullmatch(r"error: ForgetsTheLastToken: tokens differ .*\n", capsys.readouterr().err)
+
+
+def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("roseinfer.bench.ladder", interrupted)
+    assert main(["--stages", "s01"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_the_command_prints_a_table_and_json_as_its_last_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "roseinfer", "ladder", "--stages", "s01,s02", "--max-new-tokens", "4", "--repeats", "1",
+         "--batch-size", "2", "--device", "cpu", "--json", str(tmp_path / "ladder.json")],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    *table, last = done.stdout.splitlines()
+    data = json.loads(last)
+    assert data["arguments"]["model"] == "tiny"
+    assert Counter(sample["name"] for sample in data["samples"]) == {
+        "s01_naive_cat": 1, "s02_prealloc_gather": 1, "HF generate": 1,
+    }  # fmt: skip
+    assert json.loads((tmp_path / "ladder.json").read_text()) == data
+    assert any("s02_prealloc_gather" in line for line in table)

@@ -1,0 +1,80 @@
+"""The interleaving runner: who runs when, samples, progress."""
+
+from __future__ import annotations
+
+import pytest
+
+from roseinfer.bench import Run, measure
+
+
+def recorded_runs(names: str, **arguments: object) -> tuple[list[str], list[dict]]:
+    order: list[str] = []
+
+    def contender(name: str):
+        def run(on_step) -> Run:
+            order.append(name)
+            on_step(2, 0.5)
+            return Run(1.0, (0.5, 0.25), [[1, 2, 3], [4, 5, 6]])
+
+        return name, run
+
+    return order, measure([contender(name) for name in names], **arguments)
+
+
+def test_each_round_runs_every_contender_once_and_another_first():
+    order, samples = recorded_runs("ABC", repeats=3, warmup=1)
+    rounds = ["".join(order[i : i + 3]) for i in range(0, 12, 3)]
+    assert rounds == ["CAB", "ABC", "BCA", "CAB"]  # the first is the warm-up
+    assert [(s["name"], s["repeat"], s["position"]) for s in samples[3:6]] == [("B", 1, 0), ("C", 1, 1), ("A", 1, 2)]
+
+
+def test_samples_are_raw():
+    _, samples = recorded_runs("A", repeats=2, warmup=3)
+    assert samples == [
+        {
+            "name": "A", "repeat": repeat, "position": 0, "tokens": 6, "decode_tokens": 4, "seconds": 1.75,
+            "prefill_seconds": 1.0, "decode_seconds": 0.75, "step_seconds": [0.5, 0.25],
+            "tokens_per_second": 4 / (2 * 0.375),
+        }
+        for repeat in range(2)
+    ]  # fmt: skip
+
+
+def test_progress_tells_warm_up_from_timed_runs():
+    seen = []
+    recorded_runs("AB", repeats=1, warmup=1, on_progress=seen.append)
+    assert [(p.phase, p.repeat, p.name, p.tokens, p.seconds, p.finished, p.runs_done) for p in seen] == [
+        ("warm-up", -1, "B", 2, 0.5, False, 0), ("warm-up", -1, "B", 4, 0.75, True, 1),
+        ("warm-up", -1, "A", 2, 0.5, False, 1), ("warm-up", -1, "A", 4, 0.75, True, 2),
+        ("repeat 1 of 1", 0, "A", 2, 0.5, False, 2), ("repeat 1 of 1", 0, "A", 4, 0.75, True, 3),
+        ("repeat 1 of 1", 0, "B", 2, 0.5, False, 3), ("repeat 1 of 1", 0, "B", 4, 0.75, True, 4),
+    ]  # fmt: skip
+    assert {p.runs_total for p in seen} == {4}
+
+
+def test_a_run_under_way_goes_by_its_median_step_as_a_finished_one_does():
+    def run(on_step) -> Run:
+        steps = (1.0, 9.0, 3.0)
+        for i in range(len(steps)):
+            on_step(2 * (i + 1), sum(steps[: i + 1]))
+        return Run(1.0, steps, [[1, 2, 3, 4], [5, 6, 7, 8]])
+
+    seen = []
+    measure([("A", run)], repeats=1, warmup=0, on_progress=seen.append)
+    assert [(p.tokens, p.seconds, p.finished) for p in seen] == [
+        (2, 1.0, False), (4, 10.0, False), (6, 9.0, False), (6, 9.0, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "message"),
+    [
+        ("", {"repeats": 1}, "contenders must be at least one"),
+        ("AA", {"repeats": 1}, "each name once"),
+        ("A", {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
+        ("A", {"repeats": 1, "warmup": -1}, "warmup must be an integer of at least 0, got -1"),
+    ],
+)
+def test_measure_refuses(names: str, arguments: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        recorded_runs(names, **arguments)

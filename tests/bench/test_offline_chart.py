@@ -1,0 +1,50 @@
+"""A recorded race, shown and drawn again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roseinfer.bench.offline import OfflineResult
+from roseinfer.bench.offline.chart import OfflineChart
+from roseinfer.cli.main import main
+from roseinfer.paths import ROOT
+
+RECORDED = sorted((ROOT / "data" / "offline").glob("*.json"))
+
+
+def read(path: Path) -> OfflineResult:
+    return OfflineResult(**json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_a_bar_for_each_contender_and_cell(path, tmp_path, capsys):
+    recorded = read(path)
+    assert recorded.to_json() == path.read_text(encoding="utf-8").strip()
+    chart = OfflineChart(recorded)
+    [rows] = chart.spec["datasets"].values()
+    assert len(rows) == len(recorded.rows)
+    assert {row["times HF"] for row in rows if row["contender"] == "HF generate" and "float32" in row["panel"]} == {1}
+    assert all(row["name"] in repr(chart) for row in recorded.rows)
+    assert main(["bench", "offline", "--recorded", str(path), "--chart", str(tmp_path / "race.svg")]) == 0
+    assert "float32: tok/s" in capsys.readouterr().out
+    assert (tmp_path / "race.svg").read_text().startswith("<svg")
+
+
+def test_nothing_to_set_the_bars_against():
+    recorded = read(RECORDED[0])
+    without = replace(recorded, rows=[row | {"vs_hf_float32": None} for row in recorded.rows])
+    with pytest.raises(ValueError, match="a chart needs HF generate in float32 among the contenders"):
+        OfflineChart(without)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"rows": []}', None])
+def test_another_file_is_refused(text, tmp_path, capsys):
+    path = tmp_path / "some.json"
+    if text is not None:
+        path.write_text(text)
+    assert main(["bench", "offline", "--recorded", str(path)]) == 2
+    assert f"--recorded: {path} is no race that --output wrote" in capsys.readouterr().err

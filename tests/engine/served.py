@@ -1,0 +1,19 @@
+"""What the tests of LLM ask for: texts, params; and what they read of the answers."""
+
+from __future__ import annotations
+
+from roseinfer.models import load_tokenizer
+from roseinfer.sequence import SamplingParams
+
+TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
+TOKENIZER = load_tokenizer("tiny")
+IDS = [TOKENIZER.encode(text).ids for text in TEXTS]
+BLOCKS = 24
+
+
+def params(max_tokens: int = 12, **others) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True, **others})
+
+
+def texts(outputs: list) -> list[str]:
+    return [output.outputs[0].text for output in outputs]

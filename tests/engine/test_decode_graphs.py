@@ -1,0 +1,178 @@
+"""Decode steps that are captured: ready to be, equal to those that are not, and nothing touched that is not theirs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracles import prompts_of, small_llama, small_model
+
+from roseinfer.engine import decode_graphs
+from roseinfer.engine.decode_graphs import sizes_up_to
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.weights import prepared_copy
+from roseinfer.models import Model
+from roseinfer.profiling.reachable import tensors_of
+from roseinfer.profiling.replay import record_step, replay_differences
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Model:
+    return small_model()
+
+
+def requests(model: Model, lengths: tuple[int, ...], max_tokens: int = 9, **wishes: float) -> list[Sequence]:
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **wishes)
+    return [Sequence(prompt, params) for prompt in prompts_of(lengths, model.config.vocab_size)]
+
+
+def engine_for(
+    model: Model, seqs: list[Sequence], as_on_gpu: bool = False, max_num_seqs: int = 8, **kw: bool
+) -> Engine:
+    """as_on_gpu: few sizes, each captured when it first comes."""
+    engine = Engine(model, num_blocks=32, block_size=8, max_num_seqs=max_num_seqs, **kw)
+    if as_on_gpu:
+        engine.runner.graphs.sizes, engine.runner.graphs.capture_after = sizes_up_to(max_num_seqs), 1
+    for seq in seqs:
+        engine.add(seq)
+    return engine
+
+
+def run(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+        engine.blocks.check()
+
+
+def persistent(engine: Engine) -> list[torch.Tensor]:
+    runner = engine.runner
+    inputs = (*runner.inputs.device.values(), *runner.sampler.inputs.device.values())
+    return [*tensors_of(engine.model), runner.attended, runner.pool.memory, *inputs]
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization"), [("gpt2", None), ("gpt2", "int8"), ("qwen3", None), ("llama", "int8")]
+)
+def test_decode_steps_could_replay_each_other(name, quantization):
+    """Same operations on the same addresses, no wait, no tensor made of Python's values: for 3 sequences of any
+    lengths, over block edges, with other sequences in the places of those that ended."""
+    model = prepared_copy(small_model() if name == "gpt2" else small_llama(name), quantization)
+    engine = engine_for(model, requests(model, (5, 8, 13)))
+    records = []
+    for round_ in range(2):
+        engine.step()
+        for _ in range(8):
+            seqs, num_new = engine.scheduler.schedule()
+            with torch.inference_mode():
+                batch = engine.runner.prepare(seqs, num_new)
+                step = lambda: engine.runner.sampler(*engine.runner.step(batch), seqs)  # noqa: E731, B023
+                records.append(record_step(step, persistent(engine)))
+            engine.step()
+        assert not engine.has_work
+        for seq in requests(model, (21, 2, 16)) if round_ == 0 else ():
+            engine.add(seq)
+    assert [record.violations for record in records] == [[]] * 16
+    assert all(replay_differences(records[0], record) == [] for record in records[1:])
+    assert sum(name.startswith("paged_attention") for name, _ in records[0].ops) == model.config.num_layers
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantization):
+    """Each size captured when it first comes, drawn rows beside greedy ones, and every block that nobody holds NaN."""
+    model = prepared_copy(gpt2, quantization)
+    outputs = []
+    for settings in ({"as_on_gpu": True}, {"enforce_eager": True}):
+        torch.manual_seed(0)
+        seqs = [
+            *requests(model, (3, 9, 20), max_tokens=5), *requests(model, (8, 1), 12, temperature=0.8, seed=3),
+            *requests(model, (7, 16), 9), *requests(model, (2,), 14), *requests(model, (30,), 18),
+        ]  # fmt: skip
+        engine = engine_for(model, [], **settings)
+        waiting = list(seqs)
+        while waiting or engine.has_work:
+            if waiting:
+                engine.add(waiting.pop(0))
+            free = engine.blocks.free_blocks()
+            engine.pool.memory[:, :, [*free, engine.pool.dummy_block]] = torch.nan
+            engine.step()
+        outputs.append([seq.output_ids for seq in seqs])
+        if "as_on_gpu" in settings:
+            assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
+    assert outputs[0] == outputs[1]
+
+
+def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_block_alone(gpt2):
+    seqs = requests(gpt2, (5, 8, 13))
+    engine = engine_for(gpt2, seqs, as_on_gpu=True)
+    engine.step()
+    engine.step()
+    engine.pool.memory.copy_(torch.randn(engine.pool.memory.shape))
+    before = engine.pool.memory.clone()
+    new, _ = engine.scheduler.schedule()
+    slots = {(engine.blocks.of(seq.seq_id)[seq.num_cached_tokens // 8], seq.num_cached_tokens % 8) for seq in new}
+    engine.step()
+    changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [num_blocks + 1, block_size]
+    assert set(engine.runner.graphs.graphs) == {4}
+    assert {tuple(at) for at in changed} == slots | {(engine.pool.dummy_block, 0)}
+
+
+def test_on_a_cpu_a_size_is_recorded_once_it_has_come_often_and_gets_no_rows_for_nobody(gpt2):
+    seqs = requests(gpt2, (5, 8, 13), max_tokens=decode_graphs.RECORD_AFTER + 4)
+    engine = engine_for(gpt2, seqs)
+    rows = []
+    graphs = engine.runner.graphs
+    eager, engine.runner.graphs.step = graphs.step, lambda batch: rows.append(batch.num_rows) or eager(batch)
+    run(engine)
+    # The step before the last eager one is recorded: run once to warm up, once for the record.
+    assert set(graphs.graphs) == {3} and set(rows) == {3} and len(rows) == decode_graphs.RECORD_AFTER + 1
+    for seq in seqs:
+        assert (
+            seq.output_ids == reference_generate(gpt2, [seq.token_ids[: seq.num_prompt_tokens]], len(seq.output_ids))[0]
+        )
+
+
+def test_eager_when_told_so(gpt2):
+    seqs = requests(gpt2, (5, 8), max_tokens=decode_graphs.RECORD_AFTER + 4)
+    engine = engine_for(gpt2, seqs, enforce_eager=True)
+    run(engine)
+    assert engine.runner.graphs is None and all(len(seq.output_ids) == decode_graphs.RECORD_AFTER + 4 for seq in seqs)
+
+
+def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
+    engine = engine_for(gpt2, [], as_on_gpu=True)
+    engine.runner.graphs.on_gpu = True  # so every size is captured
+    engine.warm_up()
+    engine.blocks.check()
+    assert engine.blocks.num_free == engine.blocks.num_blocks and not engine.has_work
+    assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
+    [seq] = requests(gpt2, (11,))
+    engine.add(seq)
+    run(engine)
+    assert seq.output_ids == reference_generate(gpt2, [seq.token_ids[:11]], 9)[0]
+
+
+def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(gpt2):
+    """And nothing is appended: the step can be made again."""
+    model = small_model()
+    seqs = requests(model, (5, 8, 3))
+    engine = engine_for(model, seqs, as_on_gpu=True)
+    engine.step()
+    engine.step()
+    weight = model.ln_f.weight.clone()
+    model.ln_f.weight.fill_(torch.nan)
+    lengths = [len(seq) for seq in seqs]
+    with pytest.raises(ValueError, match="must be finite"):
+        engine.step()
+    assert [len(seq) for seq in seqs] == lengths
+    model.ln_f.weight.copy_(weight)
+    run(engine)
+    for seq in seqs:
+        assert seq.output_ids == reference_generate(gpt2, [seq.token_ids[: seq.num_prompt_tokens]], 9)[0]
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (40, [1, 2, 4, 8, 16, 32, 40])]
+)
+def test_sizes(most, sizes):
+    assert sizes_up_to(most) == sizes

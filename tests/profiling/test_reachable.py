@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from roseinfer.profiling.reachable import tensors_of
+
+
+@dataclass
+class Plain:
+    kept: dict = field(default_factory=dict)
+
+
+def ids(tensors: list[Tensor]) -> list[int]:
+    return sorted(map(id, tensors))
+
+
+def test_however_a_tensor_is_kept_it_is_found_once():
+    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
+    layer = nn.Linear(2, 2)
+    layer.beside, layer.plain = a, Plain({"deep": [(b, a)]})
+    thing = [layer, {"twice": a}, partial(print, c)]
+    assert ids(tensors_of(thing, layer)) == ids([a, b, c, layer.weight, layer.bias])
+
+
+def test_what_is_left_out_leads_nowhere():
+    a, b = torch.ones(1), torch.ones(2)
+    assert ids(tensors_of([Plain({"a": a}), b], without=(Plain,))) == ids([b])
+
+
+def test_a_ring_ends():
+    ring: list = [torch.ones(1)]
+    ring.append(ring)
+    assert len(tensors_of(ring)) == 1

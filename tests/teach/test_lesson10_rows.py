@@ -1,0 +1,198 @@
+"""Lesson 10: rows kept in a wrong way are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import numpy as np
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from stages import NumbaPaged, OneTable
+
+
+class Remembers(OneTable):
+    """Leaves a row as it is while `state` is what it was; the subclasses get it wrong in their own ways."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.in_row = {}
+
+    def state(self, seq):
+        raise NotImplementedError
+
+    def write_row(self, row, seq):
+        state = self.state(seq)
+        if self.in_row.get(row) != state:
+            super().write_row(row, seq)
+            self.in_row[row] = state
+
+
+class ByVersion(Remembers):
+    def state(self, seq):
+        return self.tables.version(seq.seq_id)
+
+
+class ByContent(OneTable):
+    """Compares what stands in the row with what should."""
+
+    def write_row(self, row, seq):
+        blocks = self.tables.of(seq.seq_id, 0)
+        if self.inputs_on_host["block_tables"][row, : len(blocks)].tolist() != blocks:
+            super().write_row(row, seq)
+
+
+class ByCopy(Remembers):
+    def state(self, seq):
+        return seq.seq_id, tuple(self.tables.of(seq.seq_id, 0))
+
+
+class InOneArray(OneTable):
+    """The whole of it in write_tables, with an array of versions."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.versions = np.zeros(self.max_num_seqs, np.int64)
+        self.stale = set()
+
+    def write_tables(self, seqs, num_new):
+        versions = np.array([self.tables.version(seq.seq_id) for seq in seqs])
+        self.stale = set(np.flatnonzero(versions != self.versions[: len(seqs)]).tolist())
+        step = super().write_tables(seqs, num_new)
+        self.versions[: len(seqs)] = versions
+        return step
+
+    def write_row(self, row, seq):
+        if row in self.stale:
+            super().write_row(row, seq)
+
+
+class ByTheSequence(Remembers):
+    def state(self, seq):
+        return seq.seq_id
+
+
+class ByTheNumberOfBlocks(Remembers):
+    def state(self, seq):
+        return len(self.tables.of(seq.seq_id, 0))
+
+
+class ByThePostsKey(Remembers):
+    def state(self, seq):
+        blocks = self.tables.of(seq.seq_id, 0)
+        return seq.seq_id, len(blocks), blocks[-1]
+
+
+class ByTheEnginesOwnList(Remembers):
+    """The list itself, which grows in place and so is always equal to itself."""
+
+    def state(self, seq):
+        return self.tables.of(seq.seq_id, 0)
+
+
+class ByTheSet(Remembers):
+    def state(self, seq):
+        return frozenset(self.tables.of(seq.seq_id, 0))
+
+
+class ARowASequence(OneTable):
+    """Remembers by sequence, not by row: whoever sits in another row now is not written there."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.written = {}
+
+    def write_row(self, row, seq):
+        version = self.tables.version(seq.seq_id)
+        if self.written.get(seq.seq_id) != version:
+            super().write_row(row, seq)
+            self.written[seq.seq_id] = version
+
+
+class PrefillsForgotten(ByVersion):
+    """Takes a prefill for nothing that touches the table."""
+
+    def prompt_row(self, seq):
+        OneTable.write_row(self, 0, seq)
+
+    def write_tables(self, seqs, num_new):
+        if num_new != [1] * len(seqs):
+            self.write_row = lambda row, seq: self.prompt_row(seq)
+        try:
+            return super().write_tables(seqs, num_new)
+        finally:
+            vars(self).pop("write_row", None)
+
+
+class AllOrNothing(ByVersion):
+    """One change, and every row is written."""
+
+    def write_tables(self, seqs, num_new):
+        versions = [self.tables.version(seq.seq_id) for seq in seqs]
+        if versions != [self.in_row.get(row) for row in range(len(seqs))]:
+            self.in_row.clear()
+        return super().write_tables(seqs, num_new)
+
+
+class AtEdges(OneTable):
+    """When the new token is the first of its block; but a batch may change at any time."""
+
+    def write_row(self, row, seq):
+        if seq.num_cached_tokens % self.block_size == 0:
+            super().write_row(row, seq)
+
+
+class ForgetsWhenItShrinks(ByVersion):
+    batch = 0
+
+    def write_tables(self, seqs, num_new):
+        if len(seqs) != self.batch:
+            self.in_row.clear()
+            self.batch = len(seqs)
+        return super().write_tables(seqs, num_new)
+
+
+class WritesUncounted(OneTable):
+    def write_row(self, row, seq):
+        blocks = self.tables.of(seq.seq_id, 0)
+        self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
+
+
+class NeverWritten(OneTable):
+    def write_row(self, row, seq):
+        pass
+
+
+@wrong_answers(
+    "10.3",
+    {
+        "no class": (lambda: None, "expected a subclass of OneTable, got <function"),
+        "another family": (NumbaPaged, "expected a subclass of OneTable, got <class"),
+        "every row, in other words": (
+            type("EveryRow", (OneTable,), {"write_row": lambda self, row, seq: OneTable.write_row(self, row, seq)}),
+            "a step on which one of 3 sequences takes a block writes 3 rows, the budget is 1",
+        ),
+        "by the sequence": (ByTheSequence, "on a step on which one of 3 sequences takes a block, row 1"),
+        "by the number of blocks": (ByTheNumberOfBlocks, "step B, D: behind the last of these calls, row 0"),
+        "by the post's key": (ByThePostsKey, "row 1 of the table begins [0, 1, 2]; the blocks are [1, 0, 2]"),
+        "by the engine's own list": (ByTheEnginesOwnList, "the table begins"),
+        "by the set of ids": (ByTheSet, "behind the last of these calls, row"),
+        "a row a sequence": (ARowASequence, "on the first step, row"),
+        "prefills forgotten": (PrefillsForgotten, "row 0 of the table begins"),
+        "all or nothing": (AllOrNothing, "takes a block writes 3 rows, the budget is 1"),
+        "at edges": (AtEdges, "on the first step, row"),
+        "forgets when the batch shrinks": (
+            ForgetsWhenItShrinks,
+            "a step without the batch's last sequence writes 2 rows, the budget is 0",
+        ),
+        "uncounted": (WritesUncounted, "has to write 3 rows, and rows_built grows by 0"),
+        "never written": (NeverWritten, "on the first step, row"),
+    },
+)
+def test_wrong_kept_rows(small, answer, message):
+    assert_refused("10.3", answer, message, model=small)
+
+
+RIGHT_ROWS = {"by version": ByVersion, "by content": ByContent, "by a copy": ByCopy, "in an array": InOneArray}
+
+
+@right_answers("10.3", RIGHT_ROWS)
+def test_right_kept_rows(small, answer):
+    assert_accepted("10.3", answer, model=small)

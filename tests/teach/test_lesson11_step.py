@@ -1,0 +1,214 @@
+"""Lesson 11: wrong steps are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from roseinfer.contract.small_models import small_model
+from roseinfer.engine.sampler import Sampler, greedy_tokens
+from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered, sample
+from roseinfer.teach.exercises.choice_checks import MIXES
+from stages import FusedStep, OneTable
+
+
+class Chooser(FusedStep):
+    """A right one; subclasses go wrong in one of its methods."""
+
+    def choose(self, logits, seqs):
+        largest, tokens = logits.max(dim=-1)
+        if rows := self.drawn_rows(seqs):
+            drawn = [seqs[row] for row in rows]
+            params = [seq.params for seq in drawn]
+            probs = self.distribution((logits[rows] - largest[rows, None]).float(), params)
+            tokens = self.put_back(tokens, rows, exponential_race(probs, self.noise(probs, drawn)))
+        return self.checked(largest, tokens)
+
+    def drawn_rows(self, seqs):
+        return [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
+
+    def filtered_rows(self, params):
+        return [row for row, p in enumerate(params) if is_filtered(p)]
+
+    def temperatures(self, params):
+        return [finite_temperature(p) for p in params]
+
+    def distribution(self, logits, params):
+        rows = self.filtered_rows(params)
+        return distribution(
+            logits, torch.tensor(self.temperatures(params)), torch.tensor(rows) if rows else None,
+            torch.tensor([params[row].top_k for row in rows]), torch.tensor([params[row].top_p for row in rows]),
+        )  # fmt: skip
+
+    def put_back(self, tokens, rows, drawn):
+        return tokens.index_copy(0, torch.tensor(rows), drawn)
+
+    def checked(self, largest, tokens):
+        return torch.where(largest.isfinite(), tokens, -1)
+
+
+class SortsAll(FusedStep):
+    def choose(self, logits, seqs):
+        return super().choose(logits, seqs)
+
+
+class SortsAllDrawn(Chooser):
+    def filtered_rows(self, params):
+        return list(range(len(params))) if any(map(is_filtered, params)) else []
+
+
+class NeverFilters(Chooser):
+    def filtered_rows(self, params):
+        return []
+
+
+class NoSeeds(Chooser):
+    def noise(self, probs, seqs):
+        return torch.empty_like(probs).exponential_()
+
+
+class NoTemperature(Chooser):
+    def temperatures(self, params):
+        return [1.0 for _ in params]
+
+
+class DrawsAll(Chooser):
+    def drawn_rows(self, seqs):
+        return list(range(len(seqs)))
+
+    def temperatures(self, params):
+        return [max(t, 1e-6) for t in super().temperatures(params)]
+
+
+class NoiseForAll(Chooser):
+    def noise(self, probs, seqs):
+        torch.empty(8, probs.size(-1)).exponential_()
+        return super().noise(probs, seqs)
+
+
+class InTheFirstRows(Chooser):
+    def put_back(self, tokens, rows, drawn):
+        tokens[: len(rows)] = drawn
+        return tokens
+
+
+class ReadsAMask(Chooser):
+    def put_back(self, tokens, rows, drawn):
+        is_drawn = torch.zeros(len(tokens), dtype=torch.bool)
+        is_drawn[rows] = True
+        tokens[is_drawn] = drawn
+        return tokens
+
+
+class ReadsEach(Chooser):
+    def choose(self, logits, seqs):
+        return torch.tensor([int(token) for token in super().choose(logits, seqs)])
+
+
+class NeverLooksForNaN(Chooser):
+    def checked(self, largest, tokens):
+        return tokens
+
+
+class SamplesOutside(OneTable):
+    """Stage 10's way."""
+
+    def next_tokens(self, seqs):
+        return sample(self.decode(seqs), seqs)
+
+
+class Crashes(Chooser):
+    def drawn_rows(self, seqs):
+        return seqs.index(None)
+
+
+class WithTheEnginesSampler(FusedStep):
+    def choose(self, logits, seqs):
+        sampler = Sampler(self.max_num_seqs, self.config.vocab_size, self.model.device)
+        return sampler(logits, greedy_tokens(logits), seqs)
+
+
+class RowByRow(Chooser):
+    """Each drawn row on its own, from a batch of one."""
+
+    def choose(self, logits, seqs):
+        largest, tokens = logits.max(dim=-1)
+        for row in self.drawn_rows(seqs):
+            probs = self.distribution((logits[row] - largest[row])[None].float(), [seqs[row].params])
+            tokens[row] = exponential_race(probs, self.noise(probs, [seqs[row]]))[0]
+        return self.checked(largest, tokens)
+
+
+class ByMultinomial(Chooser):
+    """torch.multinomial hands out a tensor: whoever does not look into it does not read."""
+
+    def choose(self, logits, seqs):
+        largest, tokens = logits.max(dim=-1)
+        ok = largest.isfinite()
+        for row in self.drawn_rows(seqs):
+            probs = self.distribution((logits[row] - largest[row])[None].float(), [seqs[row].params])
+            probs = torch.where(ok[row], probs, 1.0)
+            tokens[row] = torch.multinomial(probs[0], 1, generator=generator_of(seqs[row], probs.device))[0]
+        return self.checked(largest, tokens)
+
+
+class InTwoMethods(OneTable):
+    """On stage 10, without a `choose`: the seam is next_tokens."""
+
+    @torch.inference_mode()
+    def next_tokens(self, seqs):
+        logits = self.decode(seqs)
+        tokens = Chooser.choose(self, logits, seqs).tolist()
+        if -1 in tokens:
+            for seq in seqs:
+                seq.num_cached_tokens -= 1
+            raise ValueError("logits must be finite to sample from them, got NaN or infinity")
+        return tokens
+
+    drawn_rows, filtered_rows, temperatures = Chooser.drawn_rows, Chooser.filtered_rows, Chooser.temperatures
+    distribution, put_back, checked, noise = Chooser.distribution, Chooser.put_back, Chooser.checked, FusedStep.noise
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+@wrong_answers(
+    "11.4",
+    {
+        "stage 11 again": (SortsAll, "one drawn row of 8: right tokens, but noise for 9 rows, and 1 drawn"),
+        "all drawn rows sorted": (SortsAllDrawn, "right tokens, but 3 rows sorted, and 1 asked for it"),
+        "never filtered": (NeverFilters, "and `sample` chooses"),
+        "no seeds": (NoSeeds, "greedy and drawn rows, token 0 of each: row 1, prompt of 9"),
+        "no temperature": (NoTemperature, "temperature=5.0"),
+        "greedy rows raced, nearly cold": (DrawsAll, "8 greedy rows: right tokens, but noise for 8 rows, and 0 drawn"),
+        "noise for all": (NoiseForAll, "noise for 10 rows, and 1 drawn"),
+        "put into the first rows": (InTheFirstRows, "row 0, prompt of 3"),
+        "a mask": (ReadsAMask, "the host reads 2 times in a step (__setitem__, tolist), the budget is 1"),
+        "every token on its own": (ReadsEach, "the host reads 9 times in a step (__int__, tolist)"),
+        "sampled outside": (SamplesOutside, "the host reads 2 times in a step (tolist), the budget is 1"),
+        "NaN not looked for": (NeverLooksForNaN, "logits of NaN in row 1, and next_tokens gives"),
+        "an error": (Crashes, "ValueError: None is not in list"),
+        "no stage": (lambda logits: logits, "expected a subclass of a stage"),
+    },
+)
+def test_a_wrong_step_is_refused(model, answer, message):
+    assert_refused("11.4", answer, message, model=model)
+
+
+@right_answers(
+    "11.4",
+    {
+        "the engine's sampler": WithTheEnginesSampler, "row by row": RowByRow, "multinomial": ByMultinomial,
+        "on stage 10": InTwoMethods,
+    },
+)  # fmt: skip
+def test_an_unusual_step_passes(model, answer):
+    assert_accepted("11.4", answer, model=model)
+
+
+def test_the_mixes_have_rows_of_each_kind():
+    params = [p for mix in MIXES.values() for p in mix]
+    assert {(p.temperature > 0, p.top_k > 0) for p in params} == {(False, False), (True, False), (True, True)}

@@ -1,0 +1,207 @@
+"""Lesson 12: wrong layouts are told what is wrong, and right ones pass; what its stage promises."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from roseinfer.models import load_model
+from stages import FusedStep, PackedWeights
+
+
+class Half(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = weight.to(torch.bfloat16), bias
+
+    def forward(self, x):
+        y = F.linear(x.to(torch.bfloat16), self.weight).to(x.dtype)
+        return y if self.bias is None else y + self.bias
+
+
+def layout(layer):
+    """A stage whose pack gives that layer."""
+    return type("HalfWeights", (PackedWeights,), {"pack": classmethod(lambda cls, weight, bias: layer(weight, bias))})
+
+
+class InFull(Half):
+    """Rounded to 16 bits, kept in 32."""
+
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.weight = self.weight.float()
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+class NoBias(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, None)
+
+
+class ResultInHalf(Half):
+    def forward(self, x):
+        return super().forward(x).to(torch.bfloat16)
+
+
+class KeepsBoth(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.original = weight
+
+
+class Transposed(Half):
+    def forward(self, x):
+        return x @ self.weight.float().reshape(x.shape[1], -1) + (0 if self.bias is None else self.bias)
+
+
+class Doubled(Half):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class OneRow(Half):
+    def forward(self, x):
+        return super().forward(x[:1]).expand(len(x), -1)
+
+
+class OutputLeft(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        return Half(weight, bias)
+
+    def with_packed_matrices(self, model):
+        twin = super().with_packed_matrices(model)
+        if model.lm_head is None:
+            twin.lm_head = None
+        return twin
+
+
+class InTheCallersModel(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        return Half(weight, bias)
+
+    def with_packed_matrices(self, model):
+        for parent in list(model.modules()):
+            for child_name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(parent, child_name, self.pack(child.weight, child.bias))
+        if model.lm_head is None:
+            model.lm_head = self.pack(model.token_embedding.weight, None)
+        return model
+
+
+class RoundsTheCallers(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        weight.data.copy_(weight.to(torch.bfloat16))
+        return Half(weight, bias)
+
+
+@wrong_answers(
+    "12.4",
+    {
+        "in 32 bits": (layout(InFull), "holds its matrix in float32"),
+        "new weights": (layout(lambda w, b: nn.Linear(w.shape[1], w.shape[0]).to(w)), "values differ"),
+        "both": (layout(KeepsBoth), "holds its matrix in float32"),
+        "no bias": (layout(NoBias), "the bias is missing"),
+        "the result in 16 bits": (layout(ResultInHalf), "dtype bfloat16, expected float32"),
+        "doubled": (layout(Doubled), "values differ"),
+        "the output matrix left": (OutputLeft, "the output matrix, the largest of all"),
+        "the caller's model": (InTheCallersModel, "the caller's model has lost its matrices"),
+        "rounds the caller's weights": (RoundsTheCallers, "it is the caller's"),
+        "the stage before": (FusedStep, "expected a subclass of PackedWeights, got FusedStep"),
+        "one row": (layout(OneRow), "values differ"),
+        "a layer": (Half, "expected a subclass of a stage"),
+        "reshaped": (layout(Transposed), "values differ"),
+    },
+)
+def test_wrong_layouts(answer, message):
+    assert_refused("12.4", answer, message)
+
+
+class Buffered(nn.Module):
+    """As a buffer, multiplied in float32."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.register_buffer("rows", weight.to(torch.bfloat16))
+        self.register_buffer("bias", bias)
+
+    def forward(self, x):
+        return F.linear(x, self.rows.to(x.dtype), self.bias)
+
+
+class Inside(nn.Module):
+    """An nn.Linear in bfloat16 inside."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.inner = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None).to(torch.bfloat16)
+        self.inner.weight.data.copy_(weight)
+        if bias is not None:
+            self.inner.bias.data.copy_(bias)
+
+    def forward(self, x):
+        return self.inner(x.to(torch.bfloat16)).to(x.dtype)
+
+
+class CopiedModel(PackedWeights):
+    """Without pack's walk: a copy of the model, changed."""
+
+    @classmethod
+    def pack(cls, weight, bias):
+        return Half(weight, bias)
+
+    def with_packed_matrices(self, model):
+        return super().with_packed_matrices(copy.deepcopy(model))
+
+
+@right_answers(
+    "12.4",
+    {
+        "plain": layout(Half),
+        "a buffer": layout(Buffered),
+        "a linear layer inside": layout(Inside),
+        "a copied model": CopiedModel,
+    },
+)
+def test_right_layouts(answer):
+    assert_accepted("12.4", answer)
+
+
+# The stage.
+
+
+def test_a_stage_leaves_the_callers_model_as_it_is():
+    model = load_model("tiny")
+    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in model.state_dict().items()}
+    stage = PackedWeights(model, num_blocks=4)
+    assert stage.model is not model and model.lm_head is None
+    for name, tensor in model.state_dict().items():
+        assert tensor.data_ptr() == before[name][0] and torch.equal(tensor, before[name][1])
+    shared = {name: p.data_ptr() for name, p in stage.model.named_parameters()}
+    assert shared and all(before[name][0] == address for name, address in shared.items()), "norms and tables are shared"
+
+
+def test_a_stage_that_cannot_pack_is_the_one_before(monkeypatch):
+    def refuse(*args):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(PackedWeights, "pack", refuse)
+    model = load_model("tiny")
+    assert PackedWeights(model, num_blocks=4).model is model
+
+
+@pytest.mark.parametrize("spec", ["tiny", "random:tiny-llama", "random:tiny-qwen3"])
+def test_every_matrix_of_every_architecture_is_packed(spec):
+    stage = PackedWeights(load_model(spec), num_blocks=4)
+    if stage.can_pack(load_model(spec)):
+        assert not any(isinstance(module, nn.Linear) for module in stage.model.modules())
