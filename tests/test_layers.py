@@ -20,7 +20,7 @@ LAYERS = (
     {"stage", "display"},
     {"generate", "reference"},
     {"contract", "engine"},
-    {"bench"},
+    {"bench", "simulator"},
     {"posts"},
     {"teach"},
     {"cli"},

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from roseinfer.cli import aot, bench, doctor, dry_run, gpu_report, ladder, links, reproduce, slides, tensorboard, trace
+from roseinfer.cli import (
+    aot,
+    bench,
+    doctor,
+    dry_run,
+    gpu_report,
+    ladder,
+    links,
+    reproduce,
+    simulate,
+    slides,
+    tensorboard,
+    trace,
+)
 from roseinfer.cli.command import STATUSES, Parser, exit_status
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
-COMMANDS = (doctor, ladder, bench, reproduce, trace, dry_run, aot, gpu_report, tensorboard, slides, links)
+COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, gpu_report, tensorboard, slides, links)
 
 
 def main(argv: list[str] | None = None) -> int:

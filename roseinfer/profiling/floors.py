@@ -158,6 +158,33 @@ def prefill_floor(
     return exact if machine is None else _timed(exact, machine)
 
 
+@dataclass(frozen=True)
+class StepTerms:
+    """What a step of decodes and prompts in any mix must at least move and compute, in parts, as decode_floor and
+    prefill_floor count them. weight_bytes: a step, with one row of GPT-2's position embedding. kv_bytes: a token whose
+    K and V are read or written. Operations: token_flops of a token, output_flops of the output matrix for a sequence,
+    pair_flops of a token and one that it attends to, in all layers."""
+
+    weight_bytes: int
+    kv_bytes: int
+    token_flops: int
+    output_flops: int
+    pair_flops: int
+
+
+def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
+    """Raises ValueError for an architecture not in ARCHITECTURES."""
+    _check(config, "positions", [1])
+    output = config.vocab_size * config.hidden_size
+    return StepTerms(
+        weight_bytes=_weight_bytes(config, dtype, positions=1),
+        kv_bytes=_kv_bytes(config, dtype, tokens=1),
+        token_flops=2 * (_matrix_weights(config) - output),
+        output_flops=2 * output,
+        pair_flops=_attention_flops(config, seen=1),
+    )
+
+
 def _check(config: ModelConfig, argument: str, lengths: Sequence[int]) -> None:
     if config.architecture not in ARCHITECTURES:
         raise ValueError(f"architecture={config.architecture!r}: floors are known of {', '.join(ARCHITECTURES)}")

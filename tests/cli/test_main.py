@@ -26,8 +26,8 @@ def test_without_a_command_it_lists_them(capsys):
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:4] == " " * 4 and line[4] > " "]
     assert listed == NAMES
     assert NAMES == [
-        "doctor", "ladder", "bench", "reproduce", "trace", "dry-run", "aot", "gpu-report", "tensorboard", "slides",
-        "links",
+        "doctor", "ladder", "bench", "simulate", "reproduce", "trace", "dry-run", "aot", "gpu-report", "tensorboard",
+        "slides", "links",
     ]  # fmt: skip
 
 

@@ -1,0 +1,14 @@
+"""The simulator: the engine's own scheduler and block manager, with a cost model and a clock in place of a model."""
+
+from .cluster import ROUTERS, Cluster
+from .cost import Cost, FittedCost, FloorCost, StepSample, cost_from, fit, floor_cost
+from .measure import step_samples
+from .replica import EngineSetting
+from .result import Simulation, simulations
+from .validation import Validation, validate
+from .work import StepWork, work_of
+
+__all__ = [
+    "ROUTERS", "Cluster", "Cost", "EngineSetting", "FittedCost", "FloorCost", "Simulation", "StepSample", "StepWork",
+    "Validation", "cost_from", "fit", "floor_cost", "simulations", "step_samples", "validate", "work_of",
+]  # fmt: skip

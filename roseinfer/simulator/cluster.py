@@ -1,0 +1,79 @@
+"""simulate: arrivals, a router and replicas, in order of virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arrivals import Arrival, require_order
+
+from .cost import Cost
+from .replica import EngineSetting, Replica, SimulatedRequest, prompt_of
+
+Route = Callable[[int, list[Replica]], int]  # (number of the request, replicas) -> where it goes
+
+
+def round_robin(number: int, replicas: list[Replica]) -> int:
+    return number % len(replicas)
+
+
+def least_loaded(number: int, replicas: list[Replica]) -> int:
+    """Where the sequences that wait or run have the fewest tokens so far; of equals, the first."""
+    loads = [replica.load for replica in replicas]
+    return loads.index(min(loads))
+
+
+ROUTERS: dict[str, Route] = {"round_robin": round_robin, "least_loaded": least_loaded}
+
+
+class Cluster:
+    """Replicas behind a router. requests: all that have come, in their order.
+
+    Raises ValueError for fewer than one replica, or an unknown router.
+    """
+
+    def __init__(self, setting: EngineSetting, cost: Cost, num_replicas: int = 1, router: str = "round_robin") -> None:
+        check_cluster(num_replicas, router)
+        self.replicas = [Replica(i, setting, cost) for i in range(num_replicas)]
+        self.setting = setting
+        self.now = 0.0
+        self.requests: list[SimulatedRequest] = []
+        self._route = ROUTERS[router]
+        self._events: list[tuple[float, int]] = []  # (when a replica's step ends, or an idle one wakes; which)
+
+    def run(self, arrivals: list[Arrival], after_turn: Callable[[Replica], None] = lambda replica: None) -> None:
+        """Until every request has ended. after_turn: called with each replica that ended or began a step.
+
+        Raises ValueError for arrivals out of order, and for one that the engines would refuse.
+        """
+        require_order(arrivals)
+        self.setting.check_fits(arrivals)
+        coming, events = 0, self._events
+        while events or coming < len(arrivals):
+            if coming < len(arrivals) and (not events or arrivals[coming].seconds <= events[0][0]):
+                self._arrive(coming, arrivals[coming])
+                coming += 1
+                continue
+            self.now, index = heappop(events)
+            replica = self.replicas[index]
+            if (ends := replica.turn(self.now)) is not None:
+                heappush(events, (ends, index))
+            after_turn(replica)
+
+    def _arrive(self, number: int, arrival: Arrival) -> None:
+        self.now = arrival.seconds
+        index = self._route(number, self.replicas)
+        replica = self.replicas[index]
+        if replica.is_idle:
+            heappush(self._events, (self.now, index))
+        request = SimulatedRequest(arrival, index)
+        self.requests.append(request)
+        replica.add(request, prompt_of(number, arrival))
+
+
+def check_cluster(num_replicas: int, router: str) -> None:
+    """Raises ValueError."""
+    require_count("replicas", num_replicas, at_least=1)
+    if router not in ROUTERS:
+        raise ValueError(f"router: unknown value {unknown_name(router, ROUTERS)}")

@@ -1,0 +1,191 @@
+"""Measured steps of the real engine: what a cost is fitted to, and the real runs that a simulation is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from time import perf_counter
+
+from roseinfer.arguments import require_count
+from roseinfer.arrivals import Arrival, require_order
+from roseinfer.engine.engine import Engine
+from roseinfer.models import Model
+from roseinfer.profiling.clock import Clock
+from roseinfer.sequence import SamplingParams, Sequence
+
+from .cost import StepSample
+from .replica import EngineSetting, SimulatedRequest, params_of
+from .work import work_of
+
+# (sequences, tokens of each prompt): prompts that are computed, the same under a budget that cuts them, and prompts
+# that are not, for many tokens in the cache at no cost.
+PROMPTS = ((1, 16), (1, 400), (4, 64), (16, 16), (16, 64), (64, 32), (16, 250))
+CUT = ((2, 400), (24, 40))
+CUT_BUDGET = 96
+CACHED = ((1, 200), (2, 400), (4, 100), (8, 400), (16, 170), (32, 50), (32, 300), (48, 170), (64, 90), (64, 170))
+POOL_TOKENS = 12288
+JOINING = (0, 24, 160)  # tokens of prompts that join those that decode, one at a time; 0: none does
+STEPS = 5  # after each of them
+FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are dearer, and few sequences decode for long between
+
+OnRound = Callable[[int, int], None]  # rounds done, of how many
+Step = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
+
+
+def step_samples(
+    model: Model, *, max_num_seqs: int = 64, block_size: int = 64, repeats: int = 5, seed: int = 0,
+    clock: Clock = perf_counter, on_round: OnRound = lambda done, total: None,
+) -> list[StepSample]:  # fmt: skip
+    """Steps of the engine in seeded shapes: prompts alone, decodes alone, prompts and chunks that join decodes.
+
+    In each round every shape, in turn, and each round begins with another; one round before is for warm-up. Raises
+    ValueError for a count below 1.
+    """
+    require_count("max_num_seqs", max_num_seqs, at_least=1)
+    require_count("repeats", repeats, at_least=1)
+    rng, samples = Random(seed), []
+    measured = StepMeasure(model, max_num_seqs, block_size, clock)
+    for repeat in range(-1, repeats):
+        steps = measured.round(repeat, rng)
+        if repeat >= 0:
+            samples += steps
+        on_round(repeat + 2, repeats + 1)
+    return samples
+
+
+class StepMeasure:
+    """Two engines, one with a budget that cuts prompts, and what they run."""
+
+    def __init__(self, model: Model, max_num_seqs: int, block_size: int, clock: Clock) -> None:
+        self.clock, self.longest = clock, model.config.max_model_len
+        num_blocks = -(-POOL_TOKENS // block_size) + max_num_seqs
+
+        def engine(budget: int | None) -> Engine:
+            built = real_engine(model, EngineSetting(num_blocks, block_size, max_num_seqs, self.longest, budget))
+            built.pool.memory.fill_(0.01)  # pages that were never written share one, which a cache holds
+            return built
+
+        whole, cut = engine(None), engine(max(CUT_BUDGET, max_num_seqs))
+        most = self.longest - len(JOINING) * STEPS_OF_FEW - 1
+        self.runs = [
+            (used, min(num_seqs, max_num_seqs), min(prompt_len, most), is_computed)
+            for used, is_computed, shapes in ((whole, True, PROMPTS), (cut, True, CUT), (whole, False, CACHED))
+            for num_seqs, prompt_len in shapes
+        ]
+
+    def round(self, number: int, rng: Random) -> list[StepSample]:
+        runs = [self.runs[(number + i) % len(self.runs)] for i in range(len(self.runs))]
+        return [sample for run in runs for sample in self.shape(*run, rng)]
+
+    def shape(
+        self, engine: Engine, num_seqs: int, prompt_len: int, is_computed: bool, rng: Random
+    ) -> Iterator[StepSample]:
+        seqs: list[Sequence] = []
+
+        def add(length: int) -> None:
+            token_ids = rng.choices(range(engine.model.config.vocab_size), k=length)
+            seqs.append(Sequence(token_ids, SamplingParams(max_tokens=self.longest - length, ignore_eos=True)))
+            engine.add(seqs[-1])
+
+        for _ in range(num_seqs):
+            add(prompt_len)
+        while any(not seq.output_ids for seq in seqs):
+            if is_computed:
+                yield timed_step(engine, self.clock)[2]
+            else:
+                skip_step(engine)
+        for length in JOINING:
+            if length and len(seqs) < engine.scheduler.max_num_seqs:
+                add(min(length, self.longest - 1))
+            for _ in range(STEPS_OF_FEW if num_seqs <= FEW else STEPS):
+                yield timed_step(engine, self.clock)[2]
+        for seq in seqs:
+            if seq in engine.scheduler:
+                engine.abort(seq)
+
+
+def skip_step(engine: Engine) -> None:
+    """All of a step but the model: its tokens count as cached, whatever the pool has in their places."""
+    seqs, num_new = engine.scheduler.schedule()
+    is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
+    engine.scheduler.commit(seqs, num_new, [0] * (len(seqs) - is_cut))
+
+
+def real_engine(model: Model, setting: EngineSetting) -> Engine:
+    """As the setting says, and warmed up."""
+    engine = Engine(
+        model, num_blocks=setting.num_blocks, block_size=setting.block_size, max_num_seqs=setting.max_num_seqs,
+        max_model_len=min(setting.max_model_len, model.config.max_model_len),
+        max_num_batched_tokens=setting.max_num_batched_tokens, scheduling_policy=setting.scheduling_policy,
+        enable_prefix_caching=setting.enable_prefix_caching,
+    )  # fmt: skip
+    engine.warm_up()
+    return engine
+
+
+def timed_step(engine: Engine, clock: Clock = perf_counter) -> Step:
+    """Engine.step, its three calls timed: what was scheduled, how long it took, and who has a token more."""
+    began = clock()
+    seqs, num_new = engine.scheduler.schedule()
+    scheduled = clock()
+    work = work_of(seqs, num_new)
+    running = clock()
+    tokens = engine.runner.run(seqs, num_new)
+    ran = clock()
+    done = engine.scheduler.commit(seqs, num_new, tokens)
+    return seqs, num_new, StepSample(work, scheduled - began + clock() - ran, ran - running), done
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """steps: in their order. seconds: from the first arrival to the end of the last request."""
+
+    steps: list[StepSample]
+    requests: list[SimulatedRequest]
+    num_preemptions: int
+
+    @property
+    def seconds(self) -> float:
+        return max(r.finish for r in self.requests) - self.requests[0].arrival.seconds
+
+
+def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Clock = perf_counter) -> RealRun:
+    """Run the arrivals on an engine, each added when its second has come or, during a step, right after. Seconds in
+    which the engine has nothing to do are counted and not waited for."""
+    require_order(arrivals)
+    ids = range(1, engine.model.config.vocab_size)
+    seqs = [
+        Sequence(prompt_ids(ids, seed, i, arrival), params_of(arrival.output_len)) for i, arrival in enumerate(arrivals)
+    ]
+    requests = [SimulatedRequest(arrival, 0) for arrival in arrivals]
+    of_seq = {seq.seq_id: request for seq, request in zip(seqs, requests, strict=True)}
+    before = engine.scheduler.num_preemptions
+    steps, coming, start = [], 0, clock()
+    while coming < len(arrivals) or engine.has_work:
+        now = clock() - start
+        if not engine.has_work and arrivals[coming].seconds > now:
+            start -= arrivals[coming].seconds - now
+            now = arrivals[coming].seconds
+        while coming < len(arrivals) and arrivals[coming].seconds <= now:
+            engine.add(seqs[coming])
+            coming += 1
+        began = clock() - start
+        scheduled, _, sample, done = timed_step(engine, clock)
+        ended = clock() - start
+        steps.append(sample)
+        for seq in scheduled:
+            request = of_seq[seq.seq_id]
+            request.first_scheduled = began if request.first_scheduled is None else request.first_scheduled
+        for seq in done:
+            request = of_seq[seq.seq_id]
+            request.first_token = ended if request.first_token is None else request.first_token
+            request.finish = ended if seq.finish_reason else None
+    return RealRun(steps, requests, engine.scheduler.num_preemptions - before)
+
+
+def prompt_ids(ids: range, seed: int, number: int, arrival: Arrival) -> list[int]:
+    """Drawn token ids of a prompt, the prefix the same for all with its text."""
+    text, shared = arrival.prefix or (0, 0)
+    prefix = Random(f"{seed} prefix {text}").choices(ids, k=shared)
+    return prefix + Random(f"{seed} request {number}").choices(ids, k=arrival.prompt_len - shared)

@@ -1,0 +1,137 @@
+"""simulations: the same arrivals under each policy and number of replicas; and what a terminal shows of them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from roseinfer.arguments import counted
+from roseinfer.arrivals import Arrival, require_order
+from roseinfer.display.cells import Cells, Column
+from roseinfer.display.number_text import significant
+
+from .cluster import Cluster, check_cluster
+from .cost import Cost, FittedCost
+from .metrics import TIMES, summary
+from .replica import EngineSetting
+
+NOTE_WIDTH = 120
+ASSUMPTIONS = (
+    "Scheduler, block manager and prefix cache are the engine's own; only the model is missing.",
+    "Every request gets exactly its output_len tokens: none ends early or is aborted. Prompts have nothing in common "
+    "but their prefix.",
+    "A step's tokens are there at its end, and a request that comes during a step can join the next one. Routing, the "
+    "network and tokenizers take no time.",
+    "A router knows the tokens that each replica holds at that moment, and never moves a request.",
+    "tail: seconds in which nobody waits any more and places stay empty, which a better order can shorten.",
+    "TTFT and latency count from arrival, waiting included; pN is the nearest rank, a value that occurred.",
+)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """rows: one a policy and number of replicas. is_partial: the last of them was broken off, as Ctrl-C does, and has
+    what had happened until then. simulated_per_second: requests, by the clock on the wall."""
+
+    arguments: dict[str, Any]
+    cost: Cost
+    rows: list[dict[str, Any]]
+    is_partial: bool = False
+    simulated_per_second: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "arguments": self.arguments, "cost": self.cost.to_dict(), "is_partial": self.is_partial,
+            "simulated_per_second": self.simulated_per_second, "rows": self.rows,
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """Everything, on one line."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None) -> str:
+        notes = [self.cost.about, *([fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []), *ASSUMPTIONS]
+        partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
+        speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
+        wrapped = [textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH)) for note in [*partial, *notes, speed]]
+        return "\n\n".join([self.throughput().text(width), self.times().text(width), "\n".join(wrapped)])
+
+    def throughput(self) -> Cells:
+        columns = [
+            "policy", Column("replicas"), Column("ended", lambda n: f"{n:,}"), Column("seconds", significant),
+            Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s"), Column("tail s", significant),
+            Column("tokens/s", lambda x: f"{x:,.0f}"), Column("steps", lambda n: f"{n:,}"),
+            Column("rows a step", lambda x: f"{x:.1f}"), Column("preempted", lambda n: f"{n:,}"),
+            Column("cache hits", lambda x: f"{x:.1%}"), Column("busy, least to most", right=True),
+        ]  # fmt: skip
+        whole = self.rows[:-1] if self.is_partial else self.rows
+        first = {row["replicas"]: row["seconds"] for row in reversed(whole)}
+        behind = [row["seconds"] - first[row["replicas"]] for row in whole] + [None] * self.is_partial
+        return Cells.of(columns, [
+            (
+                row["policy"], row["replicas"], row["ended"], row["seconds"], seconds_behind, row["tail_seconds"],
+                row["tokens_per_second"], row["steps"], row["rows_per_step"], row["preemptions"], row["hit_rate"],
+                f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
+            )
+            for row, seconds_behind in zip(self.rows, behind, strict=True)
+        ])  # fmt: skip
+
+    def times(self) -> Cells:
+        shown = ("mean", "p50", "p90", "p99", "most")
+        in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
+        columns = ["time", "policy", "replicas", *in_ms]
+        return Cells.of(columns, [
+            (name if name in ("waiting", "latency") else name.upper(), row["policy"], row["replicas"],
+             *(times[part] for part in shown))
+            for name in TIMES for row in self.rows if (times := row["times"][name])
+        ])  # fmt: skip
+
+
+def fit_note(cost: FittedCost) -> str:
+    errors = sorted(map(abs, cost.errors))
+    most = [max(values) for values in zip(*(s.work for s in cost.samples), strict=True)]
+    return (
+        f"Fitted to {len(cost.samples):,} steps of {len(errors)} kinds; the error of a kind of step is "
+        f"{median(errors):.1%} in the middle and {errors[-1]:.1%} at most. A step costs "
+        f"{significant(1e6 * cost.host[0])} us of host and {significant(1e6 * cost.device[0])} us of launches before "
+        f"the first token. Larger steps than {most[0]} sequences, {most[2]:,} prompt tokens or {most[3]:,} tokens that "
+        "decodes see are extrapolated."
+    )
+
+
+def simulations(
+    arrivals: list[Arrival], setting: EngineSetting, cost: Cost, *, policies: List[str], replicas: List[int],
+    router: str = "round_robin", arguments: dict[str, Any] | None = None,
+    on_row: Callable[[str], None] = lambda text: None,
+) -> Simulation:  # fmt: skip
+    """Every policy with every number of replicas on the same arrivals. Ctrl-C ends it: what there is, as partial.
+
+    Raises ValueError for a bad argument, before anything runs.
+    """
+    settings = {name: replace(setting, scheduling_policy=name) for name in policies}
+    for num_replicas in replicas:
+        check_cluster(num_replicas, router)
+    require_order(arrivals)
+    setting.check_fits(arrivals)
+    rows: list[dict[str, Any]] = []
+    began, is_partial = perf_counter(), False
+    for policy, num_replicas in product(policies, replicas):
+        cluster = Cluster(settings[policy], cost, num_replicas, router)
+        try:
+            cluster.run(arrivals)
+        except KeyboardInterrupt:
+            is_partial = True
+        rows.append({"policy": policy, "replicas": num_replicas, **summary(cluster)})
+        on_row(f"{policy}, {counted(num_replicas, 'replica')}")
+        if is_partial:
+            break
+    simulated = sum(row["ended"] for row in rows)
+    told = {"setting": asdict(setting), "router": router, **(arguments or {})}
+    return Simulation(told, cost, rows, is_partial, simulated / (perf_counter() - began))

@@ -1,0 +1,136 @@
+"""Validation: real runs of the engine against simulations of the same arrivals."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import asdict, dataclass
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from roseinfer.arguments import require_count
+from roseinfer.arrivals import Arrival, Range, at_once, poisson
+from roseinfer.display.cells import Cells, Column
+from roseinfer.display.number_text import significant
+from roseinfer.models import Model
+from roseinfer.profiling.clock import Clock
+
+from .cluster import Cluster
+from .cost import FittedCost, StepSample, fit
+from .measure import OnRound, RealRun, StepMeasure, real_engine, real_run
+from .metrics import request_times
+from .replica import EngineSetting, SimulatedRequest
+from .result import NOTE_WIDTH, fit_note
+
+LOAD = 0.8  # of what the engine can do, for arrivals one after another
+TARGET = 0.15  # of the throughput, either way
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """rows: for each kind of arrivals the figures of each real run, their medians, and those of the simulation."""
+
+    arguments: dict[str, Any]
+    cost: FittedCost
+    rows: list[dict[str, Any]]
+
+    @property
+    def worst_error(self) -> float:
+        """Of the throughputs, the one furthest off."""
+        return max((row["errors"]["tokens_per_second"] for row in self.rows), key=abs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "arguments": self.arguments, "cost": self.cost.to_dict(), "rows": self.rows,
+            "worst_error": self.worst_error, "target": TARGET,
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """Everything, on one line."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None) -> str:
+        columns = [
+            "arrivals", "figure", Column("real runs", significant), Column("simulated", significant),
+            Column("error", lambda x: f"{x:+.1%}"),
+        ]  # fmt: skip
+        table = Cells.of(columns, [
+            (row["arrivals"], name.replace("_", " "), real, row["simulated"][name], row["errors"][name])
+            for row in self.rows for name, real in row["measured"].items()
+        ])  # fmt: skip
+        verdict = "within" if abs(self.worst_error) <= TARGET else "NOT within"
+        a = self.arguments
+        notes = [
+            f"Throughput is {verdict} {TARGET:.0%}: {self.worst_error:+.1%} at worst. Real runs: the median of "
+            f"{a['repeats']}, in turn with the steps that the cost is fitted to.",
+            fit_note(self.cost),
+        ]
+        size = min(width or NOTE_WIDTH, NOTE_WIDTH)
+        return "\n\n".join([table.text(width), "\n".join(textwrap.fill(note, size) for note in notes)])
+
+
+def validate(
+    model: Model, setting: EngineSetting, about: str, *, num_requests: int = 64, prompt_lens: Range = (16, 256),
+    output_lens: Range = (16, 128), repeats: int = 3, seed: int = 0, clock: Clock = perf_counter,
+    on_round: OnRound = lambda done, total: None,
+) -> Validation:  # fmt: skip
+    """Requests all at once, and a Poisson process at LOAD of the throughput that these have, after a round for warm-up.
+
+    Raises ValueError for a bad argument.
+    """
+    require_count("repeats", repeats, at_least=1)
+    sizes = {"prompt_lens": prompt_lens, "output_lens": output_lens, "seed": seed}
+    together = at_once(num_requests, **sizes)
+    setting.check_fits(together)
+
+    def run(arrivals: list[Arrival]) -> RealRun:
+        return real_run(real_engine(model, setting), arrivals, seed, clock)
+
+    measured, rng = StepMeasure(model, setting.max_num_seqs, setting.block_size, clock), Random(seed)
+    measured.round(-1, rng)
+    run(together)
+    rate = LOAD * num_requests / run(together).seconds
+    kinds = {"at once": together, f"Poisson, {LOAD:.0%} load": poisson(num_requests, rate, **sizes)}
+    samples: list[StepSample] = []
+    runs: dict[str, list[RealRun]] = {name: [] for name in kinds}
+    for repeat in range(repeats):
+        samples += measured.round(repeat, rng)
+        for name, arrivals in kinds.items():
+            runs[name].append(run(arrivals))
+        on_round(repeat + 1, repeats)
+    cost = fit(about, samples)
+    rows = [compared(name, runs[name], simulated(arrivals, setting, cost)) for name, arrivals in kinds.items()]
+    told = {
+        "setting": asdict(setting), "num_requests": num_requests, **sizes, "rate": rate, "repeats": repeats,
+    }  # fmt: skip
+    return Validation(told, cost, rows)
+
+
+def simulated(arrivals: list[Arrival], setting: EngineSetting, cost: FittedCost) -> Figures:
+    cluster = Cluster(setting, cost)
+    cluster.run(arrivals)
+    (replica,) = cluster.replicas
+    return figures(cluster.requests, replica.num_steps, replica.host + replica.device)
+
+
+def figures(requests: list[SimulatedRequest], num_steps: int, step_seconds: float) -> Figures:
+    seconds = max(r.finish for r in requests) - requests[0].arrival.seconds
+    times = request_times(requests)
+    return {
+        "tokens_per_second": sum(r.arrival.output_len for r in requests) / seconds, "steps": num_steps,
+        "ms_a_step": 1e3 * step_seconds / num_steps, "median_TTFT_ms": 1e3 * median(times["ttft"]),
+        "median_latency_ms": 1e3 * median(times["latency"]),
+    }  # fmt: skip
+
+
+def compared(name: str, runs: list[RealRun], predicted: Figures) -> dict[str, Any]:
+    all_runs = [figures(run.requests, len(run.steps), sum(s.host + s.device for s in run.steps)) for run in runs]
+    real = {figure: median(of_run[figure] for of_run in all_runs) for figure in predicted}
+    return {
+        "arrivals": name, "runs": all_runs, "measured": real, "simulated": predicted,
+        "errors": {figure: predicted[figure] / real[figure] - 1 for figure in predicted},
+    }  # fmt: skip

@@ -1,0 +1,43 @@
+"""Costs and clocks that make every time exact."""
+
+from __future__ import annotations
+
+from roseinfer.engine.engine import Engine
+from roseinfer.simulator import StepWork
+
+
+class UnitCost:
+    """A second a step, or what `device` says; none of it the host's."""
+
+    about = "a second a step"
+
+    def __init__(self, device=lambda work: 1.0) -> None:
+        self.device = device
+
+    def seconds(self, work: StepWork) -> tuple[float, float]:
+        return 0.0, self.device(work)
+
+    def to_dict(self) -> dict[str, str]:
+        return {"kind": "unit"}
+
+
+class StepClock:
+    """A clock that stands still but for the model: a second each time that it runs."""
+
+    def __init__(self, *engines: Engine) -> None:
+        self.now = 0.0
+        for engine in engines:
+            self.drive(engine)
+
+    def drive(self, engine: Engine) -> None:
+        run = engine.runner.run
+
+        def run_and_tick(seqs, num_new):
+            tokens = run(seqs, num_new)
+            self.now += 1.0
+            return tokens
+
+        engine.runner.run = run_and_tick
+
+    def __call__(self) -> float:
+        return self.now

@@ -1,0 +1,110 @@
+"""`roseinfer simulate`: tables, a last line of JSON, one line for each error, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from roseinfer.cli.main import main
+
+FLOOR = ["simulate", "--floor", "H200 SXM", "--requests", "40", "--output-lens", "1-20"]
+
+
+def last_line(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_tables_and_a_line(capsys):
+    assert main([*FLOOR, "--replicas", "1,2", "--policies", "fcfs,packed", "--rate", "100", "--burst", "4"]) == 0
+    out = capsys.readouterr().out
+    line = json.loads(out.splitlines()[-1])
+    assert [(row["policy"], row["replicas"]) for row in line["rows"]] == [
+        ("fcfs", 1), ("fcfs", 2), ("packed", 1), ("packed", 2),
+    ]  # fmt: skip
+    assert line["arguments"]["burst"] == 4 and line["cost"]["kind"] == "floor" and line["versions"]["torch"]
+    assert "a FLOOR, not a measurement" in out and not line["is_partial"]
+
+
+def test_the_same_arguments_give_the_same_rows(capsys):
+    lines = []
+    for _ in range(2):
+        assert main([*FLOOR, "--rate", "50", "--seed", "3"]) == 0
+        lines.append(last_line(capsys)["rows"])
+    assert lines[0] == lines[1]
+
+
+def test_a_fit_is_kept_and_used_again(tmp_path, capsys, few_shapes):
+    path = tmp_path / "fit.json"
+    arguments = ["--requests", "10", "--max-num-seqs", "2", "--output-lens", "4"]
+    assert main(["simulate", "--fit", "tiny", "--repeats", "1", "--json", str(path), *arguments]) == 0
+    shown = last_line(capsys)
+    kept = json.loads(path.read_text())
+    assert "samples" not in shown["cost"] and len(kept["cost"]["samples"]) > 20
+    assert main(["simulate", "--cost", str(path), *arguments]) == 0
+    assert last_line(capsys)["rows"] == shown["rows"]
+
+
+def test_a_trace(tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"seconds": 1, "prompt_len": 8, "output_len": 2}\n' * 3)
+    assert main(["simulate", "--floor", "H200 SXM", "--trace", str(trace)]) == 0
+    assert last_line(capsys)["rows"][0]["output_tokens"] == 6
+
+
+def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
+    from roseinfer.simulator.replica import Replica
+
+    turn, turns = Replica.turn, []
+
+    def interrupted(replica, now):
+        turns.append(now)
+        if len(turns) == 30:
+            raise KeyboardInterrupt
+        return turn(replica, now)
+
+    monkeypatch.setattr(Replica, "turn", interrupted)
+    assert main([*FLOOR, "--max-num-seqs", "4"]) == 130
+    out, err = capsys.readouterr()
+    line = json.loads(out.splitlines()[-1])
+    ended = line["rows"][0]["ended"]
+    assert "PARTIAL" in out and line["is_partial"] and 0 < ended < 40
+    assert err == f"interrupted: partial, {ended} of 40 requests had ended\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--floor", "A100"], "gpu='A100' is not in data/gpus.json"),
+        (["--policies", "fcfs,fair"], "--policies: unknown value 'fair'"),
+        (["--replicas", "0"], "replicas must be an integer of at least 1, got 0"),
+        (["--replicas", "many"], "--replicas 'many': must be integers"),
+        (["--rate", "0"], "rate must be a number above 0, got 0.0"),
+        (["--rate", "1", "--trace", "x"], "--trace has all of its requests: leave out --rate"),
+        (["--validate", "tiny", "--rate", "0"], "--rate 0.0: changes nothing with --validate"),
+        (["--burst", "2"], "--burst 2: needs --rate"),
+        (["--prompt-lens", "9-3"], "prompt_lens must be the least and the most"),
+        (["--prompt-lens", "long"], "--prompt-lens 'long': must be a number of tokens, or two such as 16-256"),
+        (["--max-num-batched-tokens", "8"], "max_num_batched_tokens=8 is less than a step of max_num_seqs=64"),
+        (["--max-model-len", "100"], "can never fit"),
+        (["--max-model-len", "0"], "max_model_len must be an integer of at least 1, got 0"),
+        (["--router", "x"], "router: unknown value 'x'"),
+        (["--host-ms", "3"], "--host-ms 3.0: changes nothing with --fit"),
+        (["--floor", "H200 SXM", "--repeats", "2"], "--repeats 2: changes nothing with --floor"),
+        (["--cost", "x.json", "--dtype", "float16"], "--dtype float16: changes nothing with --cost"),
+        (["--validate", "tiny", "--replicas", "2"], "--validate runs one replica"),
+        (["--validate", "tiny", "--policies", "fcfs,packed"], "--validate runs one policy"),
+        (["--fit", "tiny", "--floor", "H200 SXM"], "not allowed with"),
+    ],
+)
+def test_one_line_for_each_error(arguments, error, capsys):
+    assert main(["simulate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and error in err and err.count("\n") == 1
+
+
+def test_a_cost_that_is_none(tmp_path, capsys):
+    for text in ("{}", "no", '{"cost": 3}'):
+        (tmp_path / "x.json").write_text(text)
+        assert main(["simulate", "--cost", str(tmp_path / "x.json")]) == 2
+        assert "must be what --json of a run with --fit wrote" in capsys.readouterr().err

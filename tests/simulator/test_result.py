@@ -1,0 +1,83 @@
+"""Policies and cluster sizes raced on the same requests; what is told of a race, and of one that was broken off."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from clocks import UnitCost
+
+from roseinfer.arrivals import Arrival, at_once
+from roseinfer.simulator import EngineSetting, simulations
+
+SETTING = EngineSetting(64, block_size=16, max_num_seqs=4)
+ARRIVALS = at_once(30, prompt_lens=(1, 30), output_lens=(1, 60))
+
+
+def race(policies=("fcfs", "longest_output"), replicas=(1, 2), cost=None, arrivals=ARRIVALS, **more):
+    return simulations(arrivals, SETTING, cost or UnitCost(), policies=policies, replicas=replicas, **more)
+
+
+def test_one_row_a_policy_and_size():
+    result = race(arguments={"seed": 0})
+    assert [(row["policy"], row["replicas"]) for row in result.rows] == [
+        ("fcfs", 1), ("fcfs", 2), ("longest_output", 1), ("longest_output", 2),
+    ]  # fmt: skip
+    tokens = sum(a.output_len for a in ARRIVALS)
+    assert all((row["ended"], row["output_tokens"]) == (30, tokens) for row in result.rows)
+    assert not result.is_partial and result.arguments["seed"] == 0
+
+
+def test_longest_first_has_the_shorter_tail():
+    first_come, longest = race(replicas=(1,)).rows
+    assert longest["seconds"] < first_come["seconds"] and longest["tail_seconds"] < first_come["tail_seconds"]
+    assert longest["rows_per_step"] > first_come["rows_per_step"]
+
+
+def test_the_text_tells_all_of_it():
+    text = race().text()
+    first, second, notes = text.split("\n\n")
+    assert "to fcfs" in first and "tail s" in first and len(first.splitlines()) == 2 + 4
+    assert [line.split()[0] for line in second.splitlines()[2::4]] == ["waiting", "TTFT", "ITL", "TPOT", "latency"]
+    for told in ("a second a step", "engine's own", "nearest rank", "Routing", "requests a second were simulated"):
+        assert told in notes
+    assert "PARTIAL" not in text
+
+
+def test_a_race_that_was_broken_off():
+    steps = []
+
+    def seconds(work):
+        steps.append(work)
+        if len(steps) == 100:
+            raise KeyboardInterrupt
+        return 1.0
+
+    result = race(cost=UnitCost(seconds))
+    assert " +" not in result.text().splitlines()[2], "compared with a whole run"
+    assert result.is_partial and len(result.rows) == 1 and 0 < result.rows[0]["ended"] < result.rows[0]["requests"]
+    assert result.text().count("PARTIAL") == 1 and json.loads(result.to_json())["is_partial"] is True
+
+
+def test_one_that_was_broken_off_at_once():
+    def seconds(work):
+        raise KeyboardInterrupt
+
+    result = race(cost=UnitCost(seconds))
+    assert result.is_partial and result.rows[0]["ended"] == 0 and "PARTIAL" in result.text()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"policies": ("fcfs", "fair")}, "scheduling_policy must be one of fcfs"),
+        ({"replicas": (1, 0)}, "replicas must be an integer of at least 1, got 0"),
+        ({"router": "x"}, "router: unknown value 'x'"),
+        ({"arrivals": [Arrival(0, 5000, 1)]}, "can never fit"),
+        ({"arrivals": []}, "at least one"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_runs(change, error):
+    cost = UnitCost(lambda work: pytest.fail("a step was made"))
+    with pytest.raises(ValueError, match=error):
+        race(cost=cost, **change)
