@@ -44,7 +44,7 @@ class LLM:
     the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
     others wait, and scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of
     requests whose lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of
-    one's own. max_num_batched_tokens: of one step, at least max_num_seqs, None for 4,096; longer prompts are computed
+    one's own. max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024; longer prompts are computed
     in chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
     graphs on a GPU, recorded steps on a CPU). seed: of torch's global generator, from which requests without a seed of
     their own draw.
