@@ -52,34 +52,35 @@ class Graphs(PackedWeights):
 
     @torch.inference_mode()
     def decode(self, seqs: list[Sequence]) -> Tensor:
-        logits = self.replay(seqs)[0].clone()  # the next replay writes to the same memory
-        advance(seqs)
+        with span("roseinfer.decode_step_sessions.total"):
+            logits = self.replay(seqs)[0].clone()  # the next replay writes to the same memory
+            advance(seqs)
         return logits
 
     @torch.inference_mode()
     def next_tokens(self, seqs: list[Sequence]) -> list[int]:
-        logits, tokens = self.replay(seqs)
-        if any(seq.params.temperature > 0 for seq in seqs):
-            tokens = self.choose(logits, seqs)
-        token_ids = tokens.tolist()  # the one time that the host waits
-        if -1 in token_ids:
-            row = token_ids.index(-1)
-            raise ValueError(f"logits must be finite to sample from them, row {row} has NaN or infinity")
-        advance(seqs)
+        with span("roseinfer.decode_step_sessions.total"):
+            logits, tokens = self.replay(seqs)
+            if any(seq.params.temperature > 0 for seq in seqs):
+                tokens = self.choose(logits, seqs)
+            token_ids = tokens.tolist()  # the one time that the host waits
+            if -1 in token_ids:
+                row = token_ids.index(-1)
+                raise ValueError(f"logits must be finite to sample from them, row {row} has NaN or infinity")
+            advance(seqs)
         return token_ids
 
     def replay(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
         """One decode step, to be counted once its result is safe: logits [B, V] and greedy token ids [B]."""
         self._check_decodable(seqs)
-        with span("roseinfer.decode_step_sessions.total"):
-            self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
-            bucket = self.buckets[bisect_left(self.buckets, len(seqs))]
-            self.write_inputs(seqs, [1] * len(seqs))
-            self.write_padding(len(seqs), bucket)
-            self.write_tables(seqs, [1] * len(seqs))
-            with span("roseinfer.model.forward"):
-                logits, tokens = self.graph_of(bucket).replay()
-            return logits[: len(seqs)], tokens[: len(seqs)]
+        self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
+        bucket = self.buckets[bisect_left(self.buckets, len(seqs))]
+        self.write_inputs(seqs, [1] * len(seqs))
+        self.write_padding(len(seqs), bucket)
+        self.write_tables(seqs, [1] * len(seqs))
+        with span("roseinfer.model.forward"):
+            logits, tokens = self.graph_of(bucket).replay()
+        return logits[: len(seqs)], tokens[: len(seqs)]
 
     def write_padding(self, num_seqs: int, bucket: int) -> None:
         """Rows num_seqs to bucket: a token at position 0 of a sequence of its own, all of them in the dummy block."""

@@ -13,11 +13,12 @@ from roseinfer.profiling import MODEL_OPS, bytes_copied, count_ops
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.teach.views.step_record import record_step
 from roseinfer.teach.views.tensor_facts import Memory
-from stages import LADDER, BlockTableCache, NaiveCat, PreallocGather, VectorizedGather
+from stages import LADDER, BlockTableCache, Graphs, NaiveCat, PreallocGather, VectorizedGather
 
 PROMPTS = [[3] * 5, [4] * 8, [5] * 2]  # with the new token, the second sequence crosses a block's edge
 PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)
-EVERY_STAGE = pytest.mark.parametrize("stage_class", LADDER, ids=lambda stage: stage.name)
+WITH_PHASES = [stage for stage in LADDER if stage is not Graphs]
+EVERY_STAGE = pytest.mark.parametrize("stage_class", WITH_PHASES, ids=lambda stage: stage.name)
 
 PREALLOC = """\
 s02_prealloc_gather: one decode step of 3 sequences
@@ -52,6 +53,13 @@ the whole step                23040         12288     24    4      48      0    
 def batch(stage_class, model):
     stage = stage_class(model, num_blocks=8, block_size=8, max_num_seqs=4)
     return stage, begin(stage, PROMPTS, PARAMS)
+
+
+def test_a_step_that_is_replayed_has_no_phases(small):
+    stage, seqs = batch(Graphs, small)
+    with pytest.raises(ValueError, match="stage=s13_graphs replays its step as a whole, which has no phases"):
+        record_step(stage, seqs)
+    assert [seq.num_cached_tokens for seq in seqs] == [len(seq) - 1 for seq in seqs], "the step is still to be made"
 
 
 def tensors(record, phase: str) -> dict:

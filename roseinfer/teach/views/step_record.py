@@ -55,11 +55,14 @@ def record_step(stage: Stage, seqs: list[Sequence]) -> StepRecord:
     """Decode a token for each of `seqs`, which `stage` holds, and append what is sampled, as generate.decode_step does.
 
     The step is computed twice, for counting bytes takes ops apart, which would change the op counts; the second time
-    writes the same K and V to the same slots. Raises ValueError as stage.decode does.
+    writes the same K and V to the same slots. Raises ValueError as stage.decode does, and for a stage that replays a
+    graph.
     """
     ops = _count_ops(stage, seqs)
     for seq in seqs:
         seq.num_cached_tokens -= 1
+    if BUILD not in ops:
+        raise ValueError(f"stage={stage.name} replays its step as a whole, which has no phases: look at an earlier one")
     watch = _Watch(stage)
     moved = bytes_copied(lambda: watch.decode(seqs))
     rest, phases = watch.phases[REST], list(watch.phases.values())
