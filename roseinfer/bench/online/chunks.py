@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -24,6 +23,7 @@ from ..interleave import interleaved
 from ..ladder import mixed_prompts
 from ..provenance import describe_host, short_commit
 from ..token_check import NEAR_TIE, Referee
+from .result import on_one_line
 
 SHORT_PROMPT = 8
 STEPS_BEFORE = 8  # that the others decode alone, and after it
@@ -48,10 +48,7 @@ class ChunksResult:
     samples: list[dict[str, Any]]
 
     def to_json(self, with_samples: bool = True) -> str:
-        data = asdict(self)
-        if not with_samples:
-            del data["samples"]
-        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+        return on_one_line(self, with_samples)
 
     def text(self, width: int | None = None) -> str:
         a, ms, share = self.arguments, "{:,.2f}".format, "{:.0%}".format

@@ -72,6 +72,14 @@ def _median_of(values: List[float | None]) -> float | None:
     return None if None in values else median(values)
 
 
+def on_one_line(result: Any, with_samples: bool) -> str:
+    """A result, a dataclass, as JSON: everything, or all but the raw samples."""
+    data = asdict(result)
+    if not with_samples:
+        del data["samples"]
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
 @dataclass(frozen=True)
 class OnlineResult:
     """rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after
@@ -93,11 +101,7 @@ class OnlineResult:
     left_out: dict[str, str]
 
     def to_json(self, with_samples: bool = True) -> str:
-        """Everything, on one line; or all but the raw samples."""
-        data = asdict(self)
-        if not with_samples:
-            del data["samples"]
-        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+        return on_one_line(self, with_samples)
 
     def text(self, width: int | None = None, long: bool = False) -> str:
         """A table for each load; long: and one of every metric."""
