@@ -12,13 +12,14 @@ from .s10_one_table import OneTable
 from .s11_fused_step import FusedStep
 from .s12_packed_weights import PackedWeights
 from .s13_graphs import Graphs
+from .s14_token_budget import TokenBudget
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
-    OneTable, FusedStep, PackedWeights, Graphs,
+    OneTable, FusedStep, PackedWeights, Graphs, TokenBudget,
 )  # fmt: skip
 
 __all__ = [
     "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable",
-    "PackedWeights", "PreallocGather", "SelectAppend", "TritonPaged", "VectorizedGather",
+    "PackedWeights", "PreallocGather", "SelectAppend", "TokenBudget", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip
