@@ -27,7 +27,7 @@ class ServedStep:
 
 @dataclass(frozen=True)
 class Served:
-    """One request. output_ids: with the token that ended it. encode_seconds: its tokenizing, 0 if that was done before."""
+    """One request. output_ids: with the token that ended it. encode_seconds: of its text, 0 if that was done before."""
 
     prompt_len: int
     output_ids: tuple[int, ...]
