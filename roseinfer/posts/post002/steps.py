@@ -24,10 +24,10 @@ PROMPT_LEN, STEPS, REPEATS = 8, 4, 5
 
 
 def small_engine(config: EngineConfig, model: Model) -> Engine:
-    """Without a prefix cache: whoever comes again is computed again."""
+    """Without a prefix cache: whoever comes again is computed again. Steps in turn, so that each can be looked at."""
     return Engine(
         model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs,
-        enable_prefix_caching=False,
+        enable_prefix_caching=False, async_scheduling=False,
     )  # fmt: skip
 
 
