@@ -69,6 +69,8 @@ def test_the_definitions_are_the_engine_s(report: PostReport):
         "scheduling2inference": "scheduling_time = inference_begin - scheduled",
         "inference_time": "inference_time = inference_end - inference_begin",
         "latency": "latency = finish - scheduled",
+        "TTFT": "ttft = finish[0] - arrival",
+        "TPOT": "tpot = (finish[-1] - finish[0]) / (tokens - 1)",
     }
 
 
@@ -228,7 +230,7 @@ def test_executors_in_the_report(report: PostReport):
 
 
 def test_every_fact_is_equal_or_explained(report: PostReport):
-    assert report.verdicts == {"equal": 13, "explained": 2}
+    assert report.verdicts == {"equal": 14, "explained": 2}
     facts = facts_of(report)
     assert facts["operations to bytes, from the post's two rates"].here == ABOUT["flop_to_byte"]
     assert {what for what, fact in facts.items() if fact.verdict == "explained"} == {
@@ -241,6 +243,10 @@ def test_the_break_even_batches(report: PostReport):
     assert post[1:] == ["82.3", 165, 83, 42]
     assert tensor_cores[1:] == ["163.9", 328, 164, 82]
     assert here[1:] == ["10.0", 20, 10, 5]
+    assert grid(report, "Reading all weights") == [
+        ["7B fp8", 7.07, 7.01, 14, "50%"],
+        ["1.5B bf16", 3.09, 3.06, 6, "51%"],
+    ]
     (time,) = report.sections[1].times
     assert (time.here, time.post) == (10, pytest.approx(83e12 / 1008e9, abs=0.005))
 
@@ -281,7 +287,12 @@ def unclocked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unclocked")
 def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPatch):
-    claims = ABOUT["claims"] | {"simple_async_gain": "a lot", "gains_more": "7B", "step_is_bound_by": "batch size"}
+    claims = ABOUT["claims"] | {
+        "simple_async_gain": "a lot",
+        "gains_more": "7B",
+        "step_is_bound_by": "batch size",
+        "a_step_holds": "prompts",
+    }
     wrong = ABOUT | {"flop_to_byte": "83:1", "latency_factor_two_in_flight": 3, "claims": claims,
                      "num_requests": 40, "budgets": [1536, 64]}  # fmt: skip
     monkeypatch.setattr(post003, "post_facts", lambda post: wrong)
@@ -291,7 +302,7 @@ def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPat
         "operations to bytes, from the post's two rates", "what simple asynchronous scheduling gains, 7B",
         "which model gains more", "latency in device steps, two batches in flight",
         "latency in device steps, one step behind", "device steps from a token to the next, two batches in flight",
-        "what decides a step's time, within 5%",
+        "what decides a step's time, within 5%", "what a full step holds once requests run",
     }  # fmt: skip
 
 

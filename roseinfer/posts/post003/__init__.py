@@ -11,9 +11,10 @@ import torch
 from roseinfer.engine.config import EngineConfig
 from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
+from roseinfer.profiling.floors import step_terms
 
-from ..data import COMPUTED, Source, post_facts
-from ..report.content import Grid, NotRun, PostReport, Section, Time, judge
+from ..data import COMPUTED, Source, post_facts, post_table
+from ..report.content import Exact, Grid, NotRun, PostReport, Section, Time, judge
 from ..report.setting import Setting
 from . import budgets, executors, host, times
 
@@ -78,9 +79,22 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
                 "Batch from which the products take as long as reading the weights",
                 ["rates", "FLOP/byte", "32-bit weights", "16-bit weights", "8-bit weights"],
                 [[name, f"{r:.1f}", *(ceil(r * width / 2) for width in (4, 2, 1))] for name, r in ratios.items()],
-            )
+            ),
+            Grid("Reading all weights once on the post's card, beside its steps",
+                 ["model", "GB", "ms", "the post's step ms", "of it reading"], reading_rows(about)),
         ],
     )  # fmt: skip
+
+
+def reading_rows(about: Mapping[str, Any]) -> list[list[Exact]]:
+    """The limit of speed that the post names: a step reads the model once."""
+    rows: list[list[Exact]] = []
+    for row in post_table("003", "steps").itertuples():
+        in_16_bits = step_terms(budgets.SHAPES[row.model], torch.float16).weight_bytes
+        gb = in_16_bits * {"fp8": 1, "bf16": 2}[row.dtype] / 2 / 1e9
+        ms = 1e3 * gb / about["read_gb_per_s"]
+        rows.append([f"{row.model} {row.dtype}", round(gb, 2), round(ms, 2), row.step_ms, f"{ms / row.step_ms:.0%}"])
+    return rows
 
 
 def figures_section() -> Section:

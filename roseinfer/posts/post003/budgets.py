@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, model_config
 from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
-from roseinfer.simulator import Cost, EngineSetting, FloorCost, simulations
+from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
 from ..data import post_facts, post_table, source_of
@@ -64,7 +64,8 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
     setting.say(f"{config.max_num_seqs} requests for each of {len(about['budgets'])} budgets, {config.model}")
     served = {budget: served_run(config, model, work, budget) for budget in about["budgets"]}
     prompt_len, output_len = lengths(about, config.model)
-    spread = max(row["spread"] for rows in simulated.values() for row in rows.values())
+    all_rows = [row for rows in simulated.values() for row in rows.values()]
+    spread, held = max(row["spread"] for row in all_rows), {row["held"] for row in all_rows}
     return Section(
         "A step's time and max_num_batched_tokens",
         [
@@ -89,6 +90,10 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
                 source=source_of(about, "claims.step_is_bound_by"),
             ),
             judge(
+                "what a full step holds once requests run", about["claims"]["a_step_holds"], " or ".join(sorted(held)),
+                source=source_of(about, "claims.a_step_holds"),
+            ),
+            judge(
                 "tokens of a full step, budget by budget", ", ".join(map(str, about["budgets"])),
                 ", ".join(str(max(step.num_tokens for step in run.steps)) for run in served.values()),
                 source=source_of(about, "budgets"),
@@ -96,7 +101,7 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
         ],
         times=[
             time for budget, run in served.items() for time in (
-                Time(f"full step, budget {budget}", "ms", None, 1e3 * full_step_seconds(run, budget)),
+                Time(f"full step, budget {budget}", "ms", None, 1e3 * full_step_seconds(run)),
                 Time(f"throughput, budget {budget}", "requests/s", None, len(run.requests) / run.seconds),
             )
         ],
@@ -138,14 +143,18 @@ def step_cost(about: Mapping[str, Any], name: str) -> FloorCost:
 
 
 def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str, Any]:
-    """Beside the simulation's figures: ms and host_ms of a step in the mean; spread of the full steps' times."""
+    """Beside the simulation's figures: ms and host_ms of a step in the mean; full_ms, of a full one; spread of these;
+    what most of them held."""
     n = about["num_requests"]
     arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
     noted = Noted(cost)
     (row,) = simulations(arrivals, setting_of(arrivals, budget, n), noted, policies=["fcfs"], replicas=[1]).rows
-    full = [seconds for tokens, seconds in noted.steps if tokens == budget]
+    full = [seconds for work, seconds in noted.steps if tokens_of(work) == budget]
     ms = 1e3 * row["seconds"] / row["steps"]
-    return row | {"ms": ms, "host_ms": ms * row["host_share"], "spread": max(full) / min(full) - 1}
+    return row | {
+        "ms": ms, "host_ms": ms * row["host_share"], "full_ms": 1e3 * median(full),
+        "spread": max(full) / min(full) - 1, "held": usual_holding(noted, budget),
+    }  # fmt: skip
 
 
 def simulated_grid(about: Mapping[str, Any], name: str, rows: Mapping[int, dict[str, Any]]) -> Grid:
@@ -162,16 +171,28 @@ def simulated_grid(about: Mapping[str, Any], name: str, rows: Mapping[int, dict[
     )  # fmt: skip
 
 
+def tokens_of(work: StepWork) -> int:
+    return work.num_decodes + work.prompt_tokens
+
+
+def usual_holding(noted: Noted, budget: int) -> str:
+    held = [
+        " and ".join(name for name, n in (("prompts", work.prompt_tokens), ("decodes", work.num_decodes)) if n)
+        for work, _ in noted.steps if tokens_of(work) == budget
+    ]  # fmt: skip
+    return mode(held)
+
+
 class Noted:
-    """A cost that keeps the tokens and seconds of each step."""
+    """A cost that keeps what each step had to do, and its seconds."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost, self.about = cost, cost.about
-        self.steps: list[tuple[int, float]] = []
+        self.steps: list[tuple[StepWork, float]] = []
 
-    def seconds(self, work: Any) -> tuple[float, float]:
+    def seconds(self, work: StepWork) -> tuple[float, float]:
         host, device = self.cost.seconds(work)
-        self.steps.append((work.num_decodes + work.prompt_tokens, host + device))
+        self.steps.append((work, host + device))
         return host, device
 
 
@@ -204,8 +225,8 @@ def served_run(config: EngineConfig, model: Model, work: Workload, budget: int) 
     return serve(engine, work.work(model, work.arrivals(None)))
 
 
-def full_step_seconds(run: Served, budget: int) -> float:
-    """Median latency of the steps with as many tokens as the budget; where all requests are fewer, of the largest."""
+def full_step_seconds(run: Served) -> float:
+    """Median latency of the steps with the most tokens, which are as many as the budget."""
     most = max(step.num_tokens for step in run.steps)
     return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
 
@@ -215,18 +236,15 @@ def full_step_seconds(run: Served, budget: int) -> float:
 
 def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Served]) -> Image:
     """Throughput to the right, latency up, as the post draws them: a point a budget."""
-    there = [(row["requests_per_second"], row["ms"]) for row in simulated.values()]
-    here = [
-        (len(run.requests) / run.seconds, 1e3 * median(s.finish - s.scheduled for s in run.steps))
-        for run in served.values()
-    ]
+    there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
+    here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     titles = (f"simulated floor, 7B, {CARD}", "the engine, here")
     for ax, points, title in zip(figure.subplots(1, 2), (there, here), titles, strict=True):
         ax.plot(*zip(*points, strict=True), "o-", color=COLOUR, markersize=4)
         for (x, y), budget in zip(points, simulated, strict=True):
             ax.annotate(str(budget), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        ax.set(title=title, xlabel="requests/s", ylabel="latency of a step, ms", xlim=(0, None), ylim=(0, None))
+        ax.set(title=title, xlabel="requests/s", ylabel="latency of a full step, ms", xlim=(0, None), ylim=(0, None))
         ax.title.set_fontsize(9)
         ax.spines[["top", "right"]].set_visible(False)
     png = io.BytesIO()

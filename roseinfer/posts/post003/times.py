@@ -14,7 +14,7 @@ from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..data import post_table
+from ..data import post_facts, post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
 from ..report.setting import Setting
 
@@ -50,6 +50,9 @@ def section(setting: Setting) -> Section:
         signs.append([row.name, len(taken), *signs_of(row.minuend, row.subtrahend, taken)])
         seconds = mean(value for request in requests for value in ours.values(request))
         times.append(Time(f"{row.name}, mean", "ms", None, 1e3 * seconds))
+    for name, said in post_facts("003")["delays"].items():
+        ours = OURS[name]
+        definitions.append([name.upper(), said, f"{ours.name} = {ours.formula}", ours.meaning])
     ttft = mean(OURS["ttft"].values(request)[0] for request in requests)
     times.append(Time("TTFT, mean: waiting_time and the first step", "ms", None, 1e3 * ttft))
     first_ended = min(request.ended for request in requests)
