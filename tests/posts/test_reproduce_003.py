@@ -155,13 +155,13 @@ def test_the_bound_of_the_posts_steps(report: PostReport):
     assert "here: tiny" in rows
 
 
-def test_host_work_is_what_lies_outside_the_model(tiny: GPT2):
+def test_host_work_is_what_comes_before_and_after_the_model(tiny: GPT2):
     config = EngineConfig(model="tiny", num_blocks=2, max_num_seqs=2)
     steps = host.engine_steps(tiny, config, 6)
     assert len(steps) == 4  # without the prefill and the last one
     for step in steps:
-        parts = step["schedule"] + step["prepare"] + step["commit"] + step["rest"]
-        assert host.host_of(step) == pytest.approx(parts) and 0 < parts < step["step"]
+        assert step["planning"] == pytest.approx(step["schedule"] + step["prepare"] + step["commit"])
+        assert 0 < step["planning"] < step["step"] - step["forward"]
 
 
 def test_a_gain_that_is_not_small_would_be_said(monkeypatch: pytest.MonkeyPatch):

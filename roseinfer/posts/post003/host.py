@@ -66,7 +66,7 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Sec
         setting.say(f"host share of a step, {config.model}")
         taken, floor = measure(setting, config, machine)
         samples[config.model] = taken
-        step, host = (median(figures) for figures in zip(*((s["step"], host_of(s)) for s in taken), strict=True))
+        step, host = (median(figures) for figures in zip(*((s["step"], s["planning"]) for s in taken), strict=True))
         times.append(Time(f"step, {config.model}", "ms", None, 1e3 * step, 1e3 * floor))
         times.append(Time(f"host work, {config.model}", "ms", None, 1e3 * host))
         rows.append([f"here: {config.model}", *_bound(step, host)])
@@ -78,7 +78,7 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Sec
             "the post's own figures, and explains why its simple asynchronous scheduling hardly gains anything, by "
             f"which less than {HARDLY:.0%} is meant here. The bound grows as steps get shorter: with a smaller model, "
             "or fewer tokens a step.",
-            "Here host work is what the engine does in a step beside the model and the choice of tokens: schedule, "
+            "Here host work is what the engine does before and after the model and the choice of tokens: schedule, "
             f"prepare the inputs, commit. Batch {BATCH}, prompts of {PROMPT_LEN} tokens, in turn; medians of decode "
             "steps, without a profiler.",
             "On a CPU the host and the device are the same cores, so nothing can be hidden behind anything. The bound "
@@ -100,11 +100,6 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Sec
 def most_gain(step: float, host: float) -> float:
     """How much faster steps could come if all of the host's time were hidden behind the device's, at the very most."""
     return step / (step - host)
-
-
-def host_of(step: Step) -> float:
-    """Seconds of a step outside of the model and the choice of tokens."""
-    return step["step"] - step["forward"] - step["sample"]
 
 
 def _post_rows() -> tuple[list[list[Exact]], list[Time]]:
@@ -132,8 +127,7 @@ def measure(setting: Setting, config: EngineConfig, machine: Machine) -> tuple[l
 
 
 def engine_steps(model: Model, config: EngineConfig, steps: int) -> list[Step]:
-    """`steps` tokens for each of as many sequences as the engine has places. Steps in turn, so that their parts add up;
-    on a GPU the choice of tokens, which reads them, has what the host waits for."""
+    """`steps` tokens for each of as many sequences as the engine has places. In turn, so that a step's parts add up."""
     engine = Engine(
         model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs,
         async_scheduling=False,
