@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roseinfer.bench.scheduler import Workload, make_workload, serve, summarize, words_as_tokens
+from roseinfer.bench.scheduler import ServerRun, Workload, make_workload, serve, summarize, words_as_tokens
 from roseinfer.bench.scheduler.serve import MODES
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.reference import reference_generate
@@ -25,6 +25,11 @@ def words(prompts: tuple[str, ...] = PROMPTS, vocab_size: int = 64, **params) ->
 def ticks():
     """A clock that shows 0, 1, 2, ... each time it is read."""
     return itertools.count().__next__
+
+
+def stamps(run: ServerRun) -> list[tuple[float, float, float]]:
+    """When each request was first scheduled, had its first token, and its last."""
+    return [(r.first_scheduled, r.times.steps[0].finish, r.times.ended) for r in run.requests]
 
 
 @pytest.fixture
@@ -79,7 +84,7 @@ def test_what_is_timed(small, vocab):
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("online", SelectAppend, small, work, max_batch_size=2, clock=ticks())
     # texts 0-1, 2-3, 4-5; all come at 6; a 7-8, b 9-10, {a, b} 11-12, 13-14; c 15-16, alone 17-18, 19-20
-    assert [(r.first_scheduled, r.first_token, r.finished) for r in run.requests] == [
+    assert stamps(run) == [
         (7, 8, 14), (9, 10, 14), (15, 16, 20)
     ]  # fmt: skip
     assert {r.times.arrival for r in run.requests} == {6}
@@ -100,7 +105,7 @@ def test_what_is_timed_of_the_engine(small, vocab):
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("online", EngineStage, small, work, max_batch_size=2, clock=ticks())
     # texts until 5; all come at 6; {a, b} 7-10, 11-14, 15-18; c 19-22, 23-26, 27-30
-    assert [(r.first_scheduled, r.first_token, r.finished) for r in run.requests] == [
+    assert stamps(run) == [
         (7, 10, 18), (7, 10, 18), (19, 22, 30)
     ]  # fmt: skip
     assert (run.prefill_seconds, run.decode_seconds) == (3 + 2 * 3, 4 * 3)
@@ -116,7 +121,7 @@ def test_naive_serves_one_request_to_its_end_before_the_next(small, vocab):
     work = words(("a", "b"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("naive", SelectAppend, small, work, clock=ticks())
     first, second = run.requests
-    assert first.finished < second.first_scheduled
+    assert first.times.ended < second.first_scheduled
 
 
 def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, vocab):

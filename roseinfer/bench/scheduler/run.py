@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from roseinfer.engine.definitions import METRICS
 from roseinfer.engine.metrics import SequenceTimes
+
+VALUES = {metric.name: metric.values for metric in METRICS}
 
 
 @dataclass(frozen=True)
@@ -39,27 +42,23 @@ class Served:
         return self.times.first_scheduled
 
     @property
-    def first_token(self) -> float:
-        return self.times.steps[0].finish
-
-    @property
-    def finished(self) -> float:
-        return self.times.steps[-1].finish
-
-    @property
     def ttft(self) -> float:
         """The posts': of its own work alone, without the queue."""
-        return self.encode_seconds + self.first_token - self.first_scheduled
+        return self.encode_seconds + self._value("ttft") - self._value("waiting_time")
 
     @property
     def tpot(self) -> float | None:
         """None for a request of one token, which waited for no other."""
-        others = len(self.output_ids) - 1
-        return (self.finished - self.first_token) / others if others else None
+        return self._value("tpot")
 
     @property
     def latency(self) -> float:
-        return self.encode_seconds + self.finished - self.first_scheduled
+        """The posts', without the queue as well."""
+        return self.encode_seconds + self._value("e2e_latency") - self._value("waiting_time")
+
+    def _value(self, metric: str) -> float | None:
+        """As the engine defines it."""
+        return next(iter(VALUES[metric](self.times)), None)
 
     def to_dict(self) -> dict[str, Any]:
         return {

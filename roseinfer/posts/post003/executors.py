@@ -213,7 +213,8 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
             f"over: {config.model} at the speed of the post's models. The host's work is real. With {BATCH} requests "
             "at a time it is another one than the post's, and it competes for the same cores.",
             "A device that computes in order has no computation beside computation: that gain of the post's several "
-            "streams, and what double_buffer adds, need a GPU.",
+            "streams, and what double_buffer adds, need a GPU. There `roseinfer bench executors --device cuda` races "
+            "steps in turn and one step behind.",
         ],
         facts=[
             *(judge(f"latency in device steps, {name}", factor * held[IN_TURN], held[name], source=computed)
