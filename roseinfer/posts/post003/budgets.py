@@ -80,8 +80,8 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
             "budget is then more throughput at the same latency. Where they are large, the products decide, and a "
             "larger budget is more latency at the same throughput. The curve is best at the bend between the two.",
             f"Assumed: {step_cost(about, '7B').about} {' '.join(ASSUMPTIONS)}",
-            f"The last column is what hiding the {host_ms(about):g} ms of host work could gain at the most: more for "
-            "small budgets, whose steps are short.",
+            "The last columns are by how much full steps differ at most, and what hiding the "
+            f"{host_ms(about):g} ms of host work could gain at most: more for small budgets, whose steps are short.",
         ],
         facts=[
             judge(
@@ -160,8 +160,7 @@ def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str
 def simulated_grid(about: Mapping[str, Any], name: str, rows: Mapping[int, dict[str, Any]]) -> Grid:
     return Grid(
         f"Simulated: {about['num_requests']:,} requests, the shape of Qwen2.5-{name} on an {CARD}",
-        ["budget", "steps", "requests/s", "latency ms", "inference_time ms", "full steps differ by at most",
-         "hiding the host gains at most"],
+        ["budget", "steps", "requests/s", "latency ms", "inference_time ms", "full steps differ", "gain at most"],
         [
             [budget, row["steps"], round(row["requests_per_second"], 1), round(row["ms"], 2),
              round(row["ms"] - row["host_ms"], 2), f"{row['spread']:.1%}",
