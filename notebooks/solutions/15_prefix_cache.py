@@ -10,7 +10,7 @@ def keys_of(token_ids, block_size):
 
 # --- 15.2
 def plan(prompt_len, found, block_size):
-    leading = len(list(takewhile(bool, found)))
+    leading = (found + [False]).index(False)
     num_cached = min(leading * block_size, prompt_len - 1)
     num_shared = num_cached // block_size
     num_new = -(-prompt_len // block_size) - num_shared

@@ -44,9 +44,10 @@ def draw_hit_rates(caches: List[type[Any]], model: Model, works: Mapping[str, Wo
     names = list(dict.fromkeys(frame["line"]))
     scale = alt.Scale(domain=names, range=list(PALETTE[: len(names)]))
     lines = alt.Chart(csv_data(frame)).mark_line(point={"size": 45, "filled": True}).encode(
-        x=alt.X("blocks:Q", title="blocks in the pool", scale=alt.Scale(zero=False)),
-        y=alt.Y("share:Q", title="tokens found", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-        color=alt.Color("line:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+        x=alt.X("blocks:Q", title="blocks in the pool", scale=alt.Scale(zero=False, nice=False, padding=12)),
+        y=alt.Y("share:Q", title="tokens found", axis=alt.Axis(format="%", tickCount=6)),
+        color=alt.Color("line:N", title=None, scale=scale,
+                        legend=alt.Legend(orient="top") if len(names) > 1 else None),
         strokeDash=alt.StrokeDash("line:N", title=None, scale=alt.Scale(domain=names), legend=None),
         tooltip=["line:N", "blocks:Q", "found:Q", "asked:Q"],
     )  # fmt: skip
