@@ -30,8 +30,9 @@ class PrefixTree(Stepper):
         self.svg = svgs[shown]
         self.slider.value = shown
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**options), "image/png": self.png}
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = {**super()._repr_mimebundle_(**options), "image/png": self.png}
+        return bundle, {"image/png": {"alt": f"The tree of blocks of a run, a line a step. {self.facts}"}}
 
     @property
     def png(self) -> bytes:
