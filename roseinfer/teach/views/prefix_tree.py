@@ -121,7 +121,7 @@ def _svg(run: TreeRun, step: int, rows: dict[Place, int], tokenizer: Tokenizer, 
         above = rows.get((text[: column * size], None), row)
         shapes.append(_edge(x, y, 4 + above * ROW, column))
         words = _words(tokenizer, text[column * size :])
-        shapes.append(_box(now.get(place), x, y, width, words, names))
+        shapes.append(_box(now.get(place), x, y, width, words, names, size))
     height = 4 + (1 + max(rows.values())) * ROW
     label = f'role="img" aria-label="the tree of blocks after step {step}"'
     head = f'<svg width="{WIDTH}" height="{height}" {label} fill="currentColor" font-family="monospace">'
@@ -136,7 +136,9 @@ def _edge(x: float, y: float, above: float, column: int) -> str:
     return f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
 
 
-def _box(node: Node | None, x: float, y: float, width: float, words: str, names: List[str]) -> str:
+def _box(
+    node: Node | None, x: float, y: float, width: float, words: str, names: List[str], block_size: int
+) -> str:
     if node is None:
         state, style, faded = "evicted", f'fill="none" stroke="{IDLE}" stroke-dasharray="2 3"', 0.45
     elif node.place_in_line:
@@ -148,7 +150,7 @@ def _box(node: Node | None, x: float, y: float, width: float, words: str, names:
         style = f'fill="{colour}" fill-opacity="0.35" stroke="{colour}"{dashes} stroke-width="1.5"'
         state, faded = f"block {node.block} ×{len(node.holders)}: {who}", 1.0
         if not node.is_found:
-            state += f", {node.num_tokens} in it"
+            state += f", {node.num_tokens}/{block_size}"
     room = int((width - 8) / CHAR)
     rect = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="4" {style}/>'
     lines = "".join(
