@@ -102,7 +102,7 @@ def test_without_a_kernel_it_is_a_picture(tree, tokenizer):
     bundle, metadata = view._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and bundle["text/plain"] == repr(view)
     assert repr(view) in metadata["image/png"]["alt"]
-    assert view.view.value == view.frames[1]
+    assert view.view.value == view.frames[0] and view.svg in view.frames[1]
     assert "currentColor" not in on_paper(view.svg) and "currentColor" in view.svg
 
 
