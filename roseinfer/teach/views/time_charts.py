@@ -103,7 +103,7 @@ def draw_budgets(*runs: Run) -> Chart:
             y=alt.Y(f"{name}:Q", title=title, scale=_from_0(frame[name])),
         )  # fmt: skip
         line = base.mark_line(strokeWidth=1.5, color=PALETTE[0]).encode(order="budget:Q")
-        dots = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(tooltip=list(frame.columns))
+        dots = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(tooltip=[f"{name}:Q" for name in frame.columns])
         labels = base.mark_text(align="left", dx=7, dy=-7, fontSize=11).encode(text="budget:Q")
         panels.append((line + dots + labels).properties(width=PAGE_WIDTH // 2 - 90, height=220))
     budgets = ", ".join(str(run.budget) for run in runs)
