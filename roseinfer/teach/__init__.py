@@ -21,11 +21,14 @@ from .measure.kernel_loads import count_loads
 from .measure.phase_shares import phase_shares
 from .measure.prove import prove
 from .measure.race import race
-from .measure.recorded import recorded, recorded_kernels, recorded_trace
+from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
+from .measure.request_loops import PromptByPrompt, StaticBatches
+from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
 from .measure.row_reads import count_rows
 from .measure.table_price import table_price
 from .measure.text_price import round_inputs, text_price
+from .measure.tree_run import record_tree
 from .notebook_setup import device, setup
 from .source.course_map import course_map
 from .source.functions import show_source
@@ -35,6 +38,7 @@ from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.block_walk_picture import draw_block_walk
+from .views.cache_charts import draw_first_tokens, draw_hit_rates
 from .views.clock_race import draw_clock_race
 from .views.dashboard import dashboard
 from .views.flat_batch_picture import draw_flat_batch
@@ -42,23 +46,28 @@ from .views.layout_picture import draw_layouts
 from .views.padding_picture import draw_padding
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
 from .views.pool_picture import draw_pool_gather
+from .views.prefix_tree import walk_prefix_tree
 from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
+from .views.run_charts import draw_gaps, draw_requests, draw_steps
 from .views.seam_picture import draw_seam
 from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
 from .views.task_picture import walk_tasks
+from .views.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .views.token_walk import walk_tokens
 from .views.weight_order import draw_weight_order
 
 __all__ = [
-    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
-    "compare_steps", "contract", "count_loads", "count_rows", "course_map", "dashboard", "data_sheet", "device",
-    "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gather",
-    "draw_layouts", "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built",
-    "draw_seam", "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts",
-    "post_table", "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded",
-    "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph",
-    "show_source", "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price",
-    "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
+    "PromptByPrompt", "Run", "Schedule", "StaticBatches", "beside_post", "block_view", "check", "compare_builds",
+    "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows", "course_map",
+    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_budgets", "draw_clock_race",
+    "draw_first_tokens", "draw_flat_batch", "draw_floors", "draw_gaps", "draw_gather", "draw_hit_rates", "draw_layouts",
+    "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_request_times", "draw_requests",
+    "draw_rows_built", "draw_seam", "draw_step_times", "draw_steps", "draw_weight_order", "exercise", "figure_alt",
+    "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions", "progress", "prove",
+    "race", "record_run", "record_schedule", "record_tree", "recorded", "recorded_kernels", "recorded_online",
+    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source",
+    "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline",
+    "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip
