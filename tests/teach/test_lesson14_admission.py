@@ -47,9 +47,17 @@ class ShortFirst(TokenBudget):
 
 
 class ForgetsWhatItMade(TokenBudget):
+    """Greedily it makes the same tokens once more, and pays for each."""
+
     def preempt(self, seq):
         super().preempt(seq)
         del seq.token_ids[seq.num_prompt_tokens :]
+
+
+class TokenForACutPrompt(TokenBudget):
+    def run(self, seqs, num_new):
+        tokens = super().run(seqs, num_new)
+        return tokens + [0] * (len(seqs) - len(tokens))
 
 
 class KeepsItsBlocks(TokenBudget):
@@ -96,7 +104,8 @@ class WaitsForEver(TokenBudget):
         "one at a time": (OneAtATime, "The pool stands empty: let more in"),
         "not even the only one": (NobodyWithoutRoom, "whoever is alone has to get in"),
         "the short overtake": (ShortFirst, "before request"),
-        "tokens forgotten": (ForgetsWhatItMade, "token"),
+        "tokens forgotten": (ForgetsWhatItMade, "tokens were computed again in 3 loads"),
+        "a token for a cut prompt": (TokenForACutPrompt, "token 0 is 0, expected"),
         "a preempt that frees nothing": (KeepsItsBlocks, "does preempt still give back blocks?"),
         "blocks kept": (KeepsABlock, "blocks are not free at the end"),
         "no budget": (NoBudget, "tokens, the budget is 16"),
