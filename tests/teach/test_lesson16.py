@@ -50,7 +50,7 @@ def each(rule):
             "who is not in flight gets no token from it",
         ),
         "one number": (lambda requests: sum(right(*r) for r in requests), "expected"),
-        "printed": (lambda requests: print(each(right)(requests)), "None"),
+        "printed": (lambda requests: print(each(right)(requests)), "got None"),
     },
 )
 def test_wrong_plans(answer, message):

@@ -22,9 +22,7 @@ def stage(step):
 
 def launch_next(self):
     with self.ahead(), suppress(OutOfBlocks):
-        seqs, num_new = self.schedule()
-        if seqs:
-            self.launch(seqs, num_new)
+        self.launch(*self.schedule())
 
 
 def guarded(step):
@@ -80,34 +78,34 @@ def none_at_first(self):
 def not_ahead(self):
     is_in_flight = bool(self.in_flight)
     with suppress(OutOfBlocks):
-        seqs, num_new = self.schedule()
-        if seqs:
-            self.launch(seqs, num_new)
+        self.launch(*self.schedule())
     return self.finish() if is_in_flight else []
 
 
 def launched_behind(self):
     is_in_flight = bool(self.in_flight)
+    plan = [], []
     with self.ahead(), suppress(OutOfBlocks):
-        seqs, num_new = self.schedule()
-    if seqs:
-        self.launch(seqs, num_new)
+        plan = self.schedule()
+    if plan[0]:
+        self.launch(*plan)
     return self.finish() if is_in_flight else []
 
 
 def no_block_is_an_error(self):
     is_in_flight = bool(self.in_flight)
     with self.ahead():
-        seqs, num_new = self.schedule()
-        if seqs:
-            self.launch(seqs, num_new)
+        self.launch(*self.schedule())
     return self.finish() if is_in_flight else []
 
 
 def nobody_launched(self):
     is_in_flight = bool(self.in_flight)
-    with self.ahead(), suppress(OutOfBlocks):
-        self.launch(*self.schedule())
+    with self.ahead():
+        plan = [], []
+        with suppress(OutOfBlocks):
+            plan = self.schedule()
+        self.launch(*plan)
     return self.finish() if is_in_flight else []
 
 

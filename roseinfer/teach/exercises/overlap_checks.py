@@ -33,7 +33,7 @@ class _Watched(InTurn):
 
     def launch(self, work: Callable[[], Any], num_tokens: int) -> _Noted:
         if not num_tokens:
-            raise Wrong("a step is launched with nobody in it: schedule() gives nothing when there is nothing to do")
+            raise Wrong("a step is launched with nobody in it: where schedule() raises, there is nothing to launch")
         number, self.num_launched = self.num_launched, self.num_launched + 1
         self.events.append(("launch", number))
         return _Noted(super().launch(_fail if number == self.fails else work, num_tokens), number, self.events)
