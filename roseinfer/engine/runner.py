@@ -151,9 +151,11 @@ class Runner:
     def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], batch: Batch) -> Computed:
         tokens = self.sampler(logits, tokens, seqs, self.inputs.hosts[batch.host]["context_lens"])
         logprobs = step_logprobs(logits, tokens, seqs)
-        on_host, is_copied = tokens, None
-        if tokens.is_cuda:
-            on_host, is_copied = tokens.to("cpu", non_blocking=True), torch.cuda.Event()
+        # At once, and behind nothing else: the next replay of a graph writes to the memory that `tokens` lies in.
+        on_host = torch.empty(len(seqs), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
+        on_host.copy_(tokens, non_blocking=True)
+        is_copied = torch.cuda.Event() if tokens.is_cuda else None
+        if is_copied:
             is_copied.record()
         return Computed(tokens, on_host, is_copied, logprobs)
 

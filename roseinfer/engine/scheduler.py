@@ -139,7 +139,8 @@ class Scheduler:
         seq.finish_reason = "abort"
 
     def preempt(self, seq: Sequence) -> None:
-        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens."""
+        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens. What a step in
+        flight computes is committed before the next one is scheduled, or dropped."""
         self.running.remove(seq)
         self.blocks.free(seq.seq_id)
         seq.num_cached_tokens = 0

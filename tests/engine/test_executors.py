@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from threading import Event
+from time import sleep
 
 import pytest
 import torch
@@ -197,6 +198,48 @@ def test_a_block_is_given_again_only_to_a_step_behind_the_last_one_that_reads_it
             num_moved += owners.get(block, seq_id) != seq_id
             owners[block] = seq_id
     assert num_moved > 10
+
+
+def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
+    """While a step waits for the device the next one's are written, to other memory."""
+    engine = engine_of(small, True)
+    inputs, launch = engine.runner.inputs, engine.runner.launch
+    upload, written, uploaded = inputs.upload, [], []
+
+    def noted_launch(*args):
+        step = launch(*args)
+        written.append({name: x.copy() for name, x in inputs.hosts[inputs.turn].items()})
+        return step
+
+    def late_upload(turn):
+        sleep(0.002)  # the host writes meanwhile
+        uploaded.append({name: x.copy() for name, x in inputs.hosts[turn].items()})
+        upload(turn)
+
+    engine.runner.launch, inputs.upload = noted_launch, late_upload
+    run(engine, requests(small))
+    assert len(written) == len(uploaded) > 10
+    for wrote, sent in zip(written, uploaded, strict=True):
+        assert all((wrote[name] == sent[name]).all() for name in wrote)
+
+
+def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
+    """As CUDA graphs do it: every step's logits and tokens lie in the same memory."""
+    engine = engine_of(small, True)
+    graphs = engine.runner.graphs
+    replay, memory = graphs.run, {}
+
+    def run_in_place(batch):
+        for i, result in enumerate(replay(batch)):
+            kept = memory.setdefault(i, torch.zeros(4, *result.shape[1:], dtype=result.dtype))
+            kept[: len(result)] = result
+        return memory[0][: batch.num_rows], memory[1][: batch.num_rows]
+
+    graphs.run = run_in_place
+    seqs = requests(small)
+    outputs = run(engine, seqs)
+    wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
+    assert outputs == [ids[: seq.params.max_tokens] for ids, seq in zip(wanted, seqs, strict=True)]
 
 
 # What goes wrong
