@@ -18,6 +18,7 @@ from .measure.compare_choices import compare_prefills, compare_steps
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
+from .measure.lane_race import race_lanes
 from .measure.phase_shares import phase_shares
 from .measure.prove import prove
 from .measure.race import race
@@ -69,8 +70,9 @@ __all__ = [
     "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_request_times", "draw_requests",
     "draw_rows_built", "draw_seam", "draw_step_times", "draw_steps", "draw_weight_order", "exercise", "figure_alt",
     "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions", "progress", "prove",
-    "race", "record_lanes", "record_run", "record_schedule", "record_tree", "recorded", "recorded_kernels",
-    "recorded_online", "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph",
-    "show_source", "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price",
-    "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
+    "race", "race_lanes", "record_lanes", "record_run", "record_schedule", "record_tree", "recorded",
+    "recorded_kernels", "recorded_online", "recorded_trace", "reveal", "roofline", "round_inputs", "setup",
+    "show_diff", "show_graph", "show_source", "show_stage", "side_by_side", "sql", "step_debugger", "table_price",
+    "table_steps", "text_price", "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables",
+    "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip

@@ -105,3 +105,23 @@ def test_the_gain_is_computed_and_marked():
         "at most (host + device) / max(host, device)\na model: host / device 0.250, at most 1.250 times as fast"
     )
     assert chart.png
+
+
+def test_a_race_is_run_on_devices_with_a_clock_and_shows_a_floor():
+    stages = [make(cls, device=OwnClock(lambda num_tokens: 0.001)) for cls in (TakingTurns, Overlap)]
+    assert repr(teach.race_lanes(stages, WORK, device_ms=1, runs=2)).splitlines() == [
+        "8 tokens, device 1 ms a step, host 0 ms more",
+        "steps        tokens",
+        "-----------  ------",
+        "TakingTurns       8",
+        "s16_overlap       8",
+    ]
+
+
+def test_a_race_is_for_those_that_make_the_same_tokens():
+    class Another(Overlap):
+        def commit(self, seqs, tokens):
+            return super().commit(seqs, [(token + 1) % 97 for token in tokens])
+
+    with pytest.raises(AssertionError, match="Another makes other tokens than s16_overlap"):
+        teach.race_lanes([make(), make(Another)], WORK, device_ms=1)
