@@ -23,14 +23,13 @@ class Recorded(View):
     what: str
     cards: list[str]
     where: str = "the GPU reports in data/runs"
-    how: str = "make gpu-report"
+    nothing: str = "no GPU report in data/runs shows this yet (<code>make gpu-report</code> makes one)"
 
     def __repr__(self) -> str:
         return f"from {self.where}, where there are any: {self.what}"
 
     def to_html(self) -> str:
-        nothing = f"<p class='rose-muted'>nothing in {self.where} shows this yet (<code>{self.how}</code> makes it): "
-        nothing += f"{self.what}</p>"
+        nothing = f"<p class='rose-muted'>{self.nothing}: {self.what}</p>"
         return "".join(card(content) for content in self.cards or [nothing])
 
 
@@ -75,8 +74,8 @@ def recorded_online(folder: Path = DATA) -> Recorded:
             raise ValueError(f"{path} is no result as `roseinfer bench online` writes it: {error}") from error
         what = f"<p><b>Recorded on {html.escape(result.device)}</b>, not measured here: {html.escape(path.stem)}</p>"
         cards.append(what + latency_chart(result).to_html())
-    what = "throughput and latency over token budgets"
-    return Recorded(what, cards, "data/online", "roseinfer bench online --output data/online/NAME.json")
+    nothing = "no run in data/online yet (<code>roseinfer bench online --output data/online/NAME.json</code> makes one)"
+    return Recorded("throughput and latency over token budgets", cards, "the runs in data/online", nothing)
 
 
 def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | None:

@@ -26,7 +26,8 @@ LANE = 16  # of a request, if there are few
 STEPS_HEIGHT = 120
 DIGITS = 6
 TIME = {"steps": "step", "model": "time of the clock", "seconds": "seconds"}  # of an axis, by a run's clock
-GAP = {"steps": ("steps", 1), "model": ("clock", 1), "seconds": ("ms", 1e3)}  # the unit of a gap, and how many it has
+# Of a gap, by a run's clock: its unit, and how many of these are 1 of the clock.
+GAP = {"steps": ("steps", 1), "model": ("on the clock", 1), "seconds": ("ms", 1e3)}
 
 
 class Span(NamedTuple):
