@@ -49,8 +49,8 @@ def mistaken(part):
         "who is held": mistaken("a block that is held cannot be evicted"),
         "the smallest": mistaken("not the smallest number"),
         "hits alone": (lambda *case: played()(*case)[0], "expected (hits, evicted)"),
-        "a count of evictions": (lambda *case: (played()(*case)[0], len(played()(*case)[1])), "evicted"),
-        "misses": (lambda events, n: (len(events) - played()(events, n)[0], played()(events, n)[1]), "hits"),
+        "a count of evictions": (lambda *case: (played()(*case)[0], len(played()(*case)[1])), "evicted: "),
+        "misses": (lambda *case: (len(case[0]) - played()(*case)[0], played()(*case)[1]), "hits: you return"),
     },
 )
 def test_wrong_evictions(answer, message):
@@ -211,8 +211,8 @@ class SmallerPool(PrefixCache):
         "nothing kept": (cache_with(Forgets), "fewer than the"),
         "a key that stays": (cache_with(KeepsTheKey), "Who is evicted must not be found any more"),
         "half a key": (cache_with(KeepsHalfTheKey), "block_of and key_of do not agree"),
-        "idle for ever": (cache_with(StaysIdle), "KeyError"),
-        "two at a time": (cache_with(LosesOne), "is lost"),
+        "idle for ever": (cache_with(StaysIdle), "raised KeyError"),
+        "two at a time": (cache_with(LosesOne), "is lost: neither free, nor idle, nor held"),
         "who is held": (cache_with(Held), "ref_counts[27] is 1, and 8 sequences hold the block"),
         "holders that stay": (cache_with(KeepsIdleToItself), "sequences hold the block"),
         "a key that lies": (BlockAlone, "found a block with another text?"),

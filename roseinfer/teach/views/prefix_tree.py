@@ -28,10 +28,10 @@ class PrefixTree(Stepper):
     def __init__(self, frames: List[str], facts: str, svgs: List[str], shown: int) -> None:
         super().__init__(frames, "step", facts)
         self.svg = svgs[shown]
-        self.slider.value = shown
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**options), "image/png": self.png}
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = {**super()._repr_mimebundle_(**options), "image/png": self.png}
+        return bundle, {"image/png": {"alt": f"The tree of blocks of a run, a line a step. {self.facts}"}}
 
     @property
     def png(self) -> bytes:
@@ -41,8 +41,8 @@ class PrefixTree(Stepper):
 
 
 def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: List[str], shown: int | None = None) -> PrefixTree:
-    """A box a block, at the end of the text before it. names: of the requests. shown: the frame to begin with, None for
-    the last one.
+    """A box a block, at the end of the text before it. names: of the requests. shown: the frame of the picture, None
+    for the last one.
 
     text/plain has a line a step: tokens computed and found, blocks evicted, held, idle and free.
     Raises ValueError for a name too few or too many, and a text of more blocks than have room.
@@ -119,8 +119,9 @@ def _svg(run: TreeRun, step: int, rows: dict[Place, int], tokenizer: Tokenizer, 
         x, y = 4 + column * (width + GAP), 4 + row * ROW
         above = rows.get((text[: column * size], None), row)
         shapes.append(_edge(x, y, 4 + above * ROW, column))
-        words = _words(tokenizer, text[column * size :])
-        shapes.append(_box(now.get(place), x, y, width, words, names))
+        node = now.get(place)
+        words = _words(tokenizer, text[column * size :][: node.num_tokens if node else size])
+        shapes.append(_box(node, x, y, width, words, names, size))
     height = 4 + (1 + max(rows.values())) * ROW
     label = f'role="img" aria-label="the tree of blocks after step {step}"'
     head = f'<svg width="{WIDTH}" height="{height}" {label} fill="currentColor" font-family="monospace">'
@@ -135,7 +136,9 @@ def _edge(x: float, y: float, above: float, column: int) -> str:
     return f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
 
 
-def _box(node: Node | None, x: float, y: float, width: float, words: str, names: List[str]) -> str:
+def _box(
+    node: Node | None, x: float, y: float, width: float, words: str, names: List[str], block_size: int
+) -> str:
     if node is None:
         state, style, faded = "evicted", f'fill="none" stroke="{IDLE}" stroke-dasharray="2 3"', 0.45
     elif node.place_in_line:
@@ -147,7 +150,7 @@ def _box(node: Node | None, x: float, y: float, width: float, words: str, names:
         style = f'fill="{colour}" fill-opacity="0.35" stroke="{colour}"{dashes} stroke-width="1.5"'
         state, faded = f"block {node.block} ×{len(node.holders)}: {who}", 1.0
         if not node.is_found:
-            state += f", {node.num_tokens} in it"
+            state += f", {node.num_tokens}/{block_size}"
     room = int((width - 8) / CHAR)
     rect = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="4" {style}/>'
     lines = "".join(
@@ -168,11 +171,12 @@ def _cut(line: str, room: int) -> str:
 def _legend() -> str:
     entries = [
         (f"{HELD}59; border: 1px solid {HELD}", "held, and found by its key"),
-        (f"{OPEN}59; border: 1px dashed {OPEN}", "held, not found (not full, or a second copy)"),
-        (f"{IDLE}33; border: 1px solid {IDLE}", "idle: held by nobody, still found; no. 1 is evicted first"),
+        (f"{OPEN}59; border: 1px dashed {OPEN}", "held, not found: not full, or a second copy"),
+        (f"{IDLE}33; border: 1px solid {IDLE}", "idle: still found; no. 1 is evicted first"),
         (f"transparent; border: 1px dashed {IDLE}", "evicted"),
     ]
-    return "<p>" + " ".join(
+    spans = (
         f'<span style="background: {style}; border-radius: 3px; padding: 0 6px; font-size: 12px">{text}</span>'
         for style, text in entries
-    ) + "</p>"  # fmt: skip
+    )
+    return f'<div style="display: flex; flex-wrap: wrap; gap: 4px">{"".join(spans)}</div>'
