@@ -14,13 +14,14 @@ from .s12_packed_weights import PackedWeights
 from .s13_graphs import Graphs
 from .s14_token_budget import TokenBudget
 from .s15_prefix_cache import PrefixCache
+from .s16_overlap import Overlap
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
-    OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache,
+    OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable", "Overlap",
     "PackedWeights", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

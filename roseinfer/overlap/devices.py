@@ -29,17 +29,17 @@ class Launched(Generic[T]):
         """Until it is done, well or not."""
         self._future.exception()
 
-    def do(self, work: Callable[[], T], seconds: float = 0.0) -> None:
-        """The work, by who does it. seconds: that it takes at least."""
-        self.began = perf_counter()
+    def do(self, work: Callable[[], T], seconds: float = 0.0, free_at: float = 0.0) -> None:
+        """The work, by who does it. seconds: that it takes at least. free_at: when all before it was done."""
+        self.began = max(self.launched, free_at)
         try:
             result = work()
-            sleep(max(0.0, self.began + seconds - perf_counter()))
+            self.ended = max(perf_counter(), self.began + seconds)
+            sleep(max(0.0, self.ended - perf_counter()))
         except BaseException as error:
             self.ended = perf_counter()
             self._future.set_exception(error)
         else:
-            self.ended = perf_counter()
             self._future.set_result(result)
 
 
@@ -63,14 +63,21 @@ class OwnClock:
 
     seconds: that a step of so many tokens takes at least; None for as long as it takes. What its arithmetic needs less,
     the thread sleeps, and the cores are the host's: the tokens are real, and the timeline is that of a device with
-    this speed.
+    this speed. A step begins when it was launched and the one before is over, even if the thread comes to it later, as
+    it does where the host keeps it from running: a device needs no host for that.
     """
 
     def __init__(self, seconds: Callable[[int], float] | None = None) -> None:
         self.seconds = seconds
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+        self._free_at = 0.0  # the thread's
 
     def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
         launched: Launched[T] = Launched()
-        self._thread.submit(lambda: launched.do(work, self.seconds(num_tokens) if self.seconds else 0.0))
+        seconds = self.seconds(num_tokens) if self.seconds else 0.0
+        self._thread.submit(self._do, launched, work, seconds)
         return launched
+
+    def _do(self, launched: Launched[T], work: Callable[[], T], seconds: float) -> None:
+        launched.do(work, seconds, self._free_at)
+        self._free_at = launched.ended or 0.0
