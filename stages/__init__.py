@@ -13,13 +13,15 @@ from .s11_fused_step import FusedStep
 from .s12_packed_weights import PackedWeights
 from .s13_graphs import Graphs
 from .s14_token_budget import TokenBudget
+from .s17_policies import Policies
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
     OneTable, FusedStep, PackedWeights, Graphs, TokenBudget,
+    Policies,
 )  # fmt: skip
 
 __all__ = [
     "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable",
-    "PackedWeights", "PreallocGather", "SelectAppend", "TokenBudget", "TritonPaged", "VectorizedGather",
+    "PackedWeights", "Policies", "PreallocGather", "SelectAppend", "TokenBudget", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip
