@@ -74,7 +74,8 @@ def test_a_router_sees_what_there_is_at_that_moment():
 def test_a_request_that_comes_during_a_step_joins_the_next():
     cluster = Cluster(ROOMY, UnitCost())
     cluster.run([Arrival(0, 4, 3), Arrival(0.5, 4, 1), Arrival(2, 4, 1), Arrival(7.25, 4, 1)])
-    assert [(r.times.first_scheduled, r.times.ended) for r in cluster.requests] == [(0, 3), (1, 2), (2, 3), (7.25, 8.25)]
+    times = [(r.times.first_scheduled, r.times.ended) for r in cluster.requests]
+    assert times == [(0, 3), (1, 2), (2, 3), (7.25, 8.25)]
 
 
 def test_twice_as_many_replicas_take_half_the_time():
