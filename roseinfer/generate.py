@@ -44,7 +44,7 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]
     waiting, running = deque(seqs), []
     try:
         while waiting or running:
-            while waiting and _has_room(stage, waiting[0]):
+            while waiting and has_room(stage, waiting[0]):
                 seq = waiting.popleft()
                 tokens = stage.first_tokens([seq])
                 running.append(seq)
@@ -103,7 +103,7 @@ def check_honoured(params: SamplingParams) -> None:
         raise ValueError(f"logprobs={params.logprobs} is for roseinfer.LLM: a stage reports none")
 
 
-def _has_room(stage: Stage, seq: Sequence) -> bool:
+def has_room(stage: Stage, seq: Sequence) -> bool:
     """True when a place is free and, with every running sequence grown to its end, enough blocks are too."""
     tables = stage.tables
     return len(tables) < stage.max_num_seqs and tables.blocks_for(seq.max_len - 1) <= tables.num_unpromised

@@ -22,6 +22,8 @@ from .measure.phase_shares import phase_shares
 from .measure.prove import prove
 from .measure.race import race
 from .measure.recorded import recorded, recorded_kernels, recorded_trace
+from .measure.request_loops import PromptByPrompt, StaticBatches
+from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
 from .measure.row_reads import count_rows
 from .measure.table_price import table_price
@@ -44,6 +46,7 @@ from .views.pictures import draw_append, draw_floors, draw_gather, draw_recomput
 from .views.pool_picture import draw_pool_gather
 from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
+from .views.run_charts import draw_gaps, draw_requests, draw_steps
 from .views.seam_picture import draw_seam
 from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
@@ -52,13 +55,14 @@ from .views.token_walk import walk_tokens
 from .views.weight_order import draw_weight_order
 
 __all__ = [
-    "Schedule", "beside_post", "block_view", "check", "compare_builds", "compare_prefills", "compare_shapes",
-    "compare_steps", "contract", "count_loads", "count_rows", "course_map", "dashboard", "data_sheet", "device",
-    "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gather",
-    "draw_layouts", "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_rows_built",
-    "draw_seam", "draw_weight_order", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts",
-    "post_table", "predict", "predictions", "progress", "prove", "race", "record_schedule", "recorded",
-    "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph",
-    "show_source", "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price",
-    "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens",
+    "PromptByPrompt", "Run", "Schedule", "StaticBatches", "beside_post", "block_view", "check", "compare_builds",
+    "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows", "course_map",
+    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch",
+    "draw_floors", "draw_gaps", "draw_gather", "draw_layouts", "draw_padding", "draw_pool_gather", "draw_programs",
+    "draw_recompute", "draw_requests", "draw_rows_built", "draw_seam", "draw_steps", "draw_weight_order", "exercise",
+    "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions",
+    "progress", "prove", "race", "record_run", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
+    "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source", "show_stage",
+    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
+    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip

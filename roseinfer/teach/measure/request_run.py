@@ -1,0 +1,266 @@
+"""record_run: requests that come when they like, over any stage, and what became of each in which step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as List
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from roseinfer.arrivals import Arrival, require_order
+from roseinfer.bench.online.workload import Work, Workload
+from roseinfer.engine.definitions import summary
+from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.models import Model
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from .request_loops import PromptByPrompt
+
+StepTime = Callable[[int], float]  # how long a step of that many tokens lasts
+
+PROMPT, RECOMPUTED, DECODE = "prompt", "recomputed", "decode"
+
+
+class Row(NamedTuple):
+    """A request in a step. request: its place among the arrivals. num_new: tokens that the step computes of it.
+    num_cached: those in the cache before. num_recomputed: of the new ones, those that a step had computed before.
+    got_token: a prompt that is cut gets none."""
+
+    request: int
+    num_new: int
+    num_cached: int
+    num_recomputed: int
+    kind: str
+    got_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """times: as the engine keeps them (engine/metrics.py). rows: in the step's order."""
+
+    times: Step
+    rows: tuple[Row, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_new for row in self.rows)
+
+    def tokens_of(self, kind: str) -> int:
+        return sum(row.num_new for row in self.rows if row.kind == kind)
+
+
+@dataclass(eq=False, slots=True)
+class RunRequest:
+    """times: as the engine keeps them. preempted: when it gave its blocks back, in seconds or steps of the clock."""
+
+    arrival: Arrival
+    seq: Sequence
+    times: SequenceTimes
+    preempted: list[float] = field(default_factory=list)
+    most_cached: int = 0  # tokens that some step has computed
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. clock: "steps", "seconds" or "model", what its times are counted in. budget: tokens of a step at most,
+    None for no limit. requests: in the order of the arrivals; of a step's rows, `request` is the place in this list."""
+
+    name: str
+    clock: str
+    budget: int | None
+    requests: list[RunRequest]
+    steps: list[RunStep]
+
+    @property
+    def outputs(self) -> list[list[int]]:
+        return [request.seq.output_ids for request in self.requests]
+
+    @property
+    def end(self) -> float:
+        return self.steps[-1].times.finish
+
+    @property
+    def num_preemptions(self) -> int:
+        return sum(len(request.preempted) for request in self.requests)
+
+    def tokens_of(self, kind: str) -> int:
+        return sum(step.tokens_of(kind) for step in self.steps)
+
+    def rows_of(self, request: int) -> Iterator[tuple[int, Row]]:
+        """The numbers of the steps that computed a part of one request, and its row in each."""
+        for number, step in enumerate(self.steps):
+            yield from ((number, row) for row in step.rows if row.request == request)
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """As engine/definitions.py defines and sums them up, in units of the clock."""
+        return summary(request.times for request in self.requests)
+
+
+def work(model: Model, arrivals: List[Arrival | tuple[float, int, int]], seed: int = 0) -> Work:
+    """Requests with prompts of random ids. arrivals: (when, prompt_len, output_len) each, or Arrival.
+
+    Raises ValueError for none, one out of order, or a bad value.
+    """
+    arrivals = [arrival if isinstance(arrival, Arrival) else Arrival(*arrival) for arrival in arrivals]
+    require_order(arrivals)
+    return Workload(seed=seed).work(model, arrivals)
+
+
+def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: str | None = None) -> Run:
+    """Run all of `work` greedily, each request to its full output length, and record every step.
+
+    stage: anything with add, step, has_work, schedule and commit (stages from 14 on, an Engine, a RequestLoop); another
+    stage runs in the loop of roseinfer.generate. It is watched from outside and left as it was.
+    clock: "steps", where each lasts 1 and arrivals are in steps, so that a run is the same every time; a function from
+    a step's tokens to how long it lasts, as exact; or "wall", where arrivals are in seconds.
+    name: of the run in pictures, None for the stage's, and its budget.
+
+    Raises ValueError for another clock, a stage that has work of its own, and a request that can never fit.
+    """
+    if not (callable(clock) or clock in ("steps", "wall")):
+        raise ValueError(f'clock must be "steps", "wall" or a function of a step\'s tokens, got {clock!r}')
+    loop = PromptByPrompt(stage) if isinstance(stage, Stage) and not hasattr(stage, "add") else stage
+    if loop.has_work:
+        raise ValueError(f"stage must have no work before the run, and {name_of(stage)} has")
+    watch = _WallClock() if clock == "wall" else _StepClock(clock if callable(clock) else lambda num_tokens: 1)
+    recorder = _Recorder(loop, watch)
+    requests = [_request(arrival, prompt) for arrival, prompt in work]
+    coming = deque(requests)
+    try:
+        with recorder.watching():
+            while coming or loop.has_work:
+                while coming and coming[0].times.arrival <= watch.now():
+                    recorder.add(coming.popleft())
+                if loop.has_work:
+                    loop.step()
+                else:
+                    watch.wait_until(coming[0].times.arrival)
+    finally:
+        for request in recorder.requests.values():
+            if not request.seq.finish_reason:
+                loop.abort(request.seq)
+    unit = "model" if callable(clock) else {"steps": "steps", "wall": "seconds"}[clock]
+    budget = getattr(recorder.queue, "max_num_batched_tokens", None)
+    if name is None:
+        name = name_of(loop) if budget is None else f"{name_of(loop)}, budget {budget}"
+    return Run(name, unit, budget, requests, recorder.steps)
+
+
+def name_of(stage: Any) -> str:
+    return getattr(stage, "name", type(stage).__name__)
+
+
+def _request(arrival: Arrival, prompt: list[int]) -> RunRequest:
+    seq = Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True))
+    return RunRequest(arrival, seq, SequenceTimes(arrival.seconds))
+
+
+class _StepClock:
+    """Stands still but for steps, and while nothing is there to do."""
+
+    def __init__(self, step_time: StepTime) -> None:
+        self.step_time, self.time = step_time, 0
+
+    def now(self) -> float:
+        return self.time
+
+    def count(self, num_tokens: int) -> None:
+        self.time += self.step_time(num_tokens)
+
+    def wait_until(self, then: float) -> None:
+        self.time = then
+
+
+class _WallClock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self.began
+
+    def count(self, num_tokens: int) -> None:
+        """It goes on by itself."""
+
+    def wait_until(self, then: float) -> None:
+        time.sleep(max(0.0, then - self.now()))
+
+
+class _Recorder:
+    """Listens to schedule, commit and preempt of a queue: who is in a step is known from the first, who got a token
+    from the second. Several steps may be scheduled before the first of them is committed."""
+
+    def __init__(self, loop: Any, watch: _StepClock | _WallClock) -> None:
+        self.loop, self.watch = loop, watch
+        self.queue = getattr(loop, "scheduler", loop)  # of an Engine
+        self.requests: dict[int, RunRequest] = {}  # by seq_id
+        self.places: dict[int, int] = {}
+        self.steps: list[RunStep] = []
+        self._scheduled: deque[tuple[Step, list[Sequence], list[Row]]] = deque()
+
+    def add(self, request: RunRequest) -> None:
+        self.loop.add(request.seq)
+        self.places[request.seq.seq_id] = len(self.requests)
+        self.requests[request.seq.seq_id] = request
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, calls of the queue's methods are noted: attributes of the object, which hide those of its class."""
+        listeners = {"schedule": self._schedule, "commit": self._commit, "preempt": self._preempt}
+        listeners = {name: listener for name, listener in listeners.items() if hasattr(self.queue, name)}
+        for name, listener in listeners.items():
+            setattr(self.queue, name, self._listening(getattr(self.queue, name), listener))
+        try:
+            yield
+        finally:
+            for name in listeners:
+                delattr(self.queue, name)
+
+    @staticmethod
+    def _listening(method: Callable[..., Any], listener: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **named: listener(method, *args, **named)
+
+    def _schedule(self, schedule: Callable[..., Any]) -> Any:
+        scheduled = self.watch.now()
+        step = schedule()
+        seqs, num_new = step
+        rows = [self._row(seq, n) for seq, n in zip(seqs, num_new, strict=True)]
+        num_waiting = getattr(self.queue, "num_waiting", None)
+        load = len(self.queue.running), len(self.queue.waiting) if num_waiting is None else num_waiting
+        times = Step(scheduled, self.watch.now(), None, None, sum(num_new), None, *load)
+        for seq in seqs:
+            own = self.requests[seq.seq_id].times
+            own.first_scheduled = scheduled if own.first_scheduled is None else own.first_scheduled
+        self._scheduled.append((times, seqs, rows))
+        return step
+
+    def _row(self, seq: Sequence, n: int) -> Row:
+        request, begin = self.requests[seq.seq_id], seq.num_cached_tokens
+        again = max(0, min(request.most_cached, begin + n) - begin)
+        kind = RECOMPUTED if again else PROMPT if begin < seq.num_prompt_tokens else DECODE
+        request.most_cached = max(request.most_cached, begin + n)
+        return Row(self.places[seq.seq_id], n, begin, again, kind, got_token=False)
+
+    def _commit(self, commit: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        times, _, rows = self._scheduled.popleft()
+        self.watch.count(times.num_tokens)
+        ended = self.watch.now()
+        done = commit(*args, **named)
+        times = times._replace(inference_end=ended, finish=self.watch.now(), num_new_tokens=len(done))
+        got = {self.places[seq.seq_id] for seq in done}
+        self.steps.append(RunStep(times, tuple(row._replace(got_token=row.request in got) for row in rows)))
+        for seq in done:
+            own = self.requests[seq.seq_id].times
+            own.steps.append(times)
+            if seq.finish_reason:
+                own.ended = times.finish
+        return done
+
+    def _preempt(self, preempt: Callable[..., Any], seq: Sequence) -> Any:
+        self.requests[seq.seq_id].preempted.append(self.watch.now())
+        return preempt(seq)

@@ -1,0 +1,206 @@
+"""Pictures of recorded runs (record_run): what became of each request, what each step computed, and the gaps between
+tokens. Several runs stand one below the other, on the same axes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
+from roseinfer.display.figure import INK, PALETTE
+
+from ..measure.request_run import DECODE, PROMPT, RECOMPUTED, Run
+
+if TYPE_CHECKING:
+    import altair
+
+WAITING, STALLED, PREEMPTED = "waiting", "stalled", "preempted"
+COLOURS = {
+    WAITING: "#BBBBBB", PROMPT: "#E69F00", DECODE: "#0072B2", STALLED: "#56B4E9", PREEMPTED: "#CC79A7",
+    RECOMPUTED: "#D55E00",
+}  # fmt: skip
+COMPUTED = (DECODE, RECOMPUTED, PROMPT)  # from the bottom of a step's bar up
+WIDTH = PAGE_WIDTH - 110
+LANES_HEIGHT = 320  # of a run's requests at most
+LANE = 16  # of a request, if there are few
+STEPS_HEIGHT = 120
+DIGITS = 6
+TIME = {"steps": "step", "model": "time of the clock", "seconds": "seconds"}  # of an axis, by a run's clock
+GAP = {"steps": ("steps", 1), "model": ("clock", 1), "seconds": ("ms", 1e3)}  # the unit of a gap, and how many it has
+
+
+class Span(NamedTuple):
+    """tokens: that were computed in it, 0 while the request stands still."""
+
+    request: int
+    kind: str
+    begin: float
+    end: float
+    tokens: int
+
+
+def spans_of(run: Run, request: int) -> list[Span]:
+    """A request's life without gaps, from its arrival to its last token. Decode steps in a row are one span; of a
+    prompt, each chunk is one. Stalled: it runs, and a step went by without it."""
+    own = run.requests[request]
+    spans: list[Span] = []
+    at, before = own.times.arrival, None
+    for number, row in run.rows_of(request):
+        times = run.steps[number].times
+        begin = at
+        if before != number - 1 and times.scheduled > at:
+            begin = times.scheduled
+            gave_back = any(at <= when <= begin for when in own.preempted)
+            kind = WAITING if before is None else PREEMPTED if gave_back else STALLED
+            spans.append(Span(request, kind, at, begin, 0))
+        last = spans[-1] if spans else None
+        if last and last.kind == row.kind == DECODE:
+            spans[-1] = last._replace(end=times.finish, tokens=last.tokens + row.num_new)
+        else:
+            spans.append(Span(request, row.kind, begin, times.finish, row.num_new))
+        at, before = times.finish, number
+    return spans
+
+
+def draw_requests(*runs: Run) -> Chart:
+    """A line a request: where it waits, which steps compute its prompt, where it decodes or stands still (thin)."""
+    import altair as alt
+    import pandas as pd
+
+    _check(runs)
+    panels = []
+    for place, run in enumerate(runs):
+        spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
+        frame = pd.DataFrame(spans, columns=Span._fields).round(DIGITS)
+        base = alt.Chart(csv_data(frame)).encode(
+            x=_time(runs, "begin", place == len(runs) - 1), x2="end:Q",
+            y=alt.Y("request:O", title="request", axis=alt.Axis(labelOverlap=True)),
+            color=_colours("kind", [kind for kind in COLOURS if _shown(runs, kind)]),
+            tooltip=["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"],
+        )  # fmt: skip
+        lane = min(LANE, LANES_HEIGHT / len(run.requests))
+        is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
+        thick = base.transform_filter(is_computed).mark_bar(
+            height=0.75 * lane, stroke="white", strokeWidth=0.5 if lane > 4 else 0
+        )
+        thin = base.transform_filter({"not": is_computed}).mark_bar(height=0.3 * lane)
+        panels.append((thin + thick).properties(width=WIDTH, height=lane * len(run.requests), title=run.name))
+    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_requests_text(run)}" for run in runs))
+
+
+def draw_steps(*runs: Run) -> Chart:
+    """A bar a step: its tokens, by what they are. The line is the budget."""
+    import altair as alt
+    import pandas as pd
+
+    _check(runs)
+    most = max(max(step.num_tokens for step in run.steps) for run in runs)
+    last = max(len(run.steps) for run in runs)
+    panels = []
+    for place, run in enumerate(runs):
+        rows = [
+            (number, kind, tokens, order)
+            for number, step in enumerate(run.steps)
+            for order, kind in enumerate(COMPUTED)
+            if (tokens := step.tokens_of(kind))
+        ]
+        frame = pd.DataFrame(rows, columns=["step", "kind", "tokens", "order"])
+        y = alt.Y("tokens:Q", title="tokens", scale=alt.Scale(domain=[0, most], nice=True), axis=alt.Axis(tickCount=4))
+        title = "step" if place == len(runs) - 1 else None
+        bars = alt.Chart(csv_data(frame)).mark_bar(width=max(1.0, 0.8 * WIDTH / last)).encode(
+            x=alt.X("step:Q", title=title, scale=alt.Scale(domain=[-0.5, last - 0.5], nice=False)),
+            y=y, order="order:Q", tooltip=["step:Q", "kind:N", "tokens:Q"],
+            color=_colours("kind", [kind for kind in COMPUTED if any(run.tokens_of(kind) for run in runs)]),
+        )  # fmt: skip
+        layers = [bars]
+        if run.budget is not None and run.budget <= 1.5 * most:
+            line = alt.Chart(alt.Data(values=[{"budget": run.budget}])).mark_rule(color=INK, strokeDash=[4, 3])
+            layers.append(line.encode(y="budget:Q", tooltip="budget:Q"))
+        panels.append(alt.layer(*layers).properties(width=WIDTH, height=STEPS_HEIGHT, title=run.name))
+    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_steps_text(run)}" for run in runs))
+
+
+def draw_gaps(*runs: Run) -> Chart:
+    """A point a token: how long its request waited for it since the one before (ITL)."""
+    import altair as alt
+    import pandas as pd
+
+    _check(runs)
+    panels = []
+    most = max((gap for run in runs for _, _, gap in _gaps(run)), default=1)
+    unit = GAP[runs[0].clock][0]
+    for place, run in enumerate(runs):
+        frame = pd.DataFrame(_gaps(run), columns=["request", "at", "gap"]).round(DIGITS)
+        points = alt.Chart(csv_data(frame)).mark_circle(size=28, opacity=0.7, color=PALETTE[0]).encode(
+            x=_time(runs, "at", place == len(runs) - 1),
+            y=alt.Y("gap:Q", title=f"ITL ({unit})", scale=alt.Scale(domain=[0, most], nice=True),
+                    axis=alt.Axis(tickCount=4)),
+            tooltip=["request:O", "at:Q", "gap:Q"],
+        )  # fmt: skip
+        panels.append(points.properties(width=WIDTH, height=STEPS_HEIGHT, title=run.name))
+    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_gaps_text(run)}" for run in runs))
+
+
+def _check(runs: tuple[Run, ...]) -> None:
+    if not runs or not all(isinstance(run, Run) for run in runs):
+        raise ValueError(f"runs must be at least one Run, as record_run gives it, got {runs!r}")
+    if len({run.clock for run in runs}) > 1:
+        raise ValueError(f"runs must be by one clock to stand on one axis, got {', '.join(run.clock for run in runs)}")
+
+
+def _stacked(panels: list[Any]) -> altair.VConcatChart:
+    import altair as alt
+
+    return alt.vconcat(*panels, spacing=8)
+
+
+def _time(runs: tuple[Run, ...], column: str, with_title: bool) -> altair.X:
+    import altair as alt
+
+    title = TIME[runs[0].clock] if with_title else None
+    return alt.X(f"{column}:Q", title=title, scale=alt.Scale(domain=[0, max(run.end for run in runs)], nice=False))
+
+
+def _colours(column: str, kinds: list[str]) -> altair.Color:
+    import altair as alt
+
+    scale = alt.Scale(domain=kinds, range=[COLOURS[kind] for kind in kinds])
+    return alt.Color(f"{column}:N", title=None, scale=scale, legend=alt.Legend(orient="top", symbolType="square"))
+
+
+def _shown(runs: tuple[Run, ...], kind: str) -> bool:
+    return any(span.kind == kind for run in runs for i in range(len(run.requests)) for span in spans_of(run, i))
+
+
+def _gaps(run: Run) -> list[tuple[int, float, float]]:
+    """(request, when, how long after its last token, in GAP's unit) of every token but a request's first."""
+    times = GAP[run.clock][1]
+    return [
+        (number, after.finish, times * (after.finish - before.finish))
+        for number, request in enumerate(run.requests)
+        for before, after in pairwise(request.times.steps)
+    ]
+
+
+def _requests_text(run: Run) -> str:
+    """Exact facts: by the wall clock, no more than what came and what was made."""
+    made = f"{len(run.requests)} requests, {sum(map(len, run.outputs))} tokens"
+    if run.clock == "seconds":
+        return made
+    spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
+    idle = sum(span.end - span.begin for span in spans if not span.tokens)
+    return f"{made} by {run.end}, {idle} of waiting and standing still, {run.num_preemptions} preemptions"
+
+
+def _steps_text(run: Run) -> str:
+    if run.clock == "seconds":
+        return f"the tokens of its steps, {run.tokens_of(PROMPT)} of prompts among them"
+    kinds = ", ".join(f"{run.tokens_of(kind)} {kind}" for kind in COMPUTED if run.tokens_of(kind))
+    return f"{len(run.steps)} steps, {kinds}, at most {max(step.num_tokens for step in run.steps)} in one"
+
+
+def _gaps_text(run: Run) -> str:
+    gaps = [gap for _, _, gap in _gaps(run)]
+    if run.clock == "seconds":
+        return f"{len(gaps)} gaps between tokens"
+    return f"{len(gaps)} gaps between tokens, the longest {max(gaps, default=0)} {GAP[run.clock][0]}"
