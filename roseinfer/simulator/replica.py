@@ -124,7 +124,7 @@ class Replica:
         is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
         done = self.scheduler.commit(seqs, num_new, [NEW_TOKEN] * (len(seqs) - is_cut))
         self.load += len(done)
-        step = Step(self._began, None, None, now, sum(num_new), len(done))
+        step = Step(self._began, None, None, now)
         for seq in done:
             times = self.requests[seq.seq_id].times
             times.steps.append(step)
