@@ -10,7 +10,7 @@ from roseinfer.arrivals import Arrival
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.engine import checked_budget
 from roseinfer.engine.metrics import SequenceTimes, Step
-from roseinfer.engine.policies import policy_for
+from roseinfer.engine.policies import Policy, policy_for
 from roseinfer.engine.prefix_cache import PrefixCache
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
@@ -30,7 +30,7 @@ class EngineSetting:
     max_num_seqs: int = 64
     max_model_len: int = 4096
     max_num_batched_tokens: int | None = None
-    scheduling_policy: str = "fcfs"
+    scheduling_policy: str | Policy = "fcfs"
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
