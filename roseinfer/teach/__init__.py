@@ -43,6 +43,7 @@ from .views.flat_batch_picture import draw_flat_batch
 from .views.layout_picture import draw_layouts
 from .views.padding_picture import draw_padding
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
+from .views.policy_charts import draw_blocks_held, draw_times, draw_who_waits
 from .views.pool_picture import draw_pool_gather
 from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
@@ -57,12 +58,13 @@ from .views.weight_order import draw_weight_order
 __all__ = [
     "PromptByPrompt", "Run", "Schedule", "StaticBatches", "beside_post", "block_view", "check", "compare_builds",
     "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows", "course_map",
-    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_clock_race", "draw_flat_batch",
-    "draw_floors", "draw_gaps", "draw_gather", "draw_layouts", "draw_padding", "draw_pool_gather", "draw_programs",
-    "draw_recompute", "draw_requests", "draw_rows_built", "draw_seam", "draw_steps", "draw_weight_order", "exercise",
-    "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions",
-    "progress", "prove", "race", "record_run", "record_schedule", "recorded", "recorded_kernels", "recorded_trace",
-    "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source", "show_stage",
-    "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
-    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
+    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_blocks_held", "draw_clock_race",
+    "draw_flat_batch", "draw_floors", "draw_gaps", "draw_gather", "draw_layouts", "draw_padding", "draw_pool_gather",
+    "draw_programs", "draw_recompute", "draw_requests", "draw_rows_built", "draw_seam", "draw_steps", "draw_times",
+    "draw_weight_order", "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares",
+    "post_facts", "post_table", "predict", "predictions", "progress", "prove", "race", "record_run",
+    "record_schedule", "recorded", "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs",
+    "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side", "sql", "step_debugger",
+    "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks",
+    "walk_tokens", "work",
 ]  # fmt: skip

@@ -298,8 +298,8 @@ GAIN = 0.1  # of first come's mean latency
     minutes=25,
     difficulty=3,
     importance=4,
-    stub="class MyPolicy(Policy): ...",
-    task=f"Write a policy for the engine whose requests take at least {GAIN:.0%} less time **on average**, from "
+    stub="class MyPolicy(FirstCome): ...",
+    task=f"Write a policy for the engine, a subclass of `Policy`, whose requests take at least {GAIN:.0%} less time **on average**, from "
     "arrival to last token, than first come's: on every one of a few drawn workloads, in which lengths are known, "
     "prompts are short, and steps all take as long. `key(seq)` says who goes first within a round. A sequence has "
     "`num_prompt_tokens`, `len(seq)`, `max_len`, and `params.max_tokens`. A key is taken once, when a sequence begins "
