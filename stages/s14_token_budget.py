@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from roseinfer.arguments import require_count
 from roseinfer.blocks import OutOfBlocks
@@ -29,7 +30,6 @@ from roseinfer.models import Model
 from roseinfer.profiling import span
 from roseinfer.sequence import Sequence
 
-from .s11_fused_step import read
 from .s13_graphs import Graphs
 
 
@@ -67,8 +67,8 @@ class TokenBudget(Graphs):
 
     def add(self, seq: Sequence) -> None:
         """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end, or is here."""
-        if seq in self.waiting:
-            raise ValueError(f"sequence {seq.seq_id} waits already")
+        if seq in self.waiting or seq in self.running:
+            raise ValueError(f"sequence {seq.seq_id} waits or runs here already")
         check_startable(self, [seq])
         self.waiting.append(seq)
 
@@ -83,7 +83,12 @@ class TokenBudget(Graphs):
         seq.finish_reason = "abort"
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more. After an error of the model it can be made again."""
+        """One step; the sequences that have one token more. After an error of the model it can be made again.
+
+        Raises ValueError without work, and OutOfBlocks when blocks that nobody here can give back leave room for none.
+        """
+        if not self.has_work:
+            raise ValueError("step needs a sequence that waits or runs: add one first")
         seqs, num_new = self.schedule()
         return self.commit(seqs, self.run(seqs, num_new))
 
@@ -100,6 +105,8 @@ class TokenBudget(Graphs):
             room -= num_new[-1]
             if not room:
                 break
+        if not seqs:
+            raise OutOfBlocks("no sequence can run: others than those added here hold the blocks or places it needs")
         return seqs, num_new
 
     def make_room(self) -> bool:
@@ -115,7 +122,9 @@ class TokenBudget(Graphs):
         return self.num_preemptions > before
 
     def preempt(self, seq: Sequence) -> None:
-        """It gives back its blocks, keeps its tokens, and is the next to join."""
+        """It gives back its blocks, keeps its tokens, and is the next to join. Raises ValueError unless it runs."""
+        if seq not in self.running:
+            raise ValueError(f"sequence {seq.seq_id} does not run here: only what runs can be preempted")
         self.running.remove(seq)
         self.free(seq)
         self.waiting.appendleft(seq)
@@ -151,7 +160,7 @@ class TokenBudget(Graphs):
                 hidden = self.model(token_ids, positions, attend)
                 last_rows = self.inputs_on_device["query_start"][1 : len(chosen) + 1] - 1
                 logits = self.model.logits(hidden[last_rows])
-            tokens = read(self.choose(logits, chosen)) if chosen else []
+            tokens = read_tokens(self.choose(logits, chosen), chosen) if chosen else []
         for seq, n in zip(seqs, num_new, strict=True):
             seq.num_cached_tokens += n
         return tokens
@@ -162,3 +171,12 @@ class TokenBudget(Graphs):
         commit(self, done, tokens)
         self.running = [seq for seq in self.running if not seq.finish_reason]
         return done
+
+
+def read_tokens(tokens: Tensor, seqs: list[Sequence]) -> list[int]:
+    """[B] on the host, the one time that a step waits. Raises ValueError for -1, where logits are not finite."""
+    read = tokens.tolist()
+    if -1 in read:
+        seq = seqs[read.index(-1)]
+        raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
+    return read

@@ -21,7 +21,7 @@ from .measure.kernel_loads import count_loads
 from .measure.phase_shares import phase_shares
 from .measure.prove import prove
 from .measure.race import race
-from .measure.recorded import recorded, recorded_kernels, recorded_trace
+from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
@@ -52,19 +52,20 @@ from .views.seam_picture import draw_seam
 from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
 from .views.task_picture import walk_tasks
+from .views.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .views.token_walk import walk_tokens
 from .views.weight_order import draw_weight_order
 
 __all__ = [
     "PromptByPrompt", "Run", "Schedule", "StaticBatches", "beside_post", "block_view", "check", "compare_builds",
     "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows", "course_map",
-    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_blocks_held", "draw_clock_race",
-    "draw_flat_batch", "draw_floors", "draw_gaps", "draw_gather", "draw_layouts", "draw_padding", "draw_pool_gather",
-    "draw_programs", "draw_recompute", "draw_requests", "draw_rows_built", "draw_seam", "draw_steps", "draw_times",
-    "draw_weight_order", "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares",
-    "post_facts", "post_table", "predict", "predictions", "progress", "prove", "race", "record_run",
-    "record_schedule", "recorded", "recorded_kernels", "recorded_trace", "reveal", "roofline", "round_inputs",
-    "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side", "sql", "step_debugger",
-    "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_slots", "walk_tables", "walk_tasks",
-    "walk_tokens", "work",
+    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_blocks_held", "draw_budgets",
+    "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gaps", "draw_gather", "draw_layouts", "draw_padding",
+    "draw_pool_gather", "draw_programs", "draw_recompute", "draw_request_times", "draw_requests", "draw_rows_built",
+    "draw_seam", "draw_step_times", "draw_steps", "draw_times", "draw_weight_order", "draw_who_waits", "exercise",
+    "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions",
+    "progress", "prove", "race", "record_run", "record_schedule", "recorded", "recorded_kernels", "recorded_online",
+    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source",
+    "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline",
+    "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from roseinfer.profiling import Trace
     from roseinfer.stage import Stage
 
-NOTHING = "no GPU report in data/runs shows this yet"
-
 
 @dataclass(frozen=True, repr=False)
 class Recorded(View):
@@ -24,12 +22,15 @@ class Recorded(View):
 
     what: str
     cards: list[str]
+    where: str = "the GPU reports in data/runs"
+    how: str = "make gpu-report"
 
     def __repr__(self) -> str:
-        return f"from the GPU reports in data/runs, where there are any: {self.what}"
+        return f"from {self.where}, where there are any: {self.what}"
 
     def to_html(self) -> str:
-        nothing = f"<p class='rose-muted'>{NOTHING} (<code>make gpu-report</code> makes one): {self.what}</p>"
+        nothing = f"<p class='rose-muted'>nothing in {self.where} shows this yet (<code>{self.how}</code> makes it): "
+        nothing += f"{self.what}</p>"
         return "".join(card(content) for content in self.cards or [nothing])
 
 
@@ -57,6 +58,25 @@ def recorded_kernels(folder: Path = DATA) -> Recorded:
     timed = [report for report in gpu_reports(folder) if report["kernel_times"]]
     cards = [label(report) + kernel_table(report["kernel_times"]).to_html() for report in timed]
     return Recorded("times of the paged attention kernel", cards)
+
+
+def recorded_online(folder: Path = DATA) -> Recorded:
+    """Throughput against latency over budgets, of the runs of `roseinfer bench online` in data/online, each a chart.
+
+    Raises ValueError for a file there that is no such run.
+    """
+    from roseinfer.bench.online import OnlineResult, latency_chart
+
+    cards = []
+    for path in sorted(folder.glob("online/*.json")):
+        try:
+            result = OnlineResult(**{"samples": []} | json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no result as `roseinfer bench online` writes it: {error}") from error
+        what = f"<p><b>Recorded on {html.escape(result.device)}</b>, not measured here: {html.escape(path.stem)}</p>"
+        cards.append(what + latency_chart(result).to_html())
+    what = "throughput and latency over token budgets"
+    return Recorded(what, cards, "data/online", "roseinfer bench online --output data/online/NAME.json")
 
 
 def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | None:

@@ -67,7 +67,7 @@ def draw_requests(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    _check(runs)
+    require_runs(runs)
     panels = []
     for place, run in enumerate(runs):
         spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
@@ -75,7 +75,7 @@ def draw_requests(*runs: Run) -> Chart:
         base = alt.Chart(csv_data(frame)).encode(
             x=_time(runs, "begin", place == len(runs) - 1), x2="end:Q",
             y=alt.Y("request:O", title="request", axis=alt.Axis(labelOverlap=True)),
-            color=_colours("kind", [kind for kind in COLOURS if _shown(runs, kind)]),
+            color=span_colours([kind for kind in COLOURS if _shown(runs, kind)]),
             tooltip=["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"],
         )  # fmt: skip
         lane = min(LANE, LANES_HEIGHT / len(run.requests))
@@ -93,7 +93,7 @@ def draw_steps(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    _check(runs)
+    require_runs(runs)
     most = max(max(step.num_tokens for step in run.steps) for run in runs)
     last = max(len(run.steps) for run in runs)
     panels = []
@@ -110,7 +110,7 @@ def draw_steps(*runs: Run) -> Chart:
         bars = alt.Chart(csv_data(frame)).mark_bar(width=max(1.0, 0.8 * WIDTH / last)).encode(
             x=alt.X("step:Q", title=title, scale=alt.Scale(domain=[-0.5, last - 0.5], nice=False)),
             y=y, order="order:Q", tooltip=["step:Q", "kind:N", "tokens:Q"],
-            color=_colours("kind", [kind for kind in COMPUTED if any(run.tokens_of(kind) for run in runs)]),
+            color=span_colours([kind for kind in COMPUTED if any(run.tokens_of(kind) for run in runs)]),
         )  # fmt: skip
         layers = [bars]
         if run.budget is not None and run.budget <= 1.5 * most:
@@ -125,7 +125,7 @@ def draw_gaps(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    _check(runs)
+    require_runs(runs)
     panels = []
     most = max((gap for run in runs for _, _, gap in _gaps(run)), default=1)
     unit = GAP[runs[0].clock][0]
@@ -141,7 +141,8 @@ def draw_gaps(*runs: Run) -> Chart:
     return Chart(_stacked(panels), "\n".join(f"{run.name}: {_gaps_text(run)}" for run in runs))
 
 
-def _check(runs: tuple[Run, ...]) -> None:
+def require_runs(runs: tuple[Run, ...]) -> None:
+    """Raises ValueError unless they can stand on one axis."""
     if not runs or not all(isinstance(run, Run) for run in runs):
         raise ValueError(f"runs must be at least one Run, as record_run gives it, got {runs!r}")
     if len({run.clock for run in runs}) > 1:
@@ -161,11 +162,11 @@ def _time(runs: tuple[Run, ...], column: str, with_title: bool) -> altair.X:
     return alt.X(f"{column}:Q", title=title, scale=alt.Scale(domain=[0, max(run.end for run in runs)], nice=False))
 
 
-def _colours(column: str, kinds: list[str]) -> altair.Color:
+def span_colours(kinds: list[str]) -> altair.Color:
     import altair as alt
 
     scale = alt.Scale(domain=kinds, range=[COLOURS[kind] for kind in kinds])
-    return alt.Color(f"{column}:N", title=None, scale=scale, legend=alt.Legend(orient="top", symbolType="square"))
+    return alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top", symbolType="square"))
 
 
 def _shown(runs: tuple[Run, ...], kind: str) -> bool:

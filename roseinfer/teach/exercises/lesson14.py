@@ -1,0 +1,364 @@
+"""Checkers of lesson 14: times of a request, a step under a budget, who gives blocks back, who is let in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate, pairwise
+from random import Random
+
+from roseinfer.stage import Stage
+
+from .admission_checks import require_careful
+from .drawn import Expected, compare, draw, values_of
+from .exercise import Wrong, exercise
+
+# 14.1
+
+
+@exercise(
+    "14.1",
+    title="Four times of a request",
+    minutes=10,
+    difficulty=1,
+    importance=5,
+    stub="def times_of(arrival, first_scheduled, finish): ...",
+    task="A request comes at `arrival`, the first step that computes a part of it is scheduled at `first_scheduled`, "
+    "and `finish` has for each of its tokens when it was there. Return `waiting_time`, `ttft` (time to first token), "
+    "`tpot` (the mean gap between two of its tokens) and `longest_itl` (the longest of these gaps). Of a request with "
+    "a single token the last two are 0.",
+    hints=(
+        "Each is a later timestamp minus an earlier one, so none is ever below 0.",
+        "The user's clock starts at arrival. TTFT has the queue and the whole prompt in it.",
+        "n tokens have n - 1 gaps between them; the way to the first token is none of them.",
+    ),
+)
+def four_times(answer: Callable[..., object]) -> None:
+    compare(answer, REQUESTS, TIMES, _describe_request, values_of(*TIMES))
+
+
+def _gaps(finish: list[int]) -> list[int]:
+    return [after - before for before, after in pairwise(finish)]
+
+
+def _tpot(arrival: int, first_scheduled: int, finish: list[int]) -> float:
+    return (finish[-1] - finish[0]) / (len(finish) - 1) if len(finish) > 1 else 0
+
+
+TIMES = {
+    "waiting_time": Expected(
+        lambda arrival, first, finish: first - arrival,
+        {
+            "written the other way round, as the post has it, it is never above 0": lambda a, first, finish: a - first,
+            "the wait is over when its first step is scheduled, not when its first token is there": (
+                lambda a, first, finish: finish[0] - a
+            ),
+            "that is how long its prompt took": lambda a, first, finish: finish[0] - first,
+        },
+    ),
+    "ttft": Expected(
+        lambda arrival, first, finish: finish[0] - arrival,
+        {
+            "who waits in the queue waits for the first token, too: it counts from the arrival": (
+                lambda a, first, finish: finish[0] - first
+            ),
+            "that is the last token, not the first": lambda a, first, finish: finish[-1] - a,
+        },
+    ),
+    "tpot": Expected(
+        _tpot,
+        {
+            "n tokens have n - 1 gaps between them": lambda a, first, finish: (finish[-1] - finish[0]) / len(finish),
+            "the way to the first token is no gap between two of its tokens": lambda a, first, finish: (
+                (finish[-1] - a) / len(finish)
+            ),
+            "the mean, not the sum": lambda a, first, finish: finish[-1] - finish[0],
+            "the mean of the gaps, not the one in the middle": lambda a, first, finish: (
+                sorted(_gaps(finish))[len(finish[1:]) // 2] if finish[1:] else 0
+            ),
+        },
+    ),
+    "longest_itl": Expected(
+        lambda arrival, first, finish: max(_gaps(finish), default=0),
+        {
+            "the way to the first token is no gap between two of its tokens": lambda a, first, finish: max(
+                _gaps([a, *finish])
+            ),
+            "the longest gap, not the mean": _tpot,
+            "the longest of all, not the last": lambda a, first, finish: (_gaps(finish) or [0])[-1],
+        },
+    ),
+}
+
+
+def _describe_request(arrival: int, first_scheduled: int, finish: list[int]) -> str:
+    return f"arrival={arrival}, first_scheduled={first_scheduled}, finish={finish}"
+
+
+def _draw_request(rng: Random) -> tuple[int, int, list[int]]:
+    arrival, wait, *gaps = (rng.randint(1, 9) for _ in range(3 + rng.randint(0, 5)))
+    return arrival, arrival + wait, list(accumulate(gaps, initial=arrival + wait))[1:]
+
+
+REQUESTS = [(0, 0, [1]), (2, 5, [7]), (1, 3, [4, 5]), (0, 1, [2, 9, 10]), *draw(_draw_request)]
+
+
+# 14.2
+
+
+def next_step(cached: list[int], lengths: list[int], budget: int) -> list[int]:
+    num_new = [int(length - n == 1) for n, length in zip(cached, lengths, strict=True)]
+    room = budget - sum(num_new)
+    for i, (n, length) in enumerate(zip(cached, lengths, strict=True)):
+        if length - n > 1:
+            num_new[i] = min(room, length - n)
+            room -= num_new[i]
+    return num_new
+
+
+@exercise(
+    "14.2",
+    title="Put a step together",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    stub="def next_step(cached, lengths, budget): ...",
+    task="Sequence i has `lengths[i]` tokens, the first `cached[i]` of them in the cache; the oldest comes first. "
+    "Return `num_new`: how many tokens of each the next step computes. Who has one token left decodes, and is always "
+    "in it (the budget is large enough for one token of everybody). What is left of `budget` goes to the others in "
+    "their order, to each as much as it needs and there is: so at most one of them is cut.",
+    hints=(
+        "Two rounds: the first over those with one token left, the second over the others.",
+        "Keep the room that is left as a number. A decode takes 1 of it, a prompt the smaller of what it needs and "
+        "what there is.",
+        "Who gets nothing has 0. A sequence that was preempted has made tokens already and cached none: to the step it "
+        "is a prompt like any other, of lengths[i] tokens.",
+    ),
+)
+def put_a_step_together(answer: Callable[..., object]) -> None:
+    compare(answer, STEPS, Expected(next_step, STEP_MISTAKES), _describe_step)
+
+
+def _describe_step(cached: list[int], lengths: list[int], budget: int) -> str:
+    return f"cached={cached}, lengths={lengths}, budget={budget}"
+
+
+def _in_order(cached: list[int], lengths: list[int], budget: int) -> list[int]:
+    """Decodes have no right of way."""
+    num_new = []
+    for n, length in zip(cached, lengths, strict=True):
+        num_new.append(min(budget - sum(num_new), length - n))
+    return num_new
+
+
+def _prompts_by(
+    take: Callable[[int, int], int], cached: list[int], lengths: list[int], budget: int, stop: bool = False
+) -> list[int]:
+    """take: of what is needed and the room. stop: behind the first that does not get all."""
+    num_new = [int(length - n == 1) for n, length in zip(cached, lengths, strict=True)]
+    room = budget - sum(num_new)
+    for i, (n, length) in enumerate(zip(cached, lengths, strict=True)):
+        if length - n > 1:
+            num_new[i] = take(length - n, room)
+            room -= num_new[i]
+            if stop and num_new[i] < length - n:
+                break
+    return num_new
+
+
+def _decodes_free(cached: list[int], lengths: list[int], budget: int) -> list[int]:
+    return next_step(cached, lengths, budget + sum(length - n == 1 for n, length in zip(cached, lengths, strict=True)))
+
+
+def _shortest_first(cached: list[int], lengths: list[int], budget: int) -> list[int]:
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i] - cached[i])
+    found = next_step([cached[i] for i in order], [lengths[i] for i in order], budget)
+    return [found[order.index(i)] for i in range(len(lengths))]
+
+
+def _shared(cached: list[int], lengths: list[int], budget: int) -> list[int]:
+    left = [length - n for n, length in zip(cached, lengths, strict=True)]
+    prompts = sum(n > 1 for n in left)
+    share = (budget - left.count(1)) // prompts if prompts else 0
+    return [1 if n == 1 else min(share, n) for n in left]
+
+
+STEP_MISTAKES: dict[str, Callable[..., list[int]]] = {
+    "who decodes goes first, wherever it stands; a prompt in front of it took its token": _in_order,
+    "a prompt that does not fit is cut, and gets what is left": partial(
+        _prompts_by, lambda need, room: need if need <= room else 0
+    ),
+    "a prompt that does not fit is cut; nobody is left out for it": partial(
+        _prompts_by, lambda need, room: need if need <= room else 0, stop=True
+    ),
+    "tokens that decode are of the budget, too": _decodes_free,
+    "in their order, not the shortest first": _shortest_first,
+    "the first in order gets all that it needs: equal shares cut every prompt": _shared,
+    "each gets what it needs, not the whole budget": partial(_prompts_by, lambda need, room: room),
+    "cached tokens are not computed again": lambda cached, lengths, budget: next_step(
+        [n if length - n == 1 else 0 for n, length in zip(cached, lengths, strict=True)], lengths, budget
+    ),
+    "one prompt that fits leaves room for the next": lambda cached, lengths, budget: _only_first(
+        next_step(cached, lengths, budget), cached, lengths
+    ),
+    "the budget bounds the step": lambda cached, lengths, budget: [
+        length - n for n, length in zip(cached, lengths, strict=True)
+    ],
+}
+
+
+def _only_first(num_new: list[int], cached: list[int], lengths: list[int]) -> list[int]:
+    prompts = [i for i, (n, length) in enumerate(zip(cached, lengths, strict=True)) if length - n > 1]
+    return [0 if i in prompts[1:] else n for i, n in enumerate(num_new)]
+
+
+def _draw_step(rng: Random) -> tuple[list[int], list[int], int]:
+    cached, lengths = [], []
+    for _ in range(rng.randint(1, 5)):
+        length = rng.randint(2, 12)
+        lengths.append(length)
+        cached.append(rng.choice((length - 1, 0, 0, rng.randint(0, length - 1))))
+    return cached, lengths, rng.randint(len(lengths), len(lengths) + 14)
+
+
+STEPS = [([0], [4], 8), ([3], [4], 1), ([0, 3], [6, 4], 4), ([0, 0], [3, 3], 5), ([2, 0], [8, 2], 4), *draw(_draw_step)]
+
+
+# 14.3
+
+
+def make_room(lengths: list[int], block_size: int, num_blocks: int) -> tuple[list[int], int]:
+    running = list(range(len(lengths)))
+    while sum(-(-lengths[i] // block_size) for i in running) > num_blocks:
+        running.pop()
+    preempted = [i for i in range(len(lengths)) if i not in running]
+    return preempted[::-1], sum(lengths[i] - 1 for i in preempted)
+
+
+@exercise(
+    "14.3",
+    title="Who gives its blocks back",
+    minutes=15,
+    difficulty=3,
+    importance=4,
+    stub="def make_room(lengths, block_size, num_blocks): ...",
+    task="The pool has `num_blocks` blocks, all of them for the sequences that decode now, the oldest first. Sequence "
+    "i has `lengths[i]` tokens: all but the last are cached, and the step computes the last one, so it needs blocks "
+    "for all. When there are too few, the youngest gives back all of its own, then the next younger, until the others "
+    "have what they need. Return `preempted`, their places in the order in which they go, and `lost`: how many cached "
+    "tokens have to be computed again.",
+    hints=(
+        "How many blocks do lengths[i] tokens need? The last block may be half empty.",
+        "Add up what all of them need. While that is more than the pool has, take away the last that is left.",
+        "A sequence that goes has lengths[i] - 1 tokens in the cache. Its last token was never computed.",
+    ),
+)
+def who_gives_its_blocks_back(answer: Callable[..., object]) -> None:
+    expected = {
+        "preempted": Expected(lambda *case: make_room(*case)[0], VICTIM_MISTAKES),
+        "lost": Expected(lambda *case: make_room(*case)[1], LOSS_MISTAKES),
+    }
+    compare(answer, POOLS, expected, _describe_pool, values_of(*expected))
+
+
+def _describe_pool(lengths: list[int], block_size: int, num_blocks: int) -> str:
+    return f"lengths={lengths}, block_size={block_size}, num_blocks={num_blocks}"
+
+
+def _victims(
+    lengths: list[int], block_size: int, num_blocks: int, *,
+    needs: Callable[[int, int], int] = lambda n, size: -(-n // size),
+    pick: Callable[[list[int], list[int]], int] = lambda running, lengths: running[-1],
+    too_many: Callable[[int, int], bool] = lambda needed, blocks: needed > blocks,
+) -> list[int]:  # fmt: skip
+    running, gone = list(range(len(lengths))), []
+    while running and too_many(sum(needs(lengths[i], block_size) for i in running), num_blocks):
+        gone.append(pick(running, lengths))
+        running.remove(gone[-1])
+    return gone
+
+
+def _victims_by_tokens(lengths: list[int], block_size: int, num_blocks: int) -> list[int]:
+    return _victims(lengths, 1, num_blocks * block_size)
+
+
+VICTIM_MISTAKES = {
+    "the oldest goes on: the youngest gives way, or nobody would ever be done": partial(
+        _victims, pick=lambda running, lengths: running[0]
+    ),
+    "the youngest goes, not the one with the most blocks": partial(
+        _victims, pick=lambda running, lengths: max(running, key=lambda i: lengths[i])
+    ),
+    "the youngest goes, not the one with the fewest blocks": partial(
+        _victims, pick=lambda running, lengths: min(reversed(running), key=lambda i: lengths[i])
+    ),
+    "in the order in which they go: the youngest first": lambda *case: _victims(*case)[::-1],
+    "a block that is begun is a block: round up": partial(_victims, needs=lambda n, size: n // size),
+    "the step writes the last token, too: it may need a block": partial(
+        _victims, needs=lambda n, size: -(-(n - 1) // size)
+    ),
+    "a pool that is just full is large enough": partial(_victims, too_many=lambda needed, blocks: needed >= blocks),
+    "one may not be enough": lambda *case: _victims(*case)[:1],
+    "not more than it takes: the older ones go on": lambda lengths, size, blocks: (
+        list(range(len(lengths)))[:0:-1] if _victims(lengths, size, blocks) else []
+    ),
+    "tokens are held in blocks: what is empty in one is nobody else's": _victims_by_tokens,
+}
+LOSS_MISTAKES = {
+    "the last token of a sequence was not computed yet, so it is not lost": lambda lengths, *sizes: sum(
+        lengths[i] for i in _victims(lengths, *sizes)
+    ),
+    "of everyone that goes, not of the last one alone": lambda lengths, *sizes: sum(
+        lengths[i] - 1 for i in _victims(lengths, *sizes)[-1:]
+    ),
+    "tokens, not blocks": lambda lengths, size, blocks: sum(
+        -(-lengths[i] // size) for i in _victims(lengths, size, blocks)
+    ),
+    "of those that go, not of those that stay": lambda lengths, *sizes: sum(
+        n - 1 for i, n in enumerate(lengths) if i not in _victims(lengths, *sizes)
+    ),
+    "nobody's cache outlives its blocks, but who stays keeps its own": lambda lengths, *sizes: (
+        sum(n - 1 for n in lengths) if _victims(lengths, *sizes) else 0
+    ),
+}
+
+
+def _draw_pool(rng: Random) -> tuple[list[int], int, int]:
+    size = rng.choice((2, 3, 4))
+    lengths = [rng.randint(2, 14) for _ in range(rng.randint(2, 5))]
+    needed = sum(-(-n // size) for n in lengths)
+    return lengths, size, max(-(-lengths[0] // size), needed - rng.choice((0, 0, 1, 1, 2, 3, 5)))
+
+
+POOLS = [([4], 4, 1), ([5, 4], 4, 2), ([5, 4], 4, 3), ([5, 5], 4, 3), ([3, 9, 2], 4, 4), *draw(_draw_pool)]
+
+
+# 14.4
+
+
+@exercise(
+    "14.4",
+    title="Look ahead before you let somebody in",
+    minutes=25,
+    difficulty=4,
+    importance=4,
+    stub="class LookAhead(TokenBudget): ...",
+    task="Stage 14 lets a sequence join as soon as there are blocks for what it has **now**, and when all of them "
+    "grow, somebody pays. The loop before it kept blocks for the longest that each may become, and the pool stood half "
+    "empty. Find a way in between: subclass `TokenBudget` so that over several loads together at least a third fewer "
+    "tokens are computed again, in at most a quarter more steps. Nobody may overtake another, whoever is alone always "
+    "gets in, and the tokens stay the same.",
+    hints=(
+        "admit(seq) is asked for the one that is next. When it says False, nobody joins in this step; "
+        "super().admit(seq) does the rest. When nobody runs, look no further.",
+        "self.tables.num_free is what is free, self.tables.blocks_for(n) what n tokens need, self.tables.num_blocks "
+        "the whole pool. How many blocks would you leave free for those that run, to grow into?",
+        "A share of the pool that stays free is a start. Better: seq.max_len is known, so one can add up what "
+        "everybody will need when they are half way, or at each step to come.",
+    ),
+)
+def look_ahead(answer: type[Stage]) -> None:
+    bases = [base for base in getattr(answer, "__mro__", ()) if base.__dict__.get("name") == "s14_token_budget"]
+    if not bases or answer is bases[0]:
+        raise Wrong(f"expected a subclass of TokenBudget, got {getattr(answer, '__name__', repr(answer))}")
+    require_careful(answer, bases[0])

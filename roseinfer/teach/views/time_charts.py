@@ -1,0 +1,125 @@
+"""Pictures of the times in recorded runs: one request's own, steps by their size, and throughput against latency."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
+from roseinfer.display.figure import INK, PALETTE
+
+from ..measure.request_run import PROMPT, RECOMPUTED, Run
+from .run_charts import COMPUTED, TIME, WIDTH, require_runs, span_colours, spans_of
+
+if TYPE_CHECKING:
+    import altair
+
+MS = 1e3
+LANE = 22
+CURVES = {"latency": ("p50", "latency of a step, p50 (ms)"), "itl": ("p99", "ITL, p99 (ms)")}
+BEYOND = 1.15  # of the largest value, for what stands beside it
+
+
+def draw_request_times(run: Run, request: int) -> Chart:
+    """A request's life, and below it each of its times from where it begins to where it ends."""
+    import altair as alt
+    import pandas as pd
+
+    require_runs((run,))
+    if not isinstance(request, int) or not 0 <= request < len(run.requests):
+        raise ValueError(f"request must be a place among the arrivals, 0 to {len(run.requests) - 1}, got {request!r}")
+    times = run.requests[request].times
+    bars = [("waiting_time", times.arrival, times.first_scheduled), ("ttft", times.arrival, times.steps[0].finish)]
+    bars += [("itl, each", before.finish, after.finish) for before, after in pairwise(times.steps)]
+    if len(times.steps) > 1:
+        bars.append(("tpot: their mean", times.steps[0].finish, times.steps[-1].finish))
+    bars.append(("e2e_latency", times.arrival, times.steps[-1].finish))
+    spans = spans_of(run, request)
+    lanes = ["the request", *dict.fromkeys(name for name, *_ in bars)]
+    y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(domain=lanes))
+    end = alt.Scale(domain=[times.arrival, times.steps[-1].finish], nice=False)
+    x = alt.X("begin:Q", title=TIME[run.clock], scale=end)
+    life = pd.DataFrame([("the request", span.kind, span.begin, span.end) for span in spans],
+                        columns=["lane", "kind", "begin", "end"])  # fmt: skip
+    lived = alt.Chart(csv_data(life)).mark_bar(height=0.7 * LANE, stroke="white", strokeWidth=0.5).encode(
+        x, y, x2="end:Q", color=span_colours(list(dict.fromkeys(life["kind"]))), tooltip=["kind:N", "begin:Q", "end:Q"]
+    )  # fmt: skip
+    frame = pd.DataFrame(bars, columns=["lane", "begin", "end"])
+    frame["long"] = frame["end"] - frame["begin"]
+    base = alt.Chart(csv_data(frame)).encode(x, y, x2="end:Q", tooltip=["lane:N", "begin:Q", "end:Q", "long:Q"])
+    brackets = base.mark_rule(color=INK, strokeWidth=1.5) + base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE)
+    ends = base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE).encode(x=alt.X("end:Q", scale=end))
+    chart = alt.layer(lived, brackets, ends).properties(width=WIDTH, height=LANE * len(lanes), title=run.name)
+    told = {name: long for name, long in zip(frame["lane"], frame["long"], strict=True) if name != "itl, each"}
+    exact = ", ".join(f"{name} {_value(name, long, times.steps)}" for name, long in told.items())
+    text = f"request {request} of {run.name}" + ("" if run.clock == "seconds" else f": {exact}")
+    return Chart(chart, text)
+
+
+def _value(name: str, long: float, steps: list[Any]) -> str:
+    return f"{long / (len(steps) - 1):.3f}" if name.startswith("tpot") else str(long)
+
+
+def draw_step_times(*runs: Run) -> Chart:
+    """A point a step: its tokens, and how long it took, by the wall clock."""
+    import altair as alt
+    import pandas as pd
+
+    require_runs(runs)
+    kinds = {True: "with a prompt", False: "decode only, replayed"}
+    points = pd.DataFrame(
+        [
+            (run.name, step.num_tokens, MS * (step.times.finish - step.times.scheduled), kinds[_has_prompt(step)])
+            for run in runs for step in run.steps
+        ],
+        columns=["run", "tokens", "ms", "step"],
+    ).round(3)  # fmt: skip
+    colour = alt.Color("step:N", title=None, legend=alt.Legend(orient="top"),
+                       scale=alt.Scale(domain=list(kinds.values()), range=[PALETTE[1], PALETTE[0]]))  # fmt: skip
+    shape = alt.Shape("step:N", title=None, scale=alt.Scale(domain=list(kinds.values()), range=["circle", "triangle"]))
+    chart = alt.Chart(csv_data(points), width=WIDTH, height=220).mark_point(filled=True, size=45, opacity=0.7).encode(
+        x=alt.X("tokens:Q", title="tokens of a step"), y=alt.Y("ms:Q", title="ms a step"), color=colour, shape=shape,
+        tooltip=["run:N", "tokens:Q", "ms:Q", "step:N"],
+    )  # fmt: skip
+    return Chart(chart, f"how long steps took, by their tokens: {', '.join(run.name for run in runs)}")
+
+
+def draw_budgets(*runs: Run) -> Chart:
+    """Throughput against latency, a point a run, its budget beside it. Better is to the right and down."""
+    import altair as alt
+    import pandas as pd
+
+    require_runs(runs)
+    rows = []
+    for run in runs:
+        metrics = run.metrics()
+        rows.append({"budget": run.budget, "requests a second": _throughput(run)})
+        rows[-1] |= {name: MS * metrics[name][stat] for name, (stat, _) in CURVES.items()}
+    frame = pd.DataFrame(rows).round(3)
+    panels = []
+    for name, (_, title) in CURVES.items():
+        base = alt.Chart(csv_data(frame)).encode(
+            x=alt.X("requests a second:Q", scale=_from_0(frame["requests a second"]), axis=alt.Axis(tickCount=5)),
+            y=alt.Y(f"{name}:Q", title=title, scale=_from_0(frame[name])),
+        )  # fmt: skip
+        line = base.mark_line(strokeWidth=1.5, color=PALETTE[0]).encode(order="budget:Q")
+        dots = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(tooltip=list(frame.columns))
+        labels = base.mark_text(align="left", dx=7, dy=-7, fontSize=11).encode(text="budget:Q")
+        panels.append((line + dots + labels).properties(width=PAGE_WIDTH // 2 - 90, height=220))
+    budgets = ", ".join(str(run.budget) for run in runs)
+    return Chart(alt.hconcat(*panels, title="Throughput and latency over token budgets"), f"budgets: {budgets}")
+
+
+def _from_0(values: Any) -> altair.Scale:
+    import altair as alt
+
+    return alt.Scale(domain=[0, BEYOND * max(values)], nice=False)
+
+
+def _throughput(run: Run) -> float:
+    """Requests a second, from the first arrival to the last token."""
+    return len(run.requests) / (run.end - run.requests[0].times.arrival)
+
+
+def _has_prompt(step: Any) -> bool:
+    return any(step.tokens_of(kind) for kind in COMPUTED if kind in (PROMPT, RECOMPUTED))

@@ -1,0 +1,372 @@
+"""Stage 14: whatever the budget, the pool and the order of things, the same tokens, and every block in one place."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from oracles import prompts_of, small_model
+
+from roseinfer.blocks import OutOfBlocks
+from roseinfer.generate import generate
+from roseinfer.reference import hf_generate, reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+from stages import TokenBudget
+
+LENGTHS = (1, 19, 7, 30, 4, 12)
+MOST = 10  # new tokens of a request
+PROMPTS = prompts_of(LENGTHS, 97)
+TIGHT, ROOMY = 10, 64  # blocks of 4: in the first the longest fits alone, and hardly two of the others
+
+
+@cache
+def model():
+    return small_model()
+
+
+@cache
+def right(prompt: tuple[int, ...]) -> list[int]:
+    """MOST tokens; transformers and the reference agree."""
+    tokens = reference_generate(model(), [list(prompt)], MOST)[0]
+    assert hf_generate(model(), [list(prompt)], MOST)[0] == tokens
+    return tokens
+
+
+class Checked(TokenBudget):
+    """Each step is looked at before it runs. failing: where its next forward breaks off, "" for nowhere."""
+
+    failing = ""
+
+    def schedule(self):
+        oldest = self.running[0] if self.running else None
+        seqs, num_new = super().schedule()
+        assert seqs, "empty while there is work"
+        assert sum(num_new) <= self.max_num_batched_tokens
+        assert len(set(seqs)) == len(seqs) <= self.max_num_seqs
+        left = [len(seq) - seq.num_cached_tokens - n for seq, n in zip(seqs, num_new, strict=True)]
+        assert min(num_new) >= 1 and min(left) >= 0 and not any(left[:-1]), "only the last one may be cut"
+        assert oldest is None or oldest in self.running, "the oldest was preempted"
+        for seq, n in zip(seqs, num_new, strict=True):
+            assert len(self.tables.of(seq.seq_id, 0)) * self.block_size >= seq.num_cached_tokens + n
+        self.check()
+        return seqs, num_new
+
+    def check(self):
+        self.tables.check()
+        assert set(self.tables.seq_ids) == {seq.seq_id for seq in self.running}
+        assert not set(self.running) & set(self.waiting)
+        assert all(not seq.num_cached_tokens for seq in self.waiting)
+
+    def write_tables(self, seqs, num_new):
+        attend = super().write_tables(seqs, num_new)
+        return self.broken(attend) if self.failing == "layer 1" else attend
+
+    def broken(self, attend):
+        def attend_once(layer, *qkv):
+            if layer == 1:
+                raise ZeroDivisionError
+            return attend(layer, *qkv)
+
+        return attend_once
+
+    def choose(self, logits, seqs):
+        if self.failing == "logits":
+            logits = logits.clone()
+            logits[-1, 0] = torch.nan
+        return super().choose(logits, seqs)
+
+    def graph_of(self, bucket):
+        return 1 / 0 if self.failing else super().graph_of(bucket)
+
+
+def stage_of(num_blocks=ROOMY, block_size=4, max_num_seqs=4, budget=None):
+    stage = Checked(
+        model(), num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
+    )
+    stage.pool.fill_(torch.nan)  # what nobody wrote is not to be read
+    return stage
+
+
+def request(prompt, max_tokens=MOST, **params):
+    return Sequence(list(prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True, **params))
+
+
+def run_out(stage, seqs):
+    """To the end, everything right and free then."""
+    while stage.has_work:
+        stage.step()
+    for seq in seqs:
+        assert seq.finish_reason == "length"
+        assert seq.output_ids == right(tuple(seq.token_ids[: seq.num_prompt_tokens]))[: seq.params.max_tokens]
+    stage.check()
+    assert stage.num_free_blocks == stage.tables.num_blocks
+
+
+@pytest.mark.parametrize("num_blocks", [TIGHT, ROOMY])
+@pytest.mark.parametrize("budget", [4, 5, 9, 33, None])
+def test_any_budget_and_pool_gives_the_right_tokens(budget, num_blocks):
+    stage = stage_of(num_blocks, budget=budget)
+    seqs = [request(prompt, MOST - number) for number, prompt in enumerate(PROMPTS)]
+    for seq in seqs[:3]:
+        stage.add(seq)
+    for seq in seqs[3:]:  # others come between two steps
+        stage.step()
+        stage.add(seq)
+    run_out(stage, seqs)
+    assert (stage.num_preemptions > 0) == (num_blocks == TIGHT)
+
+
+@pytest.mark.parametrize("budget", [4, 11, None])
+def test_drawn_tokens_are_the_same_under_any_budget_and_after_a_preemption(budget):
+    params = {"temperature": 0.9, "top_p": 0.9}
+    seqs = [request(prompt, seed=number, **params) for number, prompt in enumerate(PROMPTS)]
+    stage = stage_of(TIGHT, budget=budget)
+    for seq in seqs:
+        stage.add(seq)
+    while stage.has_work:
+        stage.step()
+    alone = [generate(stage_of(), [p], SamplingParams(MOST, ignore_eos=True, seed=i, **params))[0]
+             for i, p in enumerate(PROMPTS)]  # fmt: skip
+    assert stage.num_preemptions and [seq.output_ids for seq in seqs] == [seq.output_ids for seq in alone]
+
+
+# What a step is
+
+
+def test_decodes_go_first_and_one_prompt_is_cut():
+    stage = stage_of(budget=8)
+    short, long, late = request(PROMPTS[2][:3], 4), request(PROMPTS[1][:17], 2), request(PROMPTS[3][:5], 1)
+    for seq in (short, long, late):
+        stage.add(seq)
+    steps = []
+    while stage.has_work:
+        seqs, num_new = stage.schedule()
+        steps.append(dict(zip(("short", "long", "late"), [0] * 3, strict=True)))
+        for seq, n in zip(seqs, num_new, strict=True):
+            steps[-1]["short" if seq is short else "long" if seq is long else "late"] = n
+        stage.step()
+    assert [tuple(step.values()) for step in steps] == [(3, 5, 0), (1, 7, 0), (1, 5, 2), (1, 1, 3)]
+
+
+@pytest.mark.parametrize("budget, steps", [(30, 1), (29, 2), (15, 2), (4, 8), (None, 1)])
+def test_a_prompt_alone_takes_as_many_steps_as_the_budget_goes_into_it(budget, steps):
+    stage, seq = stage_of(budget=budget), request(PROMPTS[3], 1)
+    stage.add(seq)
+    made = [stage.step() for _ in range(steps)]
+    assert made == [[]] * (steps - 1) + [[seq]] and not stage.has_work
+
+
+def test_scheduling_again_gives_the_same_step():
+    stage = stage_of(TIGHT, budget=9)
+    for prompt in PROMPTS[:5]:
+        stage.add(request(prompt))
+    while stage.has_work:
+        first = stage.schedule()
+        assert stage.schedule() == first
+        stage.step()
+
+
+def test_only_a_step_without_prompts_is_replayed():
+    stage = stage_of(budget=8)
+    for prompt in (PROMPTS[2], PROMPTS[1]):
+        stage.add(request(prompt))
+    while any(seq.num_cached_tokens < seq.num_prompt_tokens for seq in (*stage.running, *stage.waiting)):
+        stage.step()
+        assert not stage.graphs
+    stage.step()
+    assert list(stage.graphs) == [2]
+
+
+def test_the_places_are_as_many_as_it_was_told():
+    stage = stage_of(max_num_seqs=2)
+    seqs = [request([i + 1]) for i in range(5)]
+    for seq in seqs:
+        stage.add(seq)
+    stage.step()
+    assert (stage.running, list(stage.waiting)) == (seqs[:2], seqs[2:])
+    run_out(stage, seqs)
+
+
+# Preemption, abort, errors
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("at", [1, 2, 3, 5, 8, 12])
+def test_preempted_at_any_step_the_tokens_are_the_same(at, which):
+    stage, seqs = stage_of(budget=7), [request(PROMPTS[i]) for i in (4, 1, 2, 5)]
+    for seq in seqs:
+        stage.add(seq)
+    for _ in range(at):
+        stage.step()
+    if seqs[which] in stage.running:
+        stage.preempt(seqs[which])
+        assert stage.waiting[0] is seqs[which] and stage.num_preemptions == 1
+    run_out(stage, seqs)
+
+
+def test_the_youngest_pays_and_is_the_next_to_join():
+    stage = stage_of(9)
+    old, young, third = (request(PROMPTS[i]) for i in (5, 1, 2))
+    for seq in (old, young, third):
+        stage.add(seq)
+    stage.step()
+    assert (stage.running, list(stage.waiting)) == ([old, young], [third])
+    while not stage.num_preemptions:
+        stage.step()
+    assert (stage.running, list(stage.waiting)) == ([old], [young, third])
+    assert (young.num_cached_tokens, len(young.output_ids)) == (0, 2)
+    run_out(stage, [old, young, third])
+
+
+@pytest.mark.parametrize("state", ["waiting", "in the middle of its prompt", "running", "preempted"])
+def test_an_abort_gives_back_the_blocks_in_every_state(state):
+    stage, seq, others = stage_of(budget=6), request(PROMPTS[3]), [request(PROMPTS[i]) for i in (2, 4)]
+    for each in (others[0], seq, others[1]):
+        stage.add(each)
+    for _ in range({"waiting": 0, "in the middle of its prompt": 3}.get(state, 9)):
+        stage.step()
+    if state == "preempted":
+        stage.preempt(seq)
+    held = {"waiting": 0, "in the middle of its prompt": 10, "running": 30, "preempted": 0}[state]
+    assert min(seq.num_cached_tokens, 30) == held
+    stage.abort(seq)
+    stage.check()
+    assert seq.finish_reason == "abort" and not stage.holds(seq)
+    with pytest.raises(ValueError, match="neither waits nor runs here"):
+        stage.abort(seq)
+    run_out(stage, others)
+
+
+@pytest.mark.parametrize("failing", ["layer 1", "logits"])
+def test_after_an_error_the_step_is_made_again(failing):
+    stage, seqs = stage_of(TIGHT, budget=9), [request(prompt) for prompt in PROMPTS]
+    for seq in seqs:
+        stage.add(seq)
+    failed = 0
+    while stage.has_work:
+        stage.failing = failing
+        before = {seq: (len(seq), seq.num_cached_tokens) for seq in stage.running}
+        try:
+            stage.step()
+        except (ZeroDivisionError, ValueError):
+            failed += 1
+            now = {seq: (len(seq), seq.num_cached_tokens) for seq in stage.running}
+            assert all(now[seq] == before.get(seq, (len(seq), 0)) for seq in now)
+        stage.check()
+        stage.failing = ""
+        if stage.has_work:
+            stage.step()
+    assert failed > len(seqs)
+    run_out(stage, seqs)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"budget": 3}, "max_num_batched_tokens must be from max_num_seqs=4, .*, to 192, got 3"),
+        ({"budget": 193}, "max_num_batched_tokens must be from max_num_seqs=4, .*, to 192, got 193"),
+        ({"budget": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
+        ({"budget": 8.0}, "max_num_batched_tokens must be an integer of at least 1, got 8.0"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
+    ],
+)
+def test_sizes_that_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        stage_of(**change)
+
+
+def test_calls_that_are_refused():
+    stage, seq = stage_of(TIGHT), request(PROMPTS[1])
+    with pytest.raises(ValueError, match="step needs a sequence that waits or runs"):
+        stage.step()
+    with pytest.raises(ValueError, match="needs 11 blocks of 4 tokens, allowed: num_blocks=10"):
+        stage.add(request([1] * 35))
+    with pytest.raises(ValueError, match="does not run here"):
+        stage.preempt(seq)
+    stage.add(seq)
+    for _ in range(2):  # while it waits, and while it runs
+        with pytest.raises(ValueError, match=f"sequence {seq.seq_id} waits or runs here already"):
+            stage.add(seq)
+        stage.step()
+    run_out(stage, [seq])
+    with pytest.raises(ValueError, match="has finished"):
+        stage.add(seq)
+
+
+def test_blocks_that_others_hold_are_an_error_and_no_hang():
+    stage, other, seq = stage_of(TIGHT), request(PROMPTS[3], 2), request(PROMPTS[1])
+    stage.prefill(other)
+    stage.add(seq)
+    with pytest.raises(OutOfBlocks, match="others than those added here"):
+        TokenBudget.schedule(stage)
+    stage.free(other)
+    run_out(stage, [seq])
+
+
+# Everything in any order
+
+
+class AnyOrder(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(TIGHT, 24), block_size=st.sampled_from([4, 5, 8]), places=st.integers(1, 4),
+        more=st.integers(0, 20),
+    )  # fmt: skip
+    def begin(self, num_blocks, block_size, places, more):
+        self.stage = stage_of(num_blocks, block_size, places, places + more)
+        self.seqs: list[Sequence] = []
+
+    @rule(prompt=st.sampled_from(PROMPTS), max_tokens=st.integers(1, MOST))
+    def add(self, prompt, max_tokens):
+        self.seqs.append(request(prompt, max_tokens))
+        self.stage.add(self.seqs[-1])
+
+    @precondition(lambda self: self.stage.has_work)
+    @rule(times=st.integers(1, 4))
+    def step(self, times):
+        for _ in range(times):
+            if self.stage.has_work:
+                lengths = {seq: len(seq) for seq in self.seqs}
+                done = self.stage.step()
+                assert {seq for seq in self.seqs if len(seq) > lengths[seq]} == set(done)
+
+    @precondition(lambda self: self.stage.has_work)
+    @rule(failing=st.sampled_from(["layer 1", "logits"]))
+    def fail(self, failing):
+        self.stage.failing = failing
+        try:
+            self.stage.step()
+        except (ZeroDivisionError, ValueError):
+            pass
+        self.stage.failing = ""
+
+    @precondition(lambda self: self.stage.running)
+    @rule(data=st.data())
+    def preempt(self, data):
+        self.stage.preempt(data.draw(st.sampled_from(self.stage.running)))
+
+    @precondition(lambda self: self.stage.has_work)
+    @rule(data=st.data())
+    def abort(self, data):
+        seq = data.draw(st.sampled_from([*self.stage.running, *self.stage.waiting]))
+        self.stage.abort(seq)
+        self.seqs.remove(seq)
+
+    @invariant()
+    def books_are_in_order(self):
+        if hasattr(self, "stage"):
+            self.stage.check()
+
+    def teardown(self):
+        if hasattr(self, "stage"):
+            run_out(self.stage, self.seqs)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=40, deadline=None, report_multiple_bugs=False)
