@@ -82,18 +82,27 @@ class BlockTables:
             )
         for seq_id, n in missing.items():
             tables = self._held.setdefault(seq_id, [[] for _ in range(self.num_tables)])
-            for free, blocks in zip(self._free, tables, strict=True):
-                blocks.extend(free.pop() for _ in range(n))
+            for table, blocks in enumerate(tables):
+                blocks.extend(self.take(table) for _ in range(n))
             if n > 0 or seq_id not in self._versions:
                 self._last_version += 1
                 self._versions[seq_id] = self._last_version
 
     def free(self, seq_id: int) -> None:
         """Give back every block of a sequence. Raises KeyError when it holds none."""
-        for free, blocks in zip(self._free, self._held.pop(seq_id), strict=True):
-            free.extend(reversed(blocks))
+        for table, blocks in enumerate(self._held.pop(seq_id)):
+            for block in reversed(blocks):
+                self.give_back(table, block)
         del self._versions[seq_id]
         self._promised.pop(seq_id, None)
+
+    def take(self, table: int) -> int:
+        """A free block, for a sequence to hold; num_free says that there is one."""
+        return self._free[table].pop()
+
+    def give_back(self, table: int, block: int) -> None:
+        """A block that a sequence held."""
+        self._free[table].append(block)
 
     def check(self) -> None:
         """Every block of every table is free once, or held by one sequence once."""

@@ -13,15 +13,18 @@ from .s11_fused_step import FusedStep
 from .s12_packed_weights import PackedWeights
 from .s13_graphs import Graphs
 from .s14_token_budget import TokenBudget
+from .s15_prefix_cache import PrefixCache
+from .s16_overlap import Overlap
 from .s17_policies import Policies
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
-    OneTable, FusedStep, PackedWeights, Graphs, TokenBudget,
+    OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
     Policies,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable",
-    "PackedWeights", "Policies", "PreallocGather", "SelectAppend", "TokenBudget", "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable", "Overlap",
+    "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget", "TritonPaged",
+    "VectorizedGather",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from roseinfer.arguments import listed
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .s14_token_budget import TokenBudget
+from .s16_overlap import Overlap
 
 ROUND = 256
 
@@ -56,8 +56,8 @@ POLICIES: dict[str, Policy] = {
 }  # fmt: skip
 
 
-class Policies(TokenBudget):
-    """TokenBudget with a choice of who is next. policy: a name in POLICIES, or a function of one's own.
+class Policies(Overlap):
+    """Overlap with a choice of who is next. policy: a name in POLICIES, or a function of one's own.
 
     sizes: as the stage before has them. A sequence is overtaken by fewer than ROUND that came later. Whoever was
     preempted goes first again. Raises ValueError for an unknown policy.

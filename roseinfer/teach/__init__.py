@@ -26,6 +26,7 @@ from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
 from .measure.row_reads import count_rows
+from .measure.step_lanes import Speeds, record_lanes
 from .measure.table_price import table_price
 from .measure.text_price import round_inputs, text_price
 from .notebook_setup import device, setup
@@ -40,6 +41,7 @@ from .views.block_walk_picture import draw_block_walk
 from .views.clock_race import draw_clock_race
 from .views.dashboard import dashboard
 from .views.flat_batch_picture import draw_flat_batch
+from .views.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
 from .views.layout_picture import draw_layouts
 from .views.padding_picture import draw_padding
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
@@ -57,15 +59,16 @@ from .views.token_walk import walk_tokens
 from .views.weight_order import draw_weight_order
 
 __all__ = [
-    "PromptByPrompt", "Run", "Schedule", "StaticBatches", "beside_post", "block_view", "check", "compare_builds",
-    "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows", "course_map",
-    "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_blocks_held", "draw_budgets",
-    "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gaps", "draw_gather", "draw_layouts", "draw_padding",
-    "draw_pool_gather", "draw_programs", "draw_recompute", "draw_request_times", "draw_requests", "draw_rows_built",
-    "draw_seam", "draw_step_times", "draw_steps", "draw_times", "draw_weight_order", "draw_who_waits", "exercise",
-    "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions",
-    "progress", "prove", "race", "record_run", "record_schedule", "recorded", "recorded_kernels", "recorded_online",
-    "recorded_trace", "reveal", "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source",
-    "show_stage", "side_by_side", "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline",
-    "walk_blocks", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
+    "PromptByPrompt", "Run", "Schedule", "Speeds", "StaticBatches", "beside_post", "block_view", "check",
+    "compare_builds", "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows",
+    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_blocks_held",
+    "draw_budgets", "draw_clock_race", "draw_flat_batch", "draw_floors", "draw_gaps", "draw_gather", "draw_lanes",
+    "draw_lanes_by", "draw_layouts", "draw_overlap_gain", "draw_padding", "draw_pool_gather", "draw_programs",
+    "draw_recompute", "draw_request_times", "draw_requests", "draw_rows_built", "draw_seam", "draw_step_times",
+    "draw_steps", "draw_times", "draw_weight_order", "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case",
+    "phase_shares", "post_facts", "post_table", "predict", "predictions", "progress", "prove", "race", "record_lanes",
+    "record_run", "record_schedule", "recorded", "recorded_kernels", "recorded_online", "recorded_trace", "reveal",
+    "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side",
+    "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_slots",
+    "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip

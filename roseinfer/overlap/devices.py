@@ -1,0 +1,83 @@
+"""Devices: work is handed over, done in the order in which it came, and waited for when its result is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter, sleep
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Launched(Generic[T]):
+    """Work that was handed over. launched, began, ended: by perf_counter, in seconds: when it was handed over, and when
+    the device worked on it; began and ended are None until it has."""
+
+    launched: float = field(default_factory=perf_counter)
+    began: float | None = None
+    ended: float | None = None
+    _future: Future[T] = field(default_factory=Future)
+
+    def result(self) -> T:
+        """What the work gave, once it is done. Raises what the work raised."""
+        return self._future.result()
+
+    def wait(self) -> None:
+        """Until it is done, well or not."""
+        self._future.exception()
+
+    def do(self, work: Callable[[], T], seconds: float = 0.0, free_at: float = 0.0) -> None:
+        """The work, by who does it. seconds: that it takes at least. free_at: when all before it was done."""
+        self.began = max(self.launched, free_at)
+        try:
+            result = work()
+            self.ended = max(perf_counter(), self.began + seconds)
+            sleep(max(0.0, self.ended - perf_counter()))
+        except BaseException as error:
+            self.ended = perf_counter()
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(result)
+
+
+class Device(Protocol):
+    def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
+        """Hand over the work of a step of num_tokens tokens; it begins when all that came before it is done."""
+
+
+class InTurn:
+    """No clock of its own: who hands work over does it, and goes on when it is done. So a CPU computes; and so work is
+    handed to a GPU, where it is to start kernels and not to wait for them: their clock is the stream's."""
+
+    def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
+        launched: Launched[T] = Launched()
+        launched.do(work)
+        return launched
+
+
+class OwnClock:
+    """A device for machines that have none: a thread does the work while the host goes on.
+
+    seconds: that a step of so many tokens takes at least; None for as long as it takes. What its arithmetic needs less,
+    the thread sleeps, and the cores are the host's: the tokens are real, and the timeline is that of a device with
+    this speed. A step begins when it was launched and the one before is over, even if the thread comes to it later, as
+    it does where the host keeps it from running: a device needs no host for that.
+    """
+
+    def __init__(self, seconds: Callable[[int], float] | None = None) -> None:
+        self.seconds = seconds
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+        self._free_at = 0.0  # the thread's
+
+    def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
+        launched: Launched[T] = Launched()
+        seconds = self.seconds(num_tokens) if self.seconds else 0.0
+        self._thread.submit(self._do, launched, work, seconds)
+        return launched
+
+    def _do(self, launched: Launched[T], work: Callable[[], T], seconds: float) -> None:
+        launched.do(work, seconds, self._free_at)
+        self._free_at = launched.ended or 0.0

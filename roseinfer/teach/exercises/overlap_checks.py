@@ -1,0 +1,186 @@
+"""Whether a learner's step() launches ahead, and loses nothing by it: order of events, tokens, errors, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from roseinfer.blocks import OutOfBlocks
+from roseinfer.overlap import InTurn, Launched
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from .exercise import Wrong
+from .explain import explain_tokens
+from .stage_checks import drawn_model, require_stage
+
+PROMPTS = [[7] * 3, list(range(1, 22)), [11, 12], [13], [5, 6, 7, 8, 9]]
+NEW_TOKENS = 9
+MOST_STEPS = 400
+NEEDED = ("device", "in_flight", "ahead", "launch", "finish", "drop")
+
+
+class _Watched(InTurn):
+    """Notes when a step is launched and when it is asked for. fails: the number of a step whose work raises."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.num_launched, self.fails = 0, fails
+
+    def launch(self, work: Callable[[], Any], num_tokens: int) -> _Noted:
+        number, self.num_launched = self.num_launched, self.num_launched + 1
+        self.events.append(("launch", number))
+        return _Noted(super().launch(_fail if number == self.fails else work, num_tokens), number, self.events)
+
+
+@dataclass(slots=True)
+class _Noted:
+    launched: Launched[Any]
+    number: int
+    events: list[tuple[str, int]]
+
+    def wait(self) -> None:
+        self.launched.wait()
+
+    def result(self) -> Any:
+        self.events.append(("ask", self.number))
+        return self.launched.result()
+
+
+class _Injected(RuntimeError):
+    """The device is out of memory, say."""
+
+
+def _fail() -> None:
+    raise _Injected("the device fails")
+
+
+def require_one_behind(answer: type[Stage]) -> None:
+    """Raises Wrong unless its steps are launched one ahead, and give the reference's tokens whatever comes."""
+    require_stage(answer)
+    if missing := [name for name in NEEDED if name not in dir(answer(drawn_model(), num_blocks=4))]:
+        raise Wrong(f"expected a subclass of TakingTurns: {answer.__name__} has no {', '.join(missing)}")
+    _judge_order(answer)
+    for title, settings in RUNS.items():
+        _judge_tokens(answer, title, **settings)
+    for number in (0, 1, 3):
+        _judge_error(answer, number)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "five requests of mixed lengths": {},
+    "a stop token": {"stop_at": 2},
+    "prompts in chunks": {"max_num_batched_tokens": 5},
+    "a pool that is too small for all": {"num_blocks": 9},
+}
+
+
+@lru_cache(maxsize=1)
+def _whole() -> list[list[int]]:
+    return reference_generate(drawn_model(), PROMPTS, NEW_TOKENS)
+
+
+def _judge_order(answer: type[Stage]) -> None:
+    """Two requests with four tokens each: four steps. In turn each is asked for before the next one is launched."""
+    device = _Watched()
+    stage, seqs = _begun(answer, PROMPTS[:2], 4, device=device)
+    done = _to_the_end(stage, seqs, "two requests with 4 tokens each")
+    events = device.events
+    launched = [number for kind, number in events if kind == "launch"]
+    for number in launched[1:]:
+        if ("ask", number - 1) in events and events.index(("ask", number - 1)) < events.index(("launch", number)):
+            raise Wrong(
+                f"step {number - 1} is asked for before step {number} is launched: the device has nothing to do "
+                "meanwhile, as when host and device take turns"
+            )
+    if len(launched) != 4:
+        raise Wrong(f"two requests with 4 tokens each are 4 steps, {len(launched)} were launched")
+    if done != [0, 2, 2, 2, 2]:
+        raise Wrong(f"step() returned {done} sequences, call by call; with one step in flight it is [0, 2, 2, 2, 2]")
+
+
+def _begun(
+    answer: type[Stage], prompts: list[list[int]], max_tokens: int, *, device: Any = None, stops: tuple[int, ...] = (),
+    **sizes: Any,
+) -> tuple[Any, list[Sequence]]:  # fmt: skip
+    sizes = {"num_blocks": 40, "block_size": 4, "max_num_seqs": 4} | sizes
+    stage: Any = answer(drawn_model(), device=device or _Watched(), **sizes)
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops)
+    seqs = [Sequence(list(prompt), params) for prompt in prompts]
+    for seq in seqs:
+        stage.add(seq)
+    return stage, seqs
+
+
+def _to_the_end(stage: Any, seqs: list[Sequence], where: str) -> list[int]:
+    """How many sequences each call of step() returned."""
+    returned: list[int] = []
+    while stage.has_work:
+        returned.append(_one_step(stage, seqs, where))
+        if len(returned) == MOST_STEPS:
+            raise Wrong(f"{where}: after {MOST_STEPS} calls of step() there is still work: {_state(stage)}")
+    if stage.num_free_blocks != stage.tables.num_blocks:
+        raise Wrong(f"{where}: at the end {stage.num_free_blocks} of {stage.tables.num_blocks} blocks are free")
+    return returned
+
+
+def _state(stage: Any) -> str:
+    return f"{len(stage.waiting)} wait, {len(stage.running)} run, {len(stage.in_flight)} steps are in flight"
+
+
+def _one_step(stage: Any, seqs: list[Sequence], where: str) -> int:
+    before = [len(seq) for seq in seqs]
+    try:
+        done = stage.step()
+    except OutOfBlocks as error:
+        raise Wrong(f"{where}: step() raises OutOfBlocks; the step in flight is to be finished first") from error
+    if not isinstance(done, list):
+        raise Wrong(f"{where}: step() returned {done!r}, expected a list of sequences, empty for none")
+    if len(stage.in_flight) > 1:
+        raise Wrong(
+            f"{where}: {len(stage.in_flight)} steps are in flight between two calls of step(), and the host has two "
+            "buffers: the next one would write to one that is being read"
+        )
+    grown = [seq for seq, n in zip(seqs, before, strict=True) if len(seq) > n]
+    if {id(seq) for seq in done} != {id(seq) for seq in grown}:
+        raise Wrong(f"{where}: {len(grown)} sequences have one token more, and step() returned {len(done)}")
+    return len(done)
+
+
+def _judge_tokens(answer: type[Stage], where: str, stop_at: int | None = None, **sizes: Any) -> None:
+    stops = () if stop_at is None else (_whole()[0][stop_at],)
+    stage, seqs = _begun(answer, PROMPTS, NEW_TOKENS, stops=stops, **sizes)
+    _to_the_end(stage, seqs, where)
+    _require_tokens(seqs, stops, where)
+
+
+def _require_tokens(seqs: list[Sequence], stops: tuple[int, ...], where: str) -> None:
+    for i, (seq, whole) in enumerate(zip(seqs, _whole(), strict=True)):
+        end = next((place + 1 for place, token in enumerate(whole) if token in stops), len(whole))
+        if message := explain_tokens(seq.output_ids, whole[:end]):
+            raise Wrong(f"{where}, request {i}: {message}")
+
+
+def _judge_error(answer: type[Stage], number: int) -> None:
+    where = f"the device fails in step {number}"
+    stage, seqs = _begun(answer, PROMPTS, NEW_TOKENS, device=_Watched(fails=number))
+    num_raised = num_steps = 0
+    while stage.has_work:
+        try:
+            _one_step(stage, seqs, where)
+        except _Injected:
+            num_raised += 1
+            if stage.in_flight:
+                raise Wrong(
+                    f"{where}: behind the error {len(stage.in_flight)} steps are in flight, computed from what has "
+                    "failed: they have to be dropped"
+                ) from None
+        num_steps += 1
+        if num_raised > 1 or num_steps == MOST_STEPS:
+            raise Wrong(f"{where}: it fails once, and step() does not go on behind it: {_state(stage)}")
+    if not num_raised:
+        raise Wrong(f"{where}: the caller never hears of it")
+    _require_tokens(seqs, (), f"{where}, and goes on")
