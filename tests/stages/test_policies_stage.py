@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,18 +14,23 @@ from roseinfer.engine.policies import policy_for
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
-from stages import Policies, TokenBudget
+from stages import Overlap, Policies
 from stages.s17_policies import POLICIES
 
 MODEL = small_model()
 
 
-class NoModel:
-    """Every token is 0, at no cost: what is left is who is next. steps: who was in each, with how many tokens."""
+class InTurn:
+    """Each step is over before the next is planned, and every token is 0, at no cost: what is left is who is next.
+    steps: who was in each, with how many tokens."""
 
     def __init__(self, **arguments):
         super().__init__(MODEL, **arguments)
         self.steps = []
+
+    def step(self):
+        seqs, num_new = self.schedule()
+        return self.commit(seqs, self.run(seqs, num_new))
 
     def run(self, seqs, num_new):
         self.steps.append(list(zip(seqs, num_new, strict=True)))
@@ -38,16 +45,21 @@ class NoModel:
         return self.steps
 
 
-class Alone(NoModel, Policies):
+class Alone(InTurn, Policies):
     pass
 
 
-class BeforeAlone(NoModel, TokenBudget):
+class BeforeAlone(InTurn, Overlap):
     pass
+
+
+numbers = count()
 
 
 def request(prompt_len: int, max_tokens: int, priority: int = 0) -> Sequence:
-    return Sequence([1] * prompt_len, SamplingParams(max_tokens=max_tokens, ignore_eos=True), priority=priority)
+    """With a text of its own."""
+    prompt = [next(numbers) % MODEL.config.vocab_size] * prompt_len
+    return Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), priority=priority)
 
 
 # The same tokens
