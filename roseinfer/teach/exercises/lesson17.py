@@ -299,12 +299,12 @@ GAIN = 0.1  # of first come's mean latency
     difficulty=3,
     importance=4,
     stub="class MyPolicy(FirstCome): ...",
-    task=f"Write a policy for the engine, a subclass of `Policy`, whose requests take at least {GAIN:.0%} less time **on average**, from "
-    "arrival to last token, than first come's: on every one of a few drawn workloads, in which lengths are known, "
-    "prompts are short, and steps all take as long. `key(seq)` says who goes first within a round. A sequence has "
-    "`num_prompt_tokens`, `len(seq)`, `max_len`, and `params.max_tokens`. A key is taken once, when a sequence begins "
-    "to wait, so it must not change. And a policy that reads lengths has to refuse, in `check(params)`, requests that "
-    "may stop early.",
+    task=f"Write a policy for the engine, a subclass of `Policy`, whose requests take at least {GAIN:.0%} less time "
+    "**on average**, from arrival to last token, than first come's: on each of a few drawn workloads, in which lengths "
+    "are known, prompts are short, and steps all take as long. `key(seq)` says who goes first within a round. A "
+    "sequence has `num_prompt_tokens`, `len(seq)`, `max_len`, and `params.max_tokens`. A key is taken once, when a "
+    "sequence begins to wait, so it must not change. And a policy that reads lengths has to refuse, in "
+    "`check(params)`, requests that may stop early.",
     hints=(
         "Whoever ends early lets others in. Think of a till: one customer with a full trolley, five with a bottle "
         "each. In which order is the sum of all times the least?",
