@@ -1,4 +1,4 @@
-"""Pictures of who waits: how long requests wait under each policy, and whose wait it is; and of blocks that are held."""
+"""Pictures of who waits: how long requests wait under each policy, whose wait it is, and which blocks are held."""
 
 from __future__ import annotations
 
