@@ -32,9 +32,8 @@ ASSUMPTIONS = (
     "network and tokenizers take no time.",
     "A router knows the tokens that each replica holds at that moment, and never moves a request.",
     "tail: seconds in which nobody waits any more and places stay empty, which a better order can shorten.",
-    *(metric.text() for metric in TIMES),
-    f"{PERCENTILE}.",
 )
+DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,8 @@ class Simulation:
         return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
 
     def text(self, width: int | None = None) -> str:
-        notes = [self.cost.about, *([fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []), *ASSUMPTIONS]
+        fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
+        notes = [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS]
         partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
         wrapped = [textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH)) for note in [*partial, *notes, speed]]
