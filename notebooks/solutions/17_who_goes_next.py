@@ -22,7 +22,7 @@ def next_one(prompt_lens, overtaken, bound):
 
 
 # --- 17.4
-class MyPolicy(Policy):
+class MyPolicy(FirstCome):
     """The shortest job first: who holds a place for the fewest steps."""
 
     name = "shortest_output"
