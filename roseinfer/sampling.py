@@ -107,11 +107,12 @@ def _draw(probs: Tensor, seq: Sequence) -> int:
     return int(torch.multinomial(probs, 1, generator=generator_of(seq, probs.device)))
 
 
-def generator_of(seq: Sequence, device: torch.device) -> torch.Generator | None:
-    """Made from (seed, length), so nothing has to survive between steps; None for a request without a seed."""
+def generator_of(seq: Sequence, device: torch.device, length: int | None = None) -> torch.Generator | None:
+    """Made from (seed, length), so nothing has to survive between steps; None for a request without a seed. length: of
+    the sequence when the token is chosen, None for what it is now."""
     if seq.params.seed is None:
         return None
-    return torch.Generator(device).manual_seed(_mix(seq.params.seed, len(seq)))
+    return torch.Generator(device).manual_seed(_mix(seq.params.seed, len(seq) if length is None else length))
 
 
 def _mix(seed: int, position: int) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -102,13 +102,13 @@ class Overlap(PrefixCache):
 
     def step(self) -> list[Sequence]:
         """Launch the next step, then end the one that was in flight: the sequences that have one token more by that.
-        After an error nothing is in flight, and whoever ran is computed again."""
+        After an error nothing is in flight, and whoever ran is computed again. Raises as the stage before."""
+        if not self.has_work:
+            raise ValueError("step needs a sequence that waits or runs: add one first")
         is_in_flight = bool(self.in_flight)
         try:
-            with self.ahead(), suppress(OutOfBlocks):  # then no block is free before the step in flight is over
-                seqs, num_new = self.schedule()
-                if seqs:
-                    self.launch(seqs, num_new)
+            with self.ahead(), suppress(OutOfBlocks) if is_in_flight else nullcontext():
+                self.launch(*self.schedule())
             return self.finish() if is_in_flight else []
         except BaseException:
             self.drop()
@@ -207,7 +207,8 @@ class Overlap(PrefixCache):
         rows = [row for row, seq, n in alive if is_whole(seq, n)]
         tokens = step.side.tokens[rows].tolist()
         if -1 in tokens:
-            raise ValueError(f"logits must be finite to sample from them, row {rows[tokens.index(-1)]} has not")
+            seq = step.seqs[rows[tokens.index(-1)]]
+            raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
         del self.in_flight[0]
         for _, seq, n in alive:
             seq.num_cached_tokens += n

@@ -35,10 +35,8 @@ class OneBehind(TakingTurns):
     def step(self):
         was_in_flight = bool(self.in_flight)
         try:
-            with self.ahead(), suppress(OutOfBlocks):
-                seqs, num_new = self.schedule()
-                if seqs:
-                    self.launch(seqs, num_new)
+            with self.ahead(), suppress(OutOfBlocks) if was_in_flight else nullcontext():
+                self.launch(*self.schedule())
             return self.finish() if was_in_flight else []
         except BaseException:
             self.drop()

@@ -27,6 +27,7 @@ EXAMPLES = (
     "roseinfer bench chunks --model random:gpt2",
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
+    "roseinfer bench executors --batch-sizes 1,8,64",
 )
 DTYPES = ("float32", "bfloat16", "float16")
 CHARTS = (".html", ".png", ".svg", ".pdf")
@@ -43,6 +44,7 @@ wrong tokens fail. A table, then one line of JSON without the raw samples, which
 two steps, and what was measured is printed as partial."""
 CHUNKS = """What a long prompt does to those that decode: their worst gap between tokens, with chunks and without."""
 MEMORY = """The engine's peak of memory for one batch, in a fresh process, against its weights and its pool."""
+EXECUTORS = """The engine with steps in turn, and with a step launched before the one before it is read, in turn."""
 HOST = """What the host does in a decode step of the engine beside the model: schedule, prepare, commit, detokenise."""
 
 
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("chunks", CHUNKS, chunks_arguments, chunks),
         ("memory", MEMORY, memory_arguments, memory),
         ("host", HOST, host_arguments, host),
+        ("executors", EXECUTORS, executor_arguments, executors),
     ):
         defined = f"what the times mean:\n{definitions_text()}" if name in ("online", "chunks") else None
         own = benchmarks.add_parser(name, help=about.splitlines()[0], description=about, epilog=defined)
@@ -270,6 +273,32 @@ def host(args: argparse.Namespace) -> None:
     result = host_times(
         args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
         repeats=args.repeats, device=device_or_best(args.device),
+    )  # fmt: skip
+    if args.output:
+        args.output.write_text(result.to_json() + "\n", encoding="utf-8")
+    print(result.text(terminal_width()))
+
+
+def executor_arguments(add: Callable[..., object]) -> None:
+    add("--model", default="tiny", help=MODEL)
+    add("--batch-sizes", default="1,8,64", metavar="SIZES", help="sequences that run at once")
+    add("--prompt-len", type=int, default=8, help="tokens of each prompt")
+    add("--max-tokens", type=int, default=64, help="new tokens of each prompt")
+    add("--repeats", type=int, default=5, help="interleaved runs of each, after one for warm-up")
+    add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
+    add("--device", help=DEVICE)
+    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
+
+
+def executors(args: argparse.Namespace) -> None:
+    require_writable("--output", args.output)
+    batch_sizes = integers("--batch-sizes", args.batch_sizes)
+    from roseinfer.bench.executors import executors as executor_times
+    from roseinfer.display.cells import terminal_width
+
+    result = executor_times(
+        args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
+        repeats=args.repeats, dtype=args.dtype, device=device_or_best(args.device),
     )  # fmt: skip
     if args.output:
         args.output.write_text(result.to_json() + "\n", encoding="utf-8")

@@ -174,6 +174,15 @@ class BlockManager:
             return True
         return bool(self.prefix_cache) and self.prefix_cache.is_being_computed(seq)
 
+    def take_copies(self) -> dict[int, int]:
+        """`copies`, for who makes them: they are not there any more."""
+        copies, self.copies = self.copies, {}
+        return copies
+
+    def copy_first(self, copies: dict[int, int]) -> None:
+        """Copies that were taken and not made: to be made with the others, as if before them."""
+        self.copies = copies | {block: copies.get(source, source) for block, source in self.copies.items()}
+
     def forget_idle(self) -> None:
         """No idle block is found any more."""
         while self._idle:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
-from roseinfer.profiling import span
 from roseinfer.sequence import Sequence, refuse_samples, refuse_stop_strings
 from roseinfer.stage import check_fits
 
 from .block_manager import BlockManager
+from .executors import Executor, OneBehind, Sync
 from .kv_pool import KVPool
-from .metrics import EngineMetrics, SequenceTimes, Step
+from .metrics import EngineMetrics, SequenceTimes
 from .policies import Policy, policy_for
 from .prefix_cache import PrefixCache
 from .runner import Runner
@@ -26,7 +26,8 @@ class Engine:
     run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
     max_num_batched_tokens: of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy:
     the name of one in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text.
-    enforce_eager: decode without graphs.
+    enforce_eager: decode without graphs. async_scheduling: a step is launched before the one before it is read; None
+    for where that pays, on a GPU.
 
     Raises ValueError for a size below 1, a max_model_len above the model's, a max_num_batched_tokens below
     max_num_seqs, or an unknown policy.
@@ -44,6 +45,7 @@ class Engine:
         scheduling_policy: str | Policy = "fcfs",
         enable_prefix_caching: bool = True,
         enforce_eager: bool = False,
+        async_scheduling: bool | None = None,
     ) -> None:
         sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
         for name, value in sizes.items():
@@ -57,8 +59,10 @@ class Engine:
         self.pool = KVPool(model, num_blocks, block_size)
         policy = policy_for(scheduling_policy)
         self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids, policy)
-        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager)
+        overlap = model.device.type == "cuda" if async_scheduling is None else async_scheduling
+        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager, overlap)
         self.metrics = EngineMetrics(self.scheduler)
+        self.executor: Executor = (OneBehind if overlap else Sync)(self.scheduler, self.runner, self.metrics)
 
     def warm_up(self) -> None:
         """Make ready what the first steps would have to make. Before the first request."""
@@ -87,28 +91,20 @@ class Engine:
         return self.metrics.begin(seq, arrival)
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more. Those whose prompts are not done yet have none.
+        """One step; the sequences that have one token more. Those whose prompts are not done yet have none; and with
+        async_scheduling nobody has after the first one, which is only launched.
 
         On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
         logits are not finite.
         """
-        scheduler, now = self.scheduler, self.metrics.clock
-        scheduled = now()
-        with span("roseinfer.engine.schedule"):
-            seqs, num_new = scheduler.schedule()
-            load = len(scheduler.running), scheduler.num_waiting
-        began = now()
-        tokens = self.runner.run(seqs, num_new)
-        ended = now()
-        with span("roseinfer.engine.commit"):
-            done = scheduler.commit(seqs, num_new, tokens)
-            self.metrics.record(Step(scheduled, began, ended, now(), sum(num_new), len(done), *load), seqs, done)
-        return done
+        return self.executor.step()
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
         self.scheduler.abort(seq)
         self.metrics.end(seq)
+        if not self.scheduler.has_work:
+            self.executor.rest()
 
 
 def checked_budget(max_num_batched_tokens: int | None, max_num_seqs: int) -> int:

@@ -37,17 +37,18 @@ Inbox = dict[Request, None]  # in the order of their coming, each once
 class LLM:
     """A model that answers, with a KV cache for many requests at a time. Not for several threads.
 
-    model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype.
-    tokenizer: a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty.
-    dtype: of weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU
-    where there is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of
-    the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
-    others wait, and scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of
-    requests whose lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of
-    one's own. max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024; longer prompts are computed
-    in chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
-    graphs on a GPU, recorded steps on a CPU). seed: of torch's global generator, from which requests without a seed of
-    their own draw.
+    model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype. tokenizer:
+    a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty. dtype: of
+    weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU where there
+    is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of the longest
+    sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time; others wait, and
+    scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of requests whose
+    lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of one's own.
+    max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024; longer prompts are computed in chunks,
+    and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA graphs on a
+    GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before it are read,
+    so that the device never waits for the host; None for where that pays, on a GPU. seed: of torch's global generator,
+    from which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
@@ -75,6 +76,7 @@ class LLM:
         kv_cache_memory_bytes: int | None = None,
         gpu_memory_utilization: float | None = None,
         enforce_eager: bool = False,
+        async_scheduling: bool | None = None,
         seed: int = 0,
     ) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("block_size", block_size)):
@@ -87,6 +89,8 @@ class LLM:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
         if not isinstance(enforce_eager, bool):
             raise ValueError(f"enforce_eager must be True or False, got {enforce_eager!r}")
+        if not isinstance(async_scheduling, bool | None):
+            raise ValueError(f"async_scheduling must be True, False or None, got {async_scheduling!r}")
         self.model = model_to_serve(model, dtype, device, quantization)
         check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
@@ -102,7 +106,7 @@ class LLM:
         self.engine = Engine(
             self.model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, max_num_batched_tokens=budget, scheduling_policy=scheduling_policy,
-            enable_prefix_caching=enable_prefix_caching, enforce_eager=enforce_eager,
+            enable_prefix_caching=enable_prefix_caching, enforce_eager=enforce_eager, async_scheduling=async_scheduling,
         )  # fmt: skip
         self.engine.warm_up()
         torch.manual_seed(seed)

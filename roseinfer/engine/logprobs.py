@@ -21,6 +21,8 @@ class StepLogprobs:
     def report(self) -> None:
         """Write them to the sequences, as those of the token that each is about to get. Waits for the device."""
         for seq, ids, values in zip(self.seqs, self.ids.tolist(), self.values.tolist(), strict=True):
+            if seq.finish_reason:
+                continue  # it ended while this step was in flight
             n = 1 + seq.params.logprobs
             # At its place, so that a step which is made again after an error reports once.
             seq.logprobs[len(seq) - seq.num_prompt_tokens :] = [dict(zip(ids[:n], values[:n], strict=True))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,20 +40,24 @@ class Sampler:
         self.vocab_size, self.device = vocab_size, device
         self.inputs = InputBuffers(sampler_shapes(max_num_seqs), device)
 
-    def __call__(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> Tensor:
-        """logits [B, V] and their greedy_tokens [B] -> token ids [B], row i chosen by seqs[i].params."""
+    def __call__(
+        self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray | None = None
+    ) -> Tensor:
+        """logits [B, V] and their greedy_tokens [B] -> token ids [B], row i chosen by seqs[i].params. lengths [B]: of
+        the sequences, for when a step in flight makes them longer than they are now."""
         drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
         if not drawn:
             return tokens
         rows, probs = self.probabilities(logits, seqs, drawn)
-        winners = exponential_race(probs, self.noise([seqs[row] for row in drawn]))
+        lengths = [len(seqs[row]) for row in drawn] if lengths is None else lengths[drawn].tolist()
+        winners = exponential_race(probs, self.noise([seqs[row] for row in drawn], lengths))
         return tokens.index_copy(0, rows, torch.where(tokens[rows] == NO_TOKEN, NO_TOKEN, winners))
 
     def probabilities(self, logits: Tensor, seqs: list[Sequence], drawn: list[int]) -> tuple[Tensor, Tensor]:
         """The rows that are drawn, [R], and what each is drawn from, [R, V]."""
         params = [seqs[row].params for row in drawn]
         filtered = [row for row, p in enumerate(params) if is_filtered(p)]
-        self.inputs.wait()
+        self.inputs.begin()
         for name, values in (
             ("drawn", drawn), ("temperature", map(finite_temperature, params)), ("filtered", filtered),
             ("top_k", [min(params[row].top_k, self.vocab_size) for row in filtered]),
@@ -71,19 +76,22 @@ class Sampler:
         )  # fmt: skip
         return rows, probs
 
-    def noise(self, seqs: list[Sequence]) -> Tensor:
+    def noise(self, seqs: list[Sequence], lengths: list[int]) -> Tensor:
         """[R, V] from the exponential distribution; a row with a seed from a generator of its own."""
         noise = torch.empty(len(seqs), self.vocab_size, device=self.device).exponential_()
-        for row, seq in zip(noise, seqs, strict=True):
-            if generator := generator_of(seq, self.device):
+        for row, seq, length in zip(noise, seqs, lengths, strict=True):
+            if generator := generator_of(seq, self.device, length):
                 row.exponential_(generator=generator)
         return noise
 
 
 def read_tokens(tokens: Tensor, seqs: list[Sequence]) -> list[int]:
-    """Token ids [B] on the host, once the device has them. Raises ValueError for a row whose logits are not finite."""
+    """Token ids [B] on the host, once the device has them; anything for a sequence that has ended meanwhile. Raises
+    ValueError for another one's row whose logits are not finite."""
     read = tokens.tolist()
     if NO_TOKEN in read:
-        seq = seqs[read.index(NO_TOKEN)]
-        raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
+        for seq, token in zip(seqs, read, strict=True):
+            if token == NO_TOKEN and not seq.finish_reason:
+                which = f"sequence {seq.seq_id} has NaN or infinity"
+                raise ValueError(f"logits must be finite to sample from them, {which}")
     return read

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 
 from roseinfer.sequence import Sequence, finish_reason
 
 from .block_manager import BlockManager
 from .policies import ROUND, FirstCome, Place, Policy
+
+Ahead = Mapping[int, int]  # what a step in flight computes: tokens of each sequence by seq_id, in the order of its rows
+NOTHING: Ahead = {}
 
 
 class Scheduler:
@@ -60,19 +63,27 @@ class Scheduler:
         self._arrivals[seq.seq_id] = next(self._next_arrival)
         insort(self._waiting, self._place(seq))
 
-    def schedule(self) -> tuple[list[Sequence], list[int]]:
+    def schedule(self, ahead: Ahead = NOTHING) -> tuple[list[Sequence], list[int]]:
         """The sequences of the next step and how many tokens of each, blocks for them reserved; never empty while
-        anything waits or runs. Scheduling again without a commit gives the same step again, and maybe new arrivals."""
-        may_admit = not self._grow()
-        seqs = [seq for seq in self.running if seq.num_cached_tokens == len(seq.token_ids) - 1]
+        anything waits or runs. Scheduling again without a commit gives the same step again, and maybe new arrivals.
+
+        ahead: tokens that a step in flight computes, by seq_id; they count as cached, and each sequence as having the
+        token that it gets by that. Then a step may be empty: nothing is left to do, or somebody has to be preempted,
+        which is for when no step is in flight. So no token that comes is lost.
+        """
+        if (growing := self._growing(ahead)) and ahead and len(growing) > self.blocks.num_free:
+            return [], []
+        may_admit = not self._grow(growing, ahead)
+        running = [seq for seq in self.running if not self._will_end(seq, ahead)] if ahead else self.running
+        seqs = [seq for seq in running if seq.num_cached_tokens + ahead.get(seq.seq_id, 0) >= len(seq.token_ids) - 1]
         num_new = [1] * len(seqs)
-        if self._waiting or len(seqs) < len(self.running):
+        if self._waiting or len(seqs) < len(running):
             room = self.max_num_batched_tokens - len(seqs)
             set_aside: list[Place] = []
             try:
-                for seq in self._prompts(may_admit, set_aside):
+                for seq, cached in self._prompts(may_admit, set_aside, ahead):
                     seqs.append(seq)
-                    num_new.append(min(room, len(seq) - seq.num_cached_tokens))
+                    num_new.append(min(room, len(seq) - cached))
                     room -= num_new[-1]
                     if not room:
                         break
@@ -85,7 +96,7 @@ class Scheduler:
         """What a step computed is cached; append its tokens, one of each sequence but not of a last one whose prompt is
         cut. A sequence that its token finishes gives back its blocks. Those that have a new token.
 
-        A sequence that was aborted or preempted since the step was scheduled gets nothing: its token is dropped.
+        A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
         assert len(seqs) - 1 <= len(tokens) <= len(seqs), f"{len(tokens)} tokens for {len(seqs)} sequences"
         held, size = self.blocks.rows, self.blocks.block_size
@@ -128,33 +139,48 @@ class Scheduler:
         seq.finish_reason = "abort"
 
     def preempt(self, seq: Sequence) -> None:
-        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens."""
+        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens. What a step in
+        flight computes is committed before the next one is scheduled, or dropped."""
         self.running.remove(seq)
         self.blocks.free(seq.seq_id)
         seq.num_cached_tokens = 0
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
 
-    def _grow(self) -> bool:
-        """A block for each sequence whose next token begins one, the oldest first. True if somebody was preempted."""
+    def _growing(self, ahead: Ahead) -> list[Sequence]:
+        """Sequences whose next token begins a block, the oldest first."""
         size, blocks = self.blocks.block_size, self.blocks
         growing = [
             seq for seq in self.running
-            if not seq.num_cached_tokens % size and seq.num_cached_tokens == size * len(blocks.of(seq.seq_id))
+            if not (cached := seq.num_cached_tokens + ahead.get(seq.seq_id, 0)) % size
+            and cached == size * len(blocks.of(seq.seq_id)) and not self._will_end(seq, ahead)
         ]  # fmt: skip
-        before = self.num_preemptions
-        for seq in sorted(growing, key=self._age):
+        return sorted(growing, key=self._age)
+
+    def _grow(self, growing: list[Sequence], ahead: Ahead) -> bool:
+        """A block for each of them. True if somebody was preempted for it."""
+        blocks, before = self.blocks, self.num_preemptions
+        for seq in growing:
             while seq.seq_id in blocks and not blocks.num_free:
                 self.preempt(max(self.running, key=self._age))
             if seq.seq_id in blocks:
-                blocks.reserve({seq.seq_id: len(seq)})
+                blocks.reserve({seq.seq_id: seq.num_cached_tokens + ahead.get(seq.seq_id, 0) + 1})
         return self.num_preemptions > before
 
-    def _prompts(self, may_admit: bool, set_aside: list[Place]) -> Iterator[Sequence]:
-        """Those with more than one token to compute, and then, as they are asked for, those that join."""
-        yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
+    @staticmethod
+    def _will_end(seq: Sequence, ahead: Ahead) -> bool:
+        """Whether the token that a step in flight gives it is the last one that it may have."""
+        n = ahead.get(seq.seq_id, 0)
+        return n > 0 and seq.num_cached_tokens + n == len(seq) == seq.max_len - 1
+
+    def _prompts(self, may_admit: bool, set_aside: list[Place], ahead: Ahead) -> Iterator[tuple[Sequence, int]]:
+        """Those with more than one token to compute, and then, as they are asked for, those that join; how many of
+        each are cached."""
+        for seq in list(self.running):
+            if (cached := seq.num_cached_tokens + ahead.get(seq.seq_id, 0)) < len(seq) - 1:
+                yield seq, cached
         while may_admit and (seq := self._admit(set_aside)):
-            yield seq
+            yield seq, seq.num_cached_tokens
 
     def _admit(self, set_aside: list[Place]) -> Sequence | None:
         """The next one joins, if there is a place for it and blocks for all its tokens. Set aside, each with a place

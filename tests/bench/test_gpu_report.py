@@ -51,7 +51,7 @@ def test_every_part_has_its_rows_and_nothing_failed(report):
     assert report.failures == []
     assert {part: len(data[part]) for part in data["seconds"]} == {
         "machine": 2, "kernel_checks": 2, "flat_checks": 2, "kernel_times": 1, "tokens": 8, "graph_checks": 5,
-        "launches": 2, "traces": 2, "ladders": 2,
+        "launches": 2, "overlap": 1, "traces": 2, "ladders": 2,
     }  # fmt: skip
     assert [(row["dtype"], row["verdict"]) for row in data["kernel_checks"]] == [("float32", "ok"), ("bfloat16", "ok")]
     assert [(row["case"], row["dtype"], row["verdict"]) for row in data["flat_checks"]] == [

@@ -36,14 +36,14 @@ class FakeClock:
 def engine_of(model: GPT2, clock: FakeClock, during: Callable[[], None] = lambda: None, **sizes) -> Engine:
     """during: called inside each step."""
     engine = Engine(model, **{"num_blocks": 16, "block_size": 4, "max_num_seqs": 4} | sizes)
-    engine.metrics.clock, run = clock, engine.runner.run
+    engine.metrics.clock, launch = clock, engine.runner.launch
 
-    def timed_run(seqs, num_new):
+    def timed_launch(*step):
         clock.now += 1
         during()
-        return run(seqs, num_new)
+        return launch(*step)
 
-    engine.runner.run = timed_run
+    engine.runner.launch = timed_launch
     return engine
 
 

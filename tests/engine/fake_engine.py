@@ -15,6 +15,7 @@ from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
 
 VOCAB_SIZE = 97
+Step = tuple[list[Sequence], list[int], list[int]]  # sequences, new tokens of each, what follows them
 
 
 def fingerprints(token_ids: list[int]) -> list[int]:
@@ -30,61 +31,83 @@ def continuation(prompt: list[int], max_tokens: int) -> list[int]:
     return text[len(prompt) :]
 
 
-def request(prompt: list[int], max_tokens: int = 5, **others) -> Sequence:
-    return Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), **others)
+def request(prompt: list[int], max_tokens: int = 5, stop: int | None = None, **others) -> Sequence:
+    """stop: a token that it ends with, should it come."""
+    stops = [] if stop is None else [stop]
+    return Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops), **others)
 
 
 class FakeEngine:
     def __init__(
         self, num_blocks: int = 24, block_size: int = 4, max_num_seqs: int = 4, budget: int = 16, policy: str = "fcfs",
-        caching: bool = True,
+        caching: bool = True, behind: bool = False,
     ) -> None:  # fmt: skip
+        """behind: a step is launched before the one before it is committed, as OneBehind does."""
         self.cache = PrefixCache(block_size) if caching else None
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, num_blocks, self.cache)
         self.scheduler = Scheduler(self.blocks, budget, (), policy_for(policy))
         self.pool = [[0] * block_size for _ in range(num_blocks)]
         self.steps: list[list[tuple[Sequence, int]]] = []
+        self.behind = behind
+        self.in_flight: Step | None = None
 
     def add(self, *seqs: Sequence) -> None:
         for seq in seqs:
             self.scheduler.add(seq)
 
     def step(self) -> list[Sequence]:
-        return self.scheduler.commit(*self.computed())
+        if not self.behind:
+            return self.scheduler.commit(*self.computed())
+        before, self.in_flight = self.in_flight, self.computed()
+        return self.scheduler.commit(*before) if before else []
 
-    def computed(self) -> tuple[list[Sequence], list[int], list[int]]:
-        """A step up to its tokens, which are not committed yet."""
-        seqs, num_new = self.scheduler.schedule()
-        assert seqs or not self.scheduler.has_work, "an empty step while there is work"
+    def drop(self) -> None:
+        """The tokens in flight never come."""
+        self.in_flight = None
+
+    def computed(self) -> Step | None:
+        """A step up to its tokens, which are not committed yet. None: first another one has to be."""
+        ahead, known = {}, {}
+        if self.in_flight:
+            before, num_new, tokens = self.in_flight
+            ahead = {seq.seq_id: n for seq, n in zip(before, num_new, strict=True)}
+            known = {seq.seq_id: token for seq, token in zip(before, tokens, strict=False)}
+        seqs, num_new = self.scheduler.schedule(ahead)
+        assert seqs or ahead or not self.scheduler.has_work, "an empty step while there is work"
+        if ahead and not seqs:
+            return None
         assert sum(num_new) <= self.scheduler.max_num_batched_tokens
         assert len(set(seqs)) == len(seqs) <= self.scheduler.max_num_seqs
         assert all(n > 0 for n in num_new)
-        ends = [seq.num_cached_tokens + n == len(seq) for seq, n in zip(seqs, num_new, strict=True)]
-        assert all(ends[:-1]), "only the last one may be cut"
+        texts = [seq.token_ids + ([known[seq.seq_id]] if seq.seq_id in known else []) for seq in seqs]
+        starts = [seq.num_cached_tokens + ahead.get(seq.seq_id, 0) for seq in seqs]
+        ends = [start + n for start, n in zip(starts, num_new, strict=True)]
+        assert all(end == len(text) for end, text in list(zip(ends, texts, strict=True))[:-1]), "only the last is cut"
+        assert all(end < seq.max_len for end, seq in zip(ends, seqs, strict=True)), "more tokens than it may have"
         self.check()
         self.steps.append(list(zip(seqs, num_new, strict=True)))
-        return seqs, num_new, self.run(seqs, num_new)
+        return seqs, num_new, self.run(seqs, starts, ends, texts)
 
-    def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
-        """All write, then all read, as in a layer."""
+    def run(self, seqs: list[Sequence], starts: list[int], ends: list[int], texts: list[list[int]]) -> list[int]:
+        """All write, then all read, as in a layer. texts: as the device knows them."""
         size = self.blocks.block_size
         copied = {to: list(self.pool[source]) for to, source in self.blocks.copies.items()}
         for to, contents in copied.items():
             self.pool[to] = contents
         self.blocks.copies.clear()
-        for seq, n in zip(seqs, num_new, strict=True):
-            table, texts = self.blocks.of(seq.seq_id), fingerprints(seq.token_ids)
-            for at in range(seq.num_cached_tokens, seq.num_cached_tokens + n):
+        for seq, start, end, text in zip(seqs, starts, ends, texts, strict=True):
+            table, prints = self.blocks.of(seq.seq_id), fingerprints(text)
+            for at in range(start, end):
                 block = table[at // size]
                 assert self.blocks.ref_counts[block] == 1, "a shared block is written"
                 assert not self.cache or block not in self.cache.of_block, "a block that can be found is written"
-                self.pool[block][at % size] = texts[at]
+                self.pool[block][at % size] = prints[at]
         tokens = []
-        for seq, n in zip(seqs, num_new, strict=True):
-            table, end = self.blocks.of(seq.seq_id), seq.num_cached_tokens + n
+        for seq, end, text in zip(seqs, ends, texts, strict=True):
+            table = self.blocks.of(seq.seq_id)
             read = [self.pool[table[at // size]][at % size] for at in range(end)]
-            assert read == fingerprints(seq.token_ids[:end]), f"sequence {seq.seq_id} reads what is not its text"
-            if end == len(seq):
+            assert read == fingerprints(text[:end]), f"sequence {seq.seq_id} reads what is not its text"
+            if end == len(text):
                 tokens.append(read[-1] % VOCAB_SIZE)
         return tokens
 
@@ -102,6 +125,7 @@ class FakeEngine:
                 break
             self.step()
         assert not self.scheduler.has_work, f"not done after {most_steps} steps"
+        self.drop()
         self.check()
         assert self.blocks.num_free == self.blocks.num_blocks and not any(self.blocks.ref_counts)
         for seq in seqs:
@@ -111,4 +135,6 @@ class FakeEngine:
 def assert_right(seq: Sequence) -> None:
     """To its end, or to where it was aborted."""
     wanted = continuation(seq.token_ids[: seq.num_prompt_tokens], seq.params.max_tokens)
+    ends = [i for i, token in enumerate(wanted) if token in seq.params.stop_token_ids]
+    wanted = wanted[: ends[0] + 1] if ends else wanted
     assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_engine import FakeEngine, assert_right, request
+from fake_engine import FakeEngine, assert_right, continuation, request
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,20 +22,25 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(6, 14), block_size=st.integers(1, 4), places=st.integers(1, 4), more=st.integers(0, 12),
         policy=st.sampled_from(sorted(POLICIES)), caching=st.sampled_from([True, True, True, False]),
+        behind=st.booleans(),
     )  # fmt: skip
-    def begin(self, num_blocks, block_size, places, more, policy, caching):
-        self.engine = FakeEngine(num_blocks, block_size, places, places + more, policy, caching)
+    def begin(self, num_blocks, block_size, places, more, policy, caching, behind):
+        self.engine = FakeEngine(num_blocks, block_size, places, places + more, policy, caching, behind)
+        self.policy = policy
         self.tokens = num_blocks * block_size
         self.ended: list[Sequence] = []
 
     @rule(
         base=st.sampled_from(BASES), shared=st.integers(0, 24), own=st.lists(st.integers(0, 6), max_size=5),
-        max_tokens=st.integers(1, 9), priority=st.integers(-1, 1),
+        max_tokens=st.integers(1, 9), priority=st.integers(-1, 1), stops_at=st.none() | st.integers(0, 8),
     )  # fmt: skip
-    def add(self, base, shared, own, max_tokens, priority):
+    def add(self, base, shared, own, max_tokens, priority, stops_at):
         prompt = (base[:shared] + own)[: self.tokens] or [0]
         max_tokens = min(max_tokens, self.tokens + 1 - len(prompt))  # the last token needs no slot
-        self.engine.add(request(prompt, max_tokens, priority=priority))
+        stop = None
+        if stops_at is not None and self.policy != "longest_output":  # which has to know how many come
+            stop = continuation(prompt, max_tokens)[min(stops_at, max_tokens - 1)]
+        self.engine.add(request(prompt, max_tokens, stop, priority=priority))
 
     @precondition(lambda self: self.live())
     @rule(data=st.data(), more=st.integers(0, 2))
@@ -51,10 +56,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def fail(self):
-        """A step whose tokens never come."""
+        """A step whose tokens never come, nor those of the one in flight."""
         self.engine.computed()
+        self.engine.drop()
 
-    @precondition(lambda self: self.engine.scheduler.running)
+    @precondition(lambda self: self.engine.scheduler.running and not self.engine.behind)
     @rule(data=st.data(), aborted=st.booleans())
     def lose_a_token_in_flight(self, data, aborted):
         step = self.engine.computed()
@@ -74,6 +80,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.scheduler.running)
     @rule(data=st.data())
     def preempt(self, data):
+        self.engine.drop()
         self.engine.scheduler.preempt(data.draw(st.sampled_from(self.engine.scheduler.running)))
 
     @precondition(lambda self: self.engine.cache and self.engine.cache.idle)

@@ -206,8 +206,8 @@ def test_samples_without_a_seed_differ(llm):
 @pytest.mark.parametrize("caching", [True, False])
 def test_a_prompt_is_computed_once_for_all_its_samples(tiny, caching):
     llm = LLM(tiny, tokenizer="tiny", num_kvcache_blocks=24, block_size=4, enable_prefix_caching=caching)
-    computed, run = [], llm.engine.runner.run
-    llm.engine.runner.run = lambda seqs, num_new: computed.append(sum(num_new)) or run(seqs, num_new)
+    computed, launch = [], llm.engine.runner.launch
+    llm.engine.runner.launch = lambda *step: computed.append(sum(step[1])) or launch(*step)
     [output] = llm.generate(TEXTS[2], params(6, temperature=1.0, top_k=1, n=4))
     assert [sample.token_ids for sample in output.outputs] == reference_generate(tiny, IDS[2:3], 6) * 4
     assert computed == [len(IDS[2]), 4, 4, 4, 4, 4, 3]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import prompts_of, small_model
 
+from roseinfer.blocks import OutOfBlocks
 from roseinfer.overlap import InTurn, OwnClock
 from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
@@ -326,13 +327,29 @@ def test_a_row_of_nan_is_an_error_and_its_request_can_be_aborted():
     for seq in (good, bad):
         stage.add(seq)
     stage.step()
-    with pytest.raises(ValueError, match="row 1"):
+    with pytest.raises(ValueError, match=f"sequence {bad.seq_id} has NaN"):
         stage.step()
     stage.abort(bad)
     while stage.has_work:
         step(stage, [good])
     fresh = small_model()
     assert good.output_ids == reference_generate(fresh, [good.token_ids[:5]], 5)[0]
+
+
+def test_a_step_of_nothing_is_refused_and_one_that_others_leave_no_block_for():
+    stage = Overlap(MODEL, **(SIZES | {"num_blocks": 4}))
+    with pytest.raises(ValueError, match="add one first"):
+        stage.step()
+    other = requests(prompts_of([13], 97), 1)[0]
+    stage.prefill(other)
+    seqs = requests(prompts_of([6], 97), 3)
+    stage.add(seqs[0])
+    with pytest.raises(OutOfBlocks, match="others"):
+        stage.step()
+    stage.free(other)
+    while stage.has_work:
+        step(stage, seqs)
+    assert seqs[0].output_ids == reference_generate(MODEL, [seqs[0].token_ids[:6]], 3)[0]
 
 
 def test_prefixes_samples_and_copies_are_shared_as_without_overlap():

@@ -22,6 +22,7 @@ from .graph_checks import graph_checks
 from .kernels import flat_checks, kernel_checks, kernel_times
 from .ladders import ladders
 from .launches import launches
+from .overlap import overlap
 from .plan import Plan
 from .tokens import tokens
 from .traces import traces
@@ -69,6 +70,7 @@ PARTS: Parts = {
     "tokens": tokens,
     "graph_checks": graph_checks,
     "launches": launches,
+    "overlap": overlap,
     "traces": traces,
     "ladders": ladders,
 }

@@ -9,6 +9,7 @@ from typing import Any
 from roseinfer.display.cells import Cells, Column
 from roseinfer.display.table import Table
 
+from ..executors import executor_cells
 from ..ladder_result import LadderResult
 from ..provenance import short_commit
 
@@ -21,6 +22,8 @@ def summary(data: dict[str, Any], width: int | None = None) -> str:
     parts.append(f"This machine\n{machine_cells(data['machine']).text(width)}")
     if data["launches"]:
         parts.append(f"A decode step of the engine\n{launch_cells(data['launches']).text(width)}")
+    if data["overlap"]:
+        parts.append(f"The engine's executors, tokens a second\n{executor_cells(data['overlap']).text(width)}")
     if data["kernel_times"]:
         table = kernel_table(data["kernel_times"])
         parts.append(f"{table.title}\n{table.cells(list(table.df)).text(width)}")

@@ -41,7 +41,7 @@ def for_each(rule: Rule) -> Callable[[list[Request]], list[int]]:
 @exercise(
     "16.1",
     title="What comes behind a step in flight",
-    minutes=12,
+    minutes=10,
     difficulty=2,
     importance=5,
     stub="def plan_next(requests): ...",
@@ -268,14 +268,13 @@ def token_too_many(answer: Callable[..., Any]) -> None:
     task="`TakingTurns` launches a step and asks for its tokens at once. Write `step` anew, so that the next step is "
     "launched before the tokens of the one in flight are asked for. You have: `self.in_flight`, a list; "
     "`with self.ahead():`, in which all is as if the step in flight were over; `self.schedule()`, which gives `seqs, "
-    "num_new`, both empty when there is nothing to do, and raises `OutOfBlocks` when no block is free before the step "
-    "in flight is over; `self.launch(seqs, num_new)`; `self.finish()`, which ends the oldest step and returns its "
-    "sequences; `self.drop()`, for after an error. `step` returns the sequences that have one token more, or an empty "
-    "list.",
+    "num_new`, or raises `OutOfBlocks` when nothing can be computed before the step in flight is over; "
+    "`self.launch(seqs, num_new)`; `self.finish()`, which ends the oldest step and returns its sequences; "
+    "`self.drop()`, for after an error. `step` returns the sequences that have one token more, or an empty list.",
     hints=(
         "Look first whether a step is in flight: it is the one to be finished at the end, if it was there before.",
-        "When schedule gives nothing, or raises OutOfBlocks, nothing is launched, and the step in flight is finished "
-        "all the same. contextlib.suppress, or try and except.",
+        "When schedule raises OutOfBlocks nothing is launched, and the step in flight is finished all the same: "
+        "contextlib.suppress, or try and except.",
         "Any error, Ctrl-C as well: self.drop(), and raise it again. A step in flight whose input has failed must not "
         "be finished.",
     ),

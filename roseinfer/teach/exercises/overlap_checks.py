@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,6 +32,8 @@ class _Watched(InTurn):
         self.num_launched, self.fails = 0, fails
 
     def launch(self, work: Callable[[], Any], num_tokens: int) -> _Noted:
+        if not num_tokens:
+            raise Wrong("a step is launched with nobody in it: where schedule() raises, there is nothing to launch")
         number, self.num_launched = self.num_launched, self.num_launched + 1
         self.events.append(("launch", number))
         return _Noted(super().launch(_fail if number == self.fails else work, num_tokens), number, self.events)
@@ -112,7 +115,37 @@ def _begun(
     seqs = [Sequence(list(prompt), params) for prompt in prompts]
     for seq in seqs:
         stage.add(seq)
+    _watch_ahead(stage)
     return stage, seqs
+
+
+def _watch_ahead(stage: Any) -> None:
+    """Wrong for planning or launching as if nothing were in flight, which computes the same tokens again."""
+    inside: list[bool] = []
+    ahead = stage.ahead
+
+    @contextmanager
+    def watched_ahead() -> Iterator[None]:
+        with ahead():
+            inside.append(True)
+            try:
+                yield
+            finally:
+                inside.pop()
+
+    def only_inside(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any) -> Any:
+            if stage.in_flight and not inside:
+                raise Wrong(
+                    f"{name} is called outside of ahead() while a step is in flight: it takes its tokens for not "
+                    "computed yet"
+                )
+            return method(*args)
+
+        return watched
+
+    stage.ahead = watched_ahead
+    stage.schedule, stage.launch = (only_inside(name, getattr(stage, name)) for name in ("schedule", "launch"))
 
 
 def _to_the_end(stage: Any, seqs: list[Sequence], where: str) -> list[int]:

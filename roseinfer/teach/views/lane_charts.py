@@ -32,7 +32,8 @@ def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Char
 
 
 def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, begin: float = 0, end: float | None = None) -> Chart:
-    """The same behind a slider. runs: by the slider's value, evenly spaced; each as many runs, with the same names."""
+    """The same behind a slider. runs: by the slider's value, evenly spaced, the first one shown first; each as many
+    runs, with the same names."""
     for one in runs.values():
         _check(one)
     return _lanes({value: list(one) for value, one in runs.items()}, label, begin, end)
@@ -59,8 +60,8 @@ def _lanes(runs: dict[float, list[Lanes]], label: str | None, begin: float, end:
         panels.append(_panel(base, first, kinds, (begin, end), is_last=place == len(shown) - 1))
     chart = alt.vconcat(*panels, spacing=6)
     if label is not None:
-        step = values[1] - values[0] if len(values) > 1 else 1
-        bind = alt.binding_range(min=values[0], max=values[-1], step=step, name=f"{label} ")
+        step = abs(values[1] - values[0]) if len(values) > 1 else 1
+        bind = alt.binding_range(min=min(values), max=max(values), step=step, name=f"{label} ")
         chart = chart.add_params(alt.param(name=PARAM, value=values[0], bind=bind))
     lines = []
     for value, each in runs.items():
@@ -155,7 +156,9 @@ def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: 
     if len(cases):
         at = alt.Chart(csv_data(cases))
         layers.append(at.mark_point(shape="diamond", filled=True, size=90, color=PALETTE[3], opacity=1).encode(x, y))
-        layers.append(at.mark_text(align="left", dx=-4, dy=-16, fontSize=11).encode(x, y, text="text:N"))
+        for side, dy in ((0, -16), (1, 18)):  # in turn above and below the line
+            own = at.transform_window(place="row_number()").transform_filter(f"datum.place % 2 != {side}")
+            layers.append(own.mark_text(align="left", dx=-4, dy=dy, fontSize=11).encode(x, y, text="text:N"))
     chart: Any = alt.layer(*layers).properties(width=WIDTH, height=GAIN_HEIGHT)
     facts = [f"{name}: host / device {ratio:.3f}, at most {gain(ratio, 1):.3f} times as fast"
              for name, ratio in marks.items()]  # fmt: skip

@@ -1,0 +1,124 @@
+"""The engine's executors: whole batches with steps in turn, and with the next step launched before this one is read."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+
+from roseinfer.arguments import require_count
+from roseinfer.display.cells import Cells, Column
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.weights import prepared_copy
+from roseinfer.models import Model, load_model
+from roseinfer.profiling.clock import device_clock
+from roseinfer.sequence import SamplingParams, Sequence
+
+from .interleave import interleaved
+from .ladder import random_prompts
+from .provenance import describe_host, short_commit
+
+IN_TURN, ONE_BEHIND = "in turn", "one behind"
+NOTE_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class ExecutorResult:
+    """rows: one a batch size, with the seconds of every run of each executor, the tokens a second of the median, and
+    whether both gave the same tokens."""
+
+    arguments: dict[str, Any]
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    rows: list[dict[str, Any]]
+
+    def to_json(self) -> str:
+        """Everything, on one line."""
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+    def text(self, width: int | None = None) -> str:
+        a = self.arguments
+        note = (
+            f"{a['model']} in {a['dtype']} on {self.device}, torch {self.versions['torch']}, commit "
+            f"{short_commit(self.commit)}. Tokens a second of {a['repeats']} interleaved runs, prompts of "
+            f"{a['prompt_len']} and {a['max_tokens']} new tokens each: the median, and the range."
+        )
+        return f"{executor_cells(self.rows).text(width)}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+
+
+def executor_cells(rows: List[dict[str, Any]]) -> Cells:
+    columns = [Column("batch"), IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
+    shown = []
+    for row in rows:
+        speeds = {name: [row["tokens"] / s for s in row["seconds"][name]] for name in (IN_TURN, ONE_BEHIND)}
+        ranges = [f"{median(one):,.0f} ({min(one):,.0f} - {max(one):,.0f})" for one in speeds.values()]
+        ratio = median(speeds[ONE_BEHIND]) / median(speeds[IN_TURN])
+        shown.append((row["batch_size"], *ranges, ratio, "yes" if row["same_tokens"] else "no"))
+    return Cells.of(columns, shown)
+
+
+def executors(
+    spec: str, *, batch_sizes: List[int] = (1, 8, 64), prompt_len: int = 8, max_tokens: int = 64, repeats: int = 5,
+    dtype: str = "float32", device: str = "cpu",
+) -> ExecutorResult:  # fmt: skip
+    """Raises ValueError for a bad argument."""
+    for name, value in (("prompt_len", prompt_len), ("max_tokens", max_tokens), ("repeats", repeats)):
+        require_count(name, value, at_least=1)
+    if not batch_sizes or len(set(batch_sizes)) != len(batch_sizes):
+        raise ValueError(f"batch_sizes must be a list with each value once, got {batch_sizes!r}")
+    for size in batch_sizes:
+        require_count("batch_sizes", size, at_least=1)
+    model = load_model(spec, device=torch.device(device), dtype=getattr(torch, dtype))
+    return ExecutorResult(
+        arguments={
+            "model": spec, "batch_sizes": list(batch_sizes), "prompt_len": prompt_len, "max_tokens": max_tokens,
+            "repeats": repeats, "dtype": dtype, "device": device,
+        },
+        **describe_host(torch.device(device)),
+        rows=list(executor_rows(model, batch_sizes, prompt_len, max_tokens, repeats)),
+    )  # fmt: skip
+
+
+def executor_rows(
+    model: Model, batch_sizes: List[int], prompt_len: int, max_tokens: int, repeats: int
+) -> Iterator[dict[str, Any]]:
+    """One row a batch size: both executors in turn on the same prompts, after a run of each for warm-up."""
+    model = prepared_copy(model)
+    for size in batch_sizes:
+        prompts = random_prompts(model, size, prompt_len)
+        engines = {
+            name: Engine(model, num_blocks=size * -(-(prompt_len + max_tokens) // 64), max_num_seqs=size,
+                         enable_prefix_caching=False, async_scheduling=name == ONE_BEHIND)
+            for name in (IN_TURN, ONE_BEHIND)
+        }  # fmt: skip
+        for engine in engines.values():
+            engine.warm_up()
+        runs = {name: partial(timed, engine, prompts, max_tokens) for name, engine in engines.items()}
+        taken = interleaved(runs, repeats, warmup=1)
+        outputs = [tokens for runs in taken.values() for _, tokens in runs]
+        yield {
+            "batch_size": size, "tokens": size * max_tokens,
+            "seconds": {name: [seconds for seconds, _ in runs] for name, runs in taken.items()},
+            "same_tokens": all(tokens == outputs[0] for tokens in outputs),
+        }  # fmt: skip
+
+
+def timed(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[float, list[list[int]]]:
+    """Seconds from the first step to the last token, and the tokens."""
+    seqs = [Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True)) for prompt in prompts]
+    now = device_clock(engine.model.device)
+    for seq in seqs:
+        engine.add(seq)
+    began = now()
+    while engine.has_work:
+        engine.step()
+    return now() - began, [seq.output_ids for seq in seqs]

@@ -1,0 +1,431 @@
+"""Checkers of lesson 15: keys of blocks, what a prompt shares, eviction with ref counts, a policy of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from random import Random
+from typing import Any
+
+from roseinfer.stage import Stage
+
+from .cache_checks import require_policy
+from .drawn import Expected, compare, draw, values_of
+from .exercise import Wrong, exercise
+
+Texts = list[list[int]]
+
+
+# 15.1
+
+
+@exercise(
+    "15.1",
+    title="A key for a text",
+    minutes=10,
+    difficulty=2,
+    importance=5,
+    stub="def keys_of(token_ids, block_size): ...",
+    task="Return a list with a key for every **full** block of `token_ids`, whatever can be a key of a dict. Two keys "
+    "must be equal exactly when the texts are the same *from the first token to the end of the block*, in any call. "
+    "Token ids can be large.",
+    hints=(
+        "K and V of a token depend on all tokens before it. What would a key over the block's own tokens alone say is "
+        "equal?",
+        "Go from block to block and keep the key of the one before: together with the block's tokens it stands for "
+        "the whole text.",
+        "Not every way to put numbers together can be taken apart again: 1, 23 and 12, 3 are other tokens, and are "
+        'both "123". Tuples keep them apart.',
+    ),
+)
+def key_for_a_text(answer: Callable[..., object]) -> None:
+    expected = Expected(_same_text, KEY_MISTAKES, _explain_groups)
+    compare(answer, GROUPS, expected, _describe_texts, _groups_of)
+
+
+def _groups_of(answer: Callable[..., object], texts: Texts, block_size: int) -> list[list[int]]:
+    """Each block's key as the number of its group: equal keys are one group, numbered as they come."""
+    numbers: dict[Hashable, int] = {}
+    groups = []
+    for text in texts:
+        keys, again = (answer(list(text), block_size) for _ in range(2))
+        if not isinstance(keys, (list, tuple)):
+            raise Wrong(f"keys_of({text}, {block_size}): expected a list of keys, got {keys!r}")
+        if len(keys) != len(text) // block_size:
+            why = "; a block that is not full has no key" if len(keys) > len(text) // block_size else ""
+            raise Wrong(f"keys_of({text}, {block_size}): {len(keys)} keys, expected {len(text) // block_size}{why}")
+        for key in keys:
+            if not isinstance(key, Hashable) or _hash_fails(key):
+                raise Wrong(f"a key is looked up in a dict, and {key!r} cannot be ({type(key).__name__} has no hash)")
+        if list(keys) != list(again):
+            raise Wrong(f"keys_of({text}, {block_size}) gives other keys when it is called again: nothing is found so")
+        groups.append([numbers.setdefault(key, len(numbers)) for key in keys])
+    return groups
+
+
+def _hash_fails(key: Hashable) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a tuple with a list in it
+        return True
+    return False
+
+
+def _explain_groups(got: list[list[int]], want: list[list[int]]) -> str | None:
+    """The first two blocks that share a key and should not, or the other way round."""
+    places = [(t, i) for t, groups in enumerate(want) for i in range(len(groups))]
+    for n, (t, i) in enumerate(places):
+        for u, j in places[:n]:
+            one_key, one_text = got[t][i] == got[u][j], want[t][i] == want[u][j]
+            if one_key != one_text:
+                blocks = f"block {j} of text {u} and block {i} of text {t}"
+                if one_key:
+                    return f"{blocks} have the same key, and the texts up to there differ"
+                return f"{blocks} end the same text, and have two keys"
+    return None
+
+
+def _keyed(keys: Callable[[list[int], int], Iterable[Any]]) -> Callable[..., list[list[int]]]:
+    def groups(texts: Texts, block_size: int) -> list[list[int]]:
+        numbers: dict[Any, int] = {}
+        return [[numbers.setdefault(key, len(numbers)) for key in keys(text, block_size)] for text in texts]
+
+    return groups
+
+
+def _by_end(key: Callable[[list[int], int], Any]) -> Callable[..., list[list[int]]]:
+    """key(text up to the end of the block, block_size)."""
+    return _keyed(lambda text, size: [key(text[:end], size) for end in range(size, len(text) + 1, size)])
+
+
+def _xor(text: list[int], size: int) -> Hashable:
+    mixed = 0
+    for i in range(0, len(text), size):
+        mixed ^= hash(tuple(text[i : i + size]))
+    return mixed
+
+
+_same_text = _by_end(lambda text, size: tuple(text))
+KEY_MISTAKES = {
+    "K and V of a block depend on the text before it: its own tokens are not enough": _by_end(
+        lambda text, size: tuple(text[-size:])
+    ),
+    "where a block stands and its own tokens do not say what comes before it": _by_end(
+        lambda text, size: (len(text), *text[-size:])
+    ),
+    "the length and the last token are lesson 06's signature: tokens in between may differ": _by_end(
+        lambda text, size: (len(text), text[-1])
+    ),
+    "a sum forgets the order": _by_end(lambda text, size: (len(text), sum(text))),
+    "sorted, or in a set, tokens lose their order": _by_end(lambda text, size: tuple(sorted(text))),
+    "the block before is not all of the text before": _by_end(
+        lambda text, size: (len(text) > size, *text[-2 * size :])
+    ),
+    "digits side by side: 1, 23 and 12, 3 become the same": _by_end(lambda text, size: "".join(map(str, text))),
+    "a token id needs more than a byte": _by_end(lambda text, size: bytes(token % 256 for token in text)),
+    "mixed by ^ the order of the blocks is lost": _by_end(_xor),
+    "what comes behind a block is no matter of its key": _keyed(
+        lambda text, size: [(i, *text) for i in range(len(text) // size)]
+    ),
+    "the first block counts as well": _by_end(lambda text, size: (len(text), *text[size:])),
+}
+
+
+def _describe_texts(texts: Texts, block_size: int) -> str:
+    return f"block_size={block_size}, " + ", ".join(f"text {i} {text}" for i, text in enumerate(texts))
+
+
+def _draw_texts(rng: Random) -> tuple[Texts, int]:
+    """Texts with beginnings in common, and one changed in a single place."""
+    size = rng.randint(1, 3)
+    base = [rng.choice((0, 1, 2, 3, 12, 23, 257, 40000)) for _ in range(rng.randint(size, 4 * size + 1))]
+    texts = [base, base[: rng.randint(0, len(base))] + [rng.randint(0, 3) for _ in range(rng.randint(0, 4))]]
+    changed = list(base)
+    changed[rng.randrange(len(base))] += rng.choice((1, 256))
+    return [*texts, changed, [*base, 5]], size
+
+
+GROUPS = [
+    ([[1, 2], [1, 2]], 2), ([[1, 2, 3], [1, 2, 4]], 2), ([[1], [2]], 2), ([[1, 2, 3, 4], [5, 6, 3, 4]], 2),
+    ([[3, 7, 9], [3, 8, 9]], 3), ([[1, 2], [2, 1]], 2), ([[1, 23], [12, 3]], 2), ([[1], [257]], 1),
+    ([[1, 2], [3, 4, 1, 2]], 2), ([[1, 2, 3], [4, 2, 3]], 1), ([[1, 2, 3, 4], [3, 4, 1, 2]], 2),
+    ([[1, 4], [2, 3]], 2), ([[7, 7], [7, 7, 7, 7]], 2), ([[1, 2, 3, 4], [1, 2, 5, 6]], 2), ([[5], [5, 6]], 1),
+    *draw(_draw_texts),
+]  # fmt: skip
+
+
+# 15.2
+
+
+def _leading(found: list[bool]) -> int:
+    return next((i for i, is_there in enumerate(found) if not is_there), len(found))
+
+
+def num_cached(prompt_len: int, found: list[bool], block_size: int) -> int:
+    return min(_leading(found) * block_size, prompt_len - 1)
+
+
+def num_shared(prompt_len: int, found: list[bool], block_size: int) -> int:
+    return num_cached(prompt_len, found, block_size) // block_size
+
+
+def num_new(prompt_len: int, found: list[bool], block_size: int) -> int:
+    return -(-prompt_len // block_size) - num_shared(prompt_len, found, block_size)
+
+
+@exercise(
+    "15.2",
+    title="What a prompt shares",
+    minutes=12,
+    difficulty=2,
+    importance=5,
+    stub="def plan(prompt_len, found, block_size): ...",
+    task="A prompt of `prompt_len` tokens joins. `found` has a bool for each of its **full** blocks: whether the key "
+    "of that block finds one. Return `num_cached`, the tokens that need not be computed; `num_shared`, the blocks that "
+    "the sequence holds together with others; and `num_new`, the blocks that it takes for itself. At least one token "
+    "is always computed, no token more than necessary, and nobody writes to a block that is shared.",
+    hints=(
+        "A block is of use only where all blocks before it are there, too. What follows a gap cannot be used.",
+        "If all of the prompt is found, its last token is computed all the same. Where do its K and V go?",
+        "They go into the last block, which is shared no more then: the sequence takes a block, and the contents are "
+        "copied. So of the cached tokens, only whole blocks are shared.",
+    ),
+)
+def what_a_prompt_shares(answer: Callable[..., object]) -> None:
+    expected = {
+        "num_cached": Expected(num_cached, CACHED_MISTAKES),
+        "num_shared": Expected(num_shared, SHARED_MISTAKES),
+        "num_new": Expected(num_new, NEW_MISTAKES),
+    }
+    compare(answer, PROMPTS, expected, _describe_prompt, values_of(*expected))
+
+
+CACHED_MISTAKES = {
+    "a block behind one that is missing cannot be used: K and V before it would lack": lambda n, found, size: min(
+        sum(found) * size, n - 1
+    ),
+    "at least one token has to be computed: the next token is chosen from its logits": lambda n, found, size: (
+        _leading(found) * size
+    ),
+    "with a copy of the last block a single token is computed, not all of the block": lambda n, found, size: min(
+        _leading(found), (n - 1) // size
+    ) * size,
+    "only what was found is cached": lambda n, found, size: n - 1,
+    "those are the tokens to compute, not the ones that are cached": lambda n, found, size: n
+    - num_cached(n, found, size),
+    "those are blocks, not tokens": lambda n, found, size: _leading(found),
+    "one token less is found only where all of the prompt is": lambda n, found, size: max(
+        0, _leading(found) * size - 1
+    ),
+}  # fmt: skip
+SHARED_MISTAKES = {
+    "the block that the last token is written to must not be shared": lambda n, found, size: _leading(found),
+    "a block behind one that is missing cannot be used": lambda n, found, size: min(sum(found), (n - 1) // size),
+    "a block with a part of the cached tokens is copied, not shared": lambda n, found, size: (
+        -(-num_cached(n, found, size) // size)
+    ),
+    "only blocks that are found can be shared": lambda n, found, size: (n - 1) // size,
+    "the last block found can be shared as long as nothing is written to it": lambda n, found, size: max(
+        0, _leading(found) - 1
+    ),
+}
+NEW_MISTAKES = {
+    "the copy needs a block, too": lambda n, found, size: -(-n // size) - _leading(found),
+    "the prompt's blocks alone: the answer takes another one when it needs it": lambda n, found, size: (
+        n // size + 1 - num_shared(n, found, size)
+    ),
+    "the last block is needed also when it is not full": lambda n, found, size: n // size - num_shared(n, found, size),
+    "shared blocks are not taken anew": lambda n, found, size: -(-n // size),
+}
+
+
+def _describe_prompt(prompt_len: int, found: list[bool], block_size: int) -> str:
+    return f"prompt_len={prompt_len}, found={found}, block_size={block_size}"
+
+
+def _draw_prompt(rng: Random) -> tuple[int, list[bool], int]:
+    size, blocks = rng.randint(1, 5), rng.randint(0, 5)
+    n = max(1, blocks * size + rng.choice((0, 0, rng.randrange(size))))
+    return n, [rng.random() < rng.choice((0.5, 0.9, 1.0)) for _ in range(n // size)], size
+
+
+PROMPTS = [
+    (1, [], 4), (4, [False], 4), (4, [True], 4), (5, [True], 4), (8, [True, True], 4), (8, [False, True], 4),
+    (9, [True, False], 4), (12, [True, False, True], 4), (1, [True], 1), (2, [True, True], 1), *draw(_draw_prompt),
+]  # fmt: skip
+
+
+# 15.3
+
+Event = tuple[str, int]
+JOIN, LEAVE = "hold", "drop"
+
+
+class Pool:
+    """Texts in blocks. Who makes a mistake overrides a method."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.refs: dict[int, int] = {}  # of the texts that are there, in the order in which they came
+        self.idle: list[int] = []  # the longest idle first
+        self.hits, self.evicted = 0, []
+
+    def play(self, events: list[Event]) -> Pool:
+        for what, text in events:
+            (self.hold if what == JOIN else self.drop)(text)
+        return self
+
+    def hold(self, text: int) -> None:
+        self.hits += self.is_hit(text)
+        if text in self.refs:
+            self.is_held_again(text)
+        elif self.is_full():
+            self.evicted.append(victim := self.victim())
+            del self.refs[victim]
+            self.idle = [other for other in self.idle if other != victim]
+        self.refs[text] = self.refs.get(text, 0) + 1
+
+    def drop(self, text: int) -> None:
+        if text in self.refs:  # by some mistakes it is not
+            self.refs[text] -= 1
+            if self.refs[text] <= 0 and text not in self.idle:
+                self.idle.append(text)
+
+    def is_hit(self, text: int) -> bool:
+        return text in self.refs
+
+    def is_held_again(self, text: int) -> None:
+        self.idle = [other for other in self.idle if other != text]
+
+    def is_full(self) -> bool:
+        return len(self.refs) == self.num_blocks
+
+    def victim(self) -> int:
+        return self.idle[0]
+
+
+@exercise(
+    "15.3",
+    title="Who is evicted",
+    minutes=15,
+    difficulty=3,
+    importance=4,
+    stub="def replay(events, num_blocks): ...",
+    task="Play back what happens to a pool of `num_blocks` blocks, free at first. An event is `('hold', text)`, a "
+    "sequence needs the block with that text, or `('drop', text)`, a sequence that holds it gives it back; texts are "
+    "numbers. A text in the pool is a hit, whoever holds it; for any other a free block is taken, and if there is "
+    "none, the block that has been idle longest is evicted. Return `hits`, their number, and `evicted`, the texts in "
+    "the order of their eviction. There is always a block to be had.",
+    hints=(
+        "Two things are to be known of a text in the pool: how many hold it, and since when nobody has.",
+        "A dict from text to its holders, and the idle ones in order: who becomes idle goes to its end, who is held "
+        "again leaves it.",
+        "Only the last holder's drop makes a text idle. A dict keeps the order in which its keys came: "
+        "`next(iter(idle))` is the oldest.",
+    ),
+)
+def who_is_evicted(answer: Callable[..., object]) -> None:
+    expected = {
+        "hits": Expected(lambda events, n: Pool(n).play(events).hits, _mistakes("hits")),
+        "evicted": Expected(lambda events, n: Pool(n).play(events).evicted, _mistakes("evicted")),
+    }
+    compare(answer, EVENTS, expected, _describe_events, values_of(*expected))
+
+
+def _drops_all(pool: Pool, text: int) -> None:
+    pool.refs[text] = 1
+    Pool.drop(pool, text)
+
+
+def _holds_and_moves(pool: Pool, text: int) -> None:
+    Pool.hold(pool, text)
+    pool.refs[text] = pool.refs.pop(text)
+
+
+def _first_idle(pool: Pool) -> int:
+    return next(text for text in pool.refs if text in pool.idle)
+
+
+REPLAY_MISTAKES: dict[str, dict[str, Callable[..., Any]]] = {
+    "a text that others hold is a hit, too": {"is_hit": lambda pool, text: text in pool.idle},
+    "an idle text is a hit: who gives a block back does not empty it": {
+        "is_hit": lambda pool, text: text in pool.refs and text not in pool.idle
+    },
+    "a block is idle when its last holder has given it back, not its first: count them": {"drop": _drops_all},
+    "the longest idle is evicted, not the one that became idle last": {"victim": lambda pool: pool.idle[-1]},
+    "since when it is idle counts, not when the text first came into the pool": {"victim": _first_idle},
+    "since when it is idle counts, not when it was last asked for: it may have been held for long": {
+        "hold": _holds_and_moves, "victim": _first_idle
+    },
+    "a text that is held again is idle no more, and must not be evicted": {"is_held_again": lambda pool, text: None},
+    "as long as a block is free, nobody is evicted": {
+        "is_full": lambda pool: len(pool.refs) == pool.num_blocks or bool(pool.idle)
+    },
+    "a block that is held cannot be evicted": {"victim": lambda pool: next(iter(pool.refs))},
+    "the longest idle is evicted, not the smallest number": {"victim": lambda pool: min(pool.idle)},
+}  # fmt: skip
+
+
+def _mistakes(part: str) -> dict[str, Callable[..., Any]]:
+    def played(pool_class: type[Pool], events: list[Event], num_blocks: int) -> Any:
+        return getattr(pool_class(num_blocks).play(events), part)
+
+    return {why: partial(played, type("WrongPool", (Pool,), methods)) for why, methods in REPLAY_MISTAKES.items()}
+
+
+def _describe_events(events: list[Event], num_blocks: int) -> str:
+    return f"num_blocks={num_blocks}, events={events}"
+
+
+def _draw_events(rng: Random) -> tuple[list[Event], int]:
+    """Never more texts held than there are blocks."""
+    num_blocks, events, held = rng.randint(1, 4), [], []
+    for _ in range(rng.randint(2, 14)):
+        if held and rng.random() < 0.5:
+            events.append((LEAVE, held.pop(rng.randrange(len(held)))))
+            continue
+        text = rng.randint(0, num_blocks + 1)
+        if text in held or len(set(held)) < num_blocks:
+            events.append((JOIN, text))
+            held.append(text)
+    return events, num_blocks
+
+
+def _events(line: str) -> list[Event]:
+    return [(JOIN if word[0] == "+" else LEAVE, int(word[1:])) for word in line.split()]
+
+
+EVENTS = [
+    (_events("+0"), 1), (_events("+0 -0 +0"), 1), (_events("+0 +0"), 1), (_events("+0 -0 +1"), 1),
+    (_events("+0 -0 +1"), 2), (_events("+0 +1 -1 -0 +2"), 2), (_events("+1 +0 -1 -0 +2"), 2),
+    (_events("+0 +0 -0 +1 -1 +2"), 2), (_events("+0 +1 -0 -1 +0 +2"), 2), (_events("+0 +1 -0 -1 +0 -0 +2"), 2),
+    (_events("+0 +1 +1 -1 -0 +2"), 2), (_events("+0 +1 +0 -0 -1 -0 +2"), 2), *draw(_draw_events, 120),
+]  # fmt: skip
+
+
+# 15.4
+
+
+@exercise(
+    "15.4",
+    title="A better eviction",
+    minutes=30,
+    difficulty=4,
+    importance=4,
+    stub="class OwnCache(PrefixCache): ...",
+    task="The longest idle is not always the best to evict: one long text that nobody will ask for again, and all "
+    "system prompts are gone. Subclass `PrefixCache`, and give it `tables` of your own, a subclass of `SharedTables` "
+    "with another `evict`. On requests where a few beginnings come again and again, between long texts that come once, "
+    "it must **find more tokens** than the stage does, in the same pool. No token of any output may change.",
+    hints=(
+        "What is known of an idle block? How long it has been idle, by its place in self.idle; and what you write "
+        "down. `share` is called with the blocks that a sequence was found.",
+        "Count how often each block was shared. Of the idle ones, which would you rather lose: one that was shared, "
+        "or one that never was?",
+        "evict() takes the block out of idle, and its key out of key_of and block_of, and returns it. What you noted "
+        "of the block is void then: it will hold another text. In `__init__`, behind super()'s: "
+        "self.tables = OwnTables(num_blocks, block_size), as the stage has it.",
+    ),
+)
+def better_eviction(answer: type[Stage]) -> None:
+    require_policy(answer)
