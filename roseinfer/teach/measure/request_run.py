@@ -225,9 +225,9 @@ class _Recorder:
     def _listening(method: Callable[..., Any], listener: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **named: listener(method, *args, **named)
 
-    def _schedule(self, schedule: Callable[..., Any]) -> Any:
+    def _schedule(self, schedule: Callable[..., Any], *args: Any, **named: Any) -> Any:
         scheduled = self.watch.now()
-        step = schedule()
+        step = schedule(*args, **named)
         seqs, num_new = step
         rows = [self._row(seq, n) for seq, n in zip(seqs, num_new, strict=True)]
         num_waiting = getattr(self.queue, "num_waiting", None)
