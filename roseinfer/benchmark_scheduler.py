@@ -141,7 +141,9 @@ def serve_once(
     args: argparse.Namespace, mode: str, stage: type[Stage], model: Model, requests: Workload, profile: bool = False
 ) -> tuple[ServerRun, Trace | None]:
     torch.manual_seed(SEED)  # with --do-sample, every run draws the same tokens
-    return serve(mode, stage, model, requests, args.max_batch_size, profile=profile)
+    return serve(
+        mode, stage, model, requests, args.max_batch_size, profile=profile, prefix_caching=not args.no_prefix_cache
+    )
 
 
 def progress(text: str) -> None:
@@ -156,7 +158,7 @@ def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dic
     modes = {
         mode: {
             "summary": [asdict(stat) | {"p50": stat.p50, "mean": stat.mean} for stat in summarize(of_mode)],
-            "runs": [asdict(one) for one in of_mode],
+            "runs": [one.to_dict() for one in of_mode],
         }
         for mode, of_mode in runs.items()
     }

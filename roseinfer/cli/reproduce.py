@@ -33,8 +33,8 @@ EXAMPLES = ("roseinfer reproduce 000 --quick", "roseinfer reproduce 004 --device
 POSTS = {
     "000": "Performance: aten ops and spans of a decode step before and after the select-based append; throughput",
     "001": "Decode Profiling: gather, forward and write at batch 1, 4 and 8, what no label covers, a misspelt field",
-    "002": "a contest report on serving: dtypes, max logits as log-probabilities, overlapping writes, request order",
-    "003": "wde's guide to tuning decoding: what its times mean, work per byte, what hiding host work could gain",
+    "002": "a contest report on serving: longest output first, aborts, warm-up, types, max logits as log-probabilities",
+    "003": "wde's guide to tuning decoding: what its times mean, its sweep over token budgets, its executors",
     "004": "Paged Attention Block Table Cache: rows built with and without the cache; the online benchmark of both",
 }
 

@@ -78,4 +78,4 @@ class PostedCommand:
         """The least that this machine needs for all decode steps of the run: weights and cached tokens, read once."""
         config, dtype = self.model.config, self.model.dtype
         machine = measure_machine(self.model.device, dtype)
-        return sum(decode_floor(config, step.context_lens, dtype, machine).seconds for step in run.steps)
+        return sum(decode_floor(config, step.context_lens, dtype, machine).seconds for step in run.decode_steps)

@@ -1,4 +1,4 @@
-"""The scheduler benchmark: who is decoded when, what is timed, and that nothing is lost."""
+"""The scheduler benchmark: who runs when, what is timed, and that nothing is lost, on the engine and on stages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roseinfer.bench.scheduler import Workload, make_workload, serve, summarize, words_as_tokens
-from roseinfer.bench.scheduler.server import MODES, Server, fresh_stage
-from roseinfer.generate import generate
+from roseinfer.bench.scheduler import ServerRun, Workload, make_workload, serve, summarize, words_as_tokens
+from roseinfer.bench.scheduler.serve import MODES
+from roseinfer.engine.as_stage import EngineStage
+from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from stages import BlockTableCache, SelectAppend
 
@@ -26,85 +27,123 @@ def ticks():
     return itertools.count().__next__
 
 
+def stamps(run: ServerRun) -> list[tuple[float, float, float]]:
+    """When each request was first scheduled, had its first token, and its last."""
+    return [(r.first_scheduled, r.times.steps[0].finish, r.times.ended) for r in run.requests]
+
+
 @pytest.fixture
 def vocab(small) -> int:
     return small.config.vocab_size
 
 
+DRIVEN = (SelectAppend, BlockTableCache, EngineStage)
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("stage", [SelectAppend, BlockTableCache], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
 def test_tokens_are_those_of_the_plain_loop_in_every_mode(small, vocab, mode, stage):
     work = words(vocab_size=vocab, max_tokens=7, ignore_eos=True)
     run, _ = serve(mode, stage, small, work, max_batch_size=2)
-    expected = generate(fresh_stage(stage, small, work), [work.encode(p) for p in PROMPTS], work.params)
-    assert [list(request.output_ids) for request in run.requests] == [seq.output_ids for seq in expected]
+    expected = reference_generate(small, [work.encode(p) for p in PROMPTS], max_tokens=7)
+    assert [list(request.output_ids) for request in run.requests] == expected
     assert [request.prompt_len for request in run.requests] == [3, 1, 5, 2, 3]
 
 
-def test_online_decodes_in_turn_those_that_waited_longest(small, vocab):
-    work = words(vocab_size=vocab, max_tokens=3, ignore_eos=True)
-    server = Server(fresh_stage(SelectAppend, small, work), work, max_batch_size=2)
-    for prompt in PROMPTS:
-        server.add(prompt)
-    lengths = []
-    while server.busy:
-        server.step()
-        lengths.append([len(seq.output_ids) for seq in server._seqs])
-    assert lengths == [
-        [2, 2, 1, 1, 1], [2, 2, 2, 2, 1], [3, 2, 2, 2, 2], [3, 3, 3, 2, 2], [3, 3, 3, 3, 3]
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "batch_sizes"), [("naive", [1] * 15), ("offline", [5] * 3), ("online", [4, 4, 4, 1, 1, 1])]
+)
+@pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
+def test_batches_of_each_mode(small, vocab, mode, batch_sizes, stage):
+    run, _ = serve(mode, stage, small, words(vocab_size=vocab, max_tokens=4, ignore_eos=True), max_batch_size=4)
+    assert [step.batch_size for step in run.decode_steps] == batch_sizes
+    assert run.completion_tokens == 20 and run.prompt_tokens == 14 == sum(step.prompt_tokens for step in run.steps)
+    longest = {"naive": (4,), "offline": (4, 2, 6, 3, 4), "online": (4, 2, 6, 3)}[mode]
+    assert sorted(run.decode_steps[0].context_lens) == sorted(longest)
 
 
-@pytest.mark.parametrize(("mode", "batch_sizes"), [("naive", [1] * 15), ("offline", [5] * 3), ("online", [4, 4, 4, 3])])
-def test_batches_of_each_mode(small, vocab, mode, batch_sizes):
-    run, _ = serve(mode, SelectAppend, small, words(vocab_size=vocab, max_tokens=4, ignore_eos=True), max_batch_size=4)
-    assert [step.batch_size for step in run.steps] == batch_sizes
-    assert run.completion_tokens == 20 and run.prompt_tokens == 14
-    assert run.steps[0].context_lens == {"naive": (4,), "offline": (4, 2, 6, 3, 4), "online": (4, 2, 6, 3)}[mode]
+def test_the_engine_computes_prompts_together_and_a_stage_one_by_one(small, vocab):
+    work = words(vocab_size=vocab, max_tokens=2, ignore_eos=True)
+    prompts = {
+        stage.name: [step.prompt_tokens for step in serve("offline", stage, small, work)[0].steps]
+        for stage in (SelectAppend, EngineStage)
+    }
+    assert prompts == {SelectAppend.name: [3, 1, 5, 2, 3, 0], "engine": [14, 0]}
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_the_engine_shares_prefixes_unless_told_not_to(small, vocab, prefix_caching):
+    prompt = " ".join(["a"] * 70)  # more than a block
+    work = words((prompt, prompt), vocab, max_tokens=2, ignore_eos=True)
+    run, _ = serve("naive", EngineStage, small, work, prefix_caching=prefix_caching)
+    assert [step.prompt_tokens for step in run.steps if step.prompt_tokens] == [70, 6 if prefix_caching else 70]
 
 
 def test_what_is_timed(small, vocab):
-    """Each reading of the clock is one tick: two an add, two a step, and a token is in hand when its step ends."""
+    """Each reading of the clock is one tick: two for each text, one as all come, two a step."""
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("online", SelectAppend, small, work, max_batch_size=2, clock=ticks())
-    # adds 0-1, 2-3, 4-5; steps {a, b} 6-7, {c, a} 8-9, {b, c} 10-11
-    assert [(r.submitted, r.first_token, r.finished) for r in run.requests] == [(0, 1, 9), (2, 3, 11), (4, 5, 11)]
-    assert (run.prefill_seconds, run.decode_seconds, run.total_seconds) == (3, 3, 6)
-    assert [r.ttft for r in run.requests] == [1, 1, 1]
-    assert [r.tpot for r in run.requests] == [4, 4, 3]  # with the adds and steps of the others
-    assert [r.latency for r in run.requests] == [9, 9, 7]
+    # texts 0-1, 2-3, 4-5; all come at 6; a 7-8, b 9-10, {a, b} 11-12, 13-14; c 15-16, alone 17-18, 19-20
+    assert stamps(run) == [
+        (7, 8, 14), (9, 10, 14), (15, 16, 20)
+    ]  # fmt: skip
+    assert {r.times.arrival for r in run.requests} == {6}
+    assert (run.prefill_seconds, run.decode_seconds, run.total_seconds) == (6, 4, 10)
+    assert [r.ttft for r in run.requests] == [2, 2, 2]  # its text and its prompt
+    assert [r.tpot for r in run.requests] == [3, 2, 2]  # with the prefill of the one after it
+    assert [r.latency for r in run.requests] == [8, 6, 6]
     figures = {stat.metric: stat.values for stat in summarize([run, run])}
     assert figures == {
-        "Decode time": (3, 3), "Total time": (6, 6), "Throughput(completion,decode)": (3, 3),
-        "Throughput(completion,total)": (1.5, 1.5), "TTFT": (1000, 1000), "TPOT": (4000, 4000),
-        "Latency": (9000, 9000),
+        "Decode time": (4, 4), "Total time": (10, 10), "Throughput(completion,decode)": (2.25, 2.25),
+        "Throughput(completion,total)": (0.9, 0.9), "TTFT": (2000, 2000), "TPOT": (2000, 2000),
+        "Latency": (6000, 6000),
     }  # fmt: skip
+
+
+def test_what_is_timed_of_the_engine(small, vocab):
+    """Four ticks a step: it is scheduled, begins, ends, and its sequences have their tokens."""
+    work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
+    run, _ = serve("online", EngineStage, small, work, max_batch_size=2, clock=ticks())
+    # texts until 5; all come at 6; {a, b} 7-10, 11-14, 15-18; c 19-22, 23-26, 27-30
+    assert stamps(run) == [
+        (7, 10, 18), (7, 10, 18), (19, 22, 30)
+    ]  # fmt: skip
+    assert (run.prefill_seconds, run.decode_seconds) == (3 + 2 * 3, 4 * 3)
+
+
+def test_tokenizing_before_the_run_takes_no_time(small, vocab):
+    work = make_workload(("a", "b"), words_as_tokens(vocab), SamplingParams(max_tokens=2, ignore_eos=True), pretok=True)
+    run, _ = serve("offline", SelectAppend, small, work, clock=ticks())
+    assert [r.encode_seconds for r in run.requests] == [0, 0] and [r.ttft for r in run.requests] == [1, 1]
 
 
 def test_naive_serves_one_request_to_its_end_before_the_next(small, vocab):
     work = words(("a", "b"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("naive", SelectAppend, small, work, clock=ticks())
-    assert [(r.submitted, r.first_token, r.finished) for r in run.requests] == [(0, 1, 5), (6, 7, 11)]
+    first, second = run.requests
+    assert first.times.ended < second.first_scheduled
 
 
 def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, vocab):
-    work = words(("a", "b", "c"), vocab, max_tokens=2, ignore_eos=True)
-    slow = iter([0, 1, 1, 2, 2, 12, 12, 13])
-    one, _ = serve("offline", SelectAppend, small, work, clock=lambda: next(slow))
-    two, _ = serve("offline", SelectAppend, small, work, clock=ticks())
-    ttft = next(stat for stat in summarize([one, two, two]) if stat.metric == "TTFT")
-    assert ttft.values == (1000, 1000, 1000)
-    latency = next(stat for stat in summarize([one, two, two]) if stat.metric == "Latency")
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    work = make_workload(("a", "b", "c"), words_as_tokens(vocab), params, pretok=True)
+    slow = iter([0, 0, 1, 1, 2, 2, 12, 12, 13])
+    shown = ticks()
+    runs = [serve("offline", SelectAppend, small, work, clock=clock)[0] for clock in (lambda: next(slow), shown, shown)]
+    stats = {stat.metric: stat for stat in summarize(runs)}
+    assert stats["TTFT"].values == (1000, 1000, 1000)
+    latency = stats["Latency"]
     assert latency.values == (12000, 5000, 5000) and latency.p50 == 5000
     assert latency.mean == pytest.approx(22000 / 3)
 
 
-def test_a_request_that_stops_leaves_its_turn_to_others_and_its_token_is_counted(small, vocab):
+@pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
+def test_a_request_that_stops_leaves_its_place_to_others_and_its_token_is_counted(small, vocab, stage):
     greedy = words(vocab_size=vocab, max_tokens=6, ignore_eos=True)
-    full, _ = serve("offline", SelectAppend, small, greedy)
+    full, _ = serve("offline", stage, small, greedy)
     stop = full.requests[2].output_ids[1]
     work = words(vocab_size=vocab, max_tokens=6, ignore_eos=True, stop_token_ids=(stop,))
-    run, _ = serve("online", SelectAppend, small, work, max_batch_size=2)
+    run, _ = serve("online", stage, small, work, max_batch_size=2)
     for request, whole in zip(run.requests, full.requests, strict=True):
         ids = whole.output_ids
         cut = ids.index(stop) + 1 if stop in ids else len(ids)
@@ -112,10 +151,10 @@ def test_a_request_that_stops_leaves_its_turn_to_others_and_its_token_is_counted
     assert sum(step.batch_size for step in run.steps) == run.completion_tokens - len(PROMPTS)
 
 
-def test_a_request_of_one_token_has_no_tpot_and_its_blocks_are_free(small, vocab):
+def test_a_request_of_one_token_has_no_tpot(small, vocab):
     work = words(vocab_size=vocab, max_tokens=1)
     run, _ = serve("online", SelectAppend, small, work)
-    assert run.steps == () and {len(r.output_ids) for r in run.requests} == {1}
+    assert run.decode_steps == [] and {len(r.output_ids) for r in run.requests} == {1}
     assert [stat.metric for stat in summarize([run])] == [
         "Decode time", "Total time", "Throughput(completion,total)", "TTFT", "Latency"
     ]  # fmt: skip
@@ -153,7 +192,7 @@ def test_a_profile_has_three_steps_and_its_run_goes_on(small, vocab):
     run, trace = serve("online", SelectAppend, small, work, max_batch_size=5, profile=True)
     assert trace.count("roseinfer.decode_step_sessions.total") == 3
     assert trace.metadata["warmup"] == 2
-    assert [step.batch_size for step in run.steps] == [5] * 8
+    assert [step.batch_size for step in run.decode_steps] == [5] * 8
 
 
 def test_bad_input(small, vocab):
@@ -162,7 +201,7 @@ def test_bad_input(small, vocab):
         serve("onlin", SelectAppend, small, work)
     with pytest.raises(ValueError, match="max_batch_size must be an integer of at least 1, got 0"):
         serve("online", SelectAppend, small, work, max_batch_size=0)
-    with pytest.raises(ValueError, match=r"takes six decode steps .*left to decode after 2 steps"):
+    with pytest.raises(ValueError, match=r"takes six decode steps .*left to decode after 2; ask"):
         serve("offline", SelectAppend, small, work, profile=True)
     with pytest.raises(ValueError, match="prompts must be at least one"):
         words((), vocab)

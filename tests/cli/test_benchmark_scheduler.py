@@ -115,7 +115,8 @@ def test_it_runs(tmp_path):
     data = json.loads((tmp_path / "run.json").read_text())
     assert data["stage"] == "s04_vectorized_gather"
     (run,) = data["modes"]["online"]["runs"]
-    assert [len(request["output_ids"]) for request in run["requests"]] == [3, 3] and len(run["steps"]) == 2
+    assert [len(request["output_ids"]) for request in run["requests"]] == [3, 3]
+    assert [step["prompt_tokens"] for step in run["steps"]] == [2, 2, 0, 0]
     assert set(data["modes"]["online"]["summary"][0]) == {"metric", "unit", "values", "p50", "mean"}
     assert data["device"] and data["versions"]["torch"] == str(torch.__version__)
 
@@ -145,6 +146,15 @@ def test_which_stage_runs(flags, stage, tmp_path):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "1", "--max-new-tokens", "2"]
     assert main([*argv, *flags, "--repeat-runs", "1", "--json", str(tmp_path / "run.json")]) == 0
     assert json.loads((tmp_path / "run.json").read_text())["stage"].startswith(stage)
+
+
+@pytest.mark.parametrize(("flags", "computed"), [([], 6), (["--no-prefix-cache"], 70)], ids=["shared", "whole"])
+def test_the_engine_shares_prefixes_unless_told_not_to(flags, computed, tmp_path):
+    argv = ["--hf-model-id", "random:tiny-llama", "--prompt", "a " * 70, "--num-requests", "2", "--mode", "naive"]
+    argv += ["--max-new-tokens", "2", "--repeat-runs", "1", "--paged-attn", "--json", str(tmp_path / "run.json")]
+    assert main([*argv, *flags]) == 0
+    (run,) = json.loads((tmp_path / "run.json").read_text())["modes"]["naive"]["runs"]
+    assert [step["prompt_tokens"] for step in run["steps"]] == [70, 0, computed, 0]
 
 
 @pytest.mark.parametrize(

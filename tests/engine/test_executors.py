@@ -373,3 +373,50 @@ def test_who_takes_what_pays(tiny: GPT2):
     assert type(llm.engine.executor) is Sync
     with pytest.raises(ValueError, match="async_scheduling must be True, False or None, got 'yes'"):
         LLM(tiny, tokenizer="tiny", num_kvcache_blocks=8, async_scheduling="yes")
+
+
+def async_llm(tiny: GPT2) -> LLM:
+    return LLM(tiny, tokenizer="tiny", max_num_seqs=3, block_size=16, num_kvcache_blocks=24, async_scheduling=True)
+
+
+def assert_empty(llm: LLM) -> None:
+    assert not llm.engine.has_work and not llm.engine.executor.in_flight
+    assert llm.engine.blocks.num_free == llm.engine.blocks.num_blocks and not any(llm.engine.blocks.ref_counts)
+
+
+TEXTS = ["The ", "A list is", "def f", "x", "An object"]
+
+
+@pytest.mark.parametrize("num_taken", [1, 2, 7, 20])
+def test_a_stream_that_is_closed_leaves_nothing_in_flight(tiny: GPT2, num_taken):
+    llm, params = async_llm(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    wanted = llm.generate(TEXTS, params, use_tqdm=False)
+    stream = llm.stream(TEXTS, params)
+    outputs = [next(stream) for _ in range(num_taken)]
+    stream.close()
+    assert_empty(llm)
+    for output in outputs:
+        [whole] = [w for w in wanted if w.prompt == output.prompt]
+        assert whole.outputs[0].token_ids[: len(output.outputs[0].token_ids)] == output.outputs[0].token_ids
+    again = llm.generate(TEXTS, params, use_tqdm=False)
+    assert [one.outputs for one in again] == [one.outputs for one in wanted]
+
+
+def test_a_run_in_the_middle_of_a_stream_and_an_abort_disturb_nobody(tiny: GPT2):
+    llm, params = async_llm(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    wanted = {output.prompt: output.outputs[0].token_ids for output in llm.generate(TEXTS, params, use_tqdm=False)}
+    last = {}
+    for i, output in enumerate(llm.stream(TEXTS[:3], params)):
+        last[output.prompt] = output
+        if i == 4:
+            assert [o.outputs[0].token_ids for o in llm.generate(TEXTS[3:], params, use_tqdm=False)] == [
+                wanted[text] for text in TEXTS[3:]
+            ]
+        if i == 2:
+            llm.abort(output.request_id)
+            aborted = output.prompt
+    assert_empty(llm)
+    for text, output in last.items():
+        token_ids, reason = output.outputs[0].token_ids, output.outputs[0].finish_reason
+        assert token_ids == wanted[text][: len(token_ids)]
+        assert reason == ("abort" if text == aborted else "length")

@@ -1,42 +1,52 @@
-"""Post 002 reproduced: its simulations against slower ones that are plainly right, and its facts in the report."""
+"""Post 002 reproduced on the engine: the order of requests, aborts with and without their half, and single steps."""
 
 from __future__ import annotations
 
-from itertools import product
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from roseinfer.blocks import BlockTables, OutOfBlocks
 from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import GPT2
 from roseinfer.posts import post002
 from roseinfer.posts.data import post_facts, post_table
-from roseinfer.posts.post002 import arrays, scheduling
-from roseinfer.posts.post002.abort_loop import Scheduler, abort_each, abort_the_set, run_out
-from roseinfer.posts.post002.output_order import ORDERS, decode_all, least_steps
+from roseinfer.posts.post002 import aborts, arrays, order, qkv, steps
 from roseinfer.posts.post002.token_arrays import ids_of, write_each, write_overlapping
 from roseinfer.posts.report import PostReport, Setting
-from roseinfer.reference import reference_logits
-from stages import VectorizedGather
+from roseinfer.reference import reference_generate, reference_logits
+from roseinfer.simulator import EngineSetting, simulations
 
-SETTING = Setting(torch.device("cpu"), {"s04": VectorizedGather}, quick=True)
-
-few_lengths = st.lists(st.integers(1, 9), min_size=1, max_size=12)
-few_slots = st.integers(1, 5)
+SETTING = Setting(torch.device("cpu"), {}, quick=True)
+ABOUT = post_facts("002")
 
 
 @pytest.fixture(scope="module")
-def report() -> PostReport:
-    return post002.reproduce(SETTING)
+def runs() -> order.Runs:
+    return order.simulated(ABOUT)
 
 
-def facts_of(report: PostReport) -> dict[str, object]:
+@pytest.fixture(scope="module")
+def report(runs: order.Runs) -> PostReport:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "simulated", lambda about: runs)
+        return post002.reproduce(SETTING)
+
+
+@pytest.fixture
+def config() -> EngineConfig:
+    return post002.engines(SETTING)[0]
+
+
+def facts_of(report: PostReport) -> dict[str, Any]:
     return {fact.what: fact for section in report.sections for fact in section.facts}
 
 
@@ -48,124 +58,91 @@ def grid(report: PostReport, title_start: str) -> list[list[object]]:
 # The order of requests
 
 
-def step_by_step(lengths: list[int], slots: int, order: str) -> list[int]:
-    """When each request finishes, by doing every step."""
-    waiting = sorted(range(len(lengths)), key=lambda i: ORDERS[order](lengths[i]))
-    left, running, finishes, step = list(lengths), [], [0] * len(lengths), 0
-    while waiting or running:
-        while waiting and len(running) < slots:
-            running.append(waiting.pop(0))
-        assert 0 < len(running) <= slots
-        step += 1
-        for i in list(running):
-            left[i] -= 1
-            if left[i] == 0:
-                running.remove(i)
-                finishes[i] = step
-    assert not any(left)
-    return finishes
+def test_every_request_gets_all_of_its_tokens_in_each_order(runs: order.Runs):
+    for (lengths, pool, _), row in runs.items():
+        assert row["ended"] == ABOUT["num_requests"]
+        assert row["output_tokens"] == sum(a.output_len for a in order.drawn_arrivals(ABOUT, lengths))
+        assert (row["preemptions"] > 0) == (pool == order.POST_POOL)
 
 
-@given(few_lengths, few_slots, st.sampled_from(sorted(ORDERS)))
-def test_a_schedule_is_what_doing_every_step_gives(lengths: list[int], slots: int, order: str):
-    schedule = decode_all(lengths, slots, order)
-    assert list(schedule.finishes) == step_by_step(lengths, slots, order)
-    assert least_steps(lengths, slots) <= schedule.steps
-    assert sum(lengths) == pytest.approx(schedule.mean_batch * schedule.steps)
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 3))
-def test_no_order_breaks_grahams_bounds(lengths: list[int], slots: int):
-    """The best of all assignments of requests to slots, tried one by one, against each order."""
-    best = min(
-        max(sum(n for n, slot in zip(lengths, choice, strict=True) if slot == s) for s in range(slots))
-        for choice in product(range(slots), repeat=len(lengths))
-    )
-    assert least_steps(lengths, slots) <= best
-    for order in ORDERS:
-        assert best <= decode_all(lengths, slots, order).steps <= best * (2 - 1 / slots) + 1e-9
-    assert decode_all(lengths, slots, "longest first").steps <= best * (4 / 3 - 1 / (3 * slots)) + 1e-9
-
-
-def test_latencies_by_hand():
-    lengths = [4, 1, 2, 3, 5, 1, 2, 3, 4, 5, 6]  # eleven: a tenth is two, rounded up
-    one_slot = decode_all(lengths, 1, "shortest first")
-    assert one_slot.steps == sum(lengths) and one_slot.mean_batch == 1
-    assert one_slot.shortest_tenth_latency == (1 + 2) / 2
-    everybody = decode_all(lengths, len(lengths), "first come")
-    assert list(everybody.finishes) == lengths and everybody.mean_latency == sum(lengths) / len(lengths)
-    assert decode_all([3] * 4, 2, "first come").shortest_tenth_latency is None
-
-
-@pytest.mark.parametrize(
-    ("lengths", "slots", "order", "message"),
-    [
-        ([], 2, "first come", "lengths must name at least one request"),
-        ([1, 0], 2, "first come", "lengths must be an integer of at least 1, got 0"),
-        ([1], 0, "first come", "slots must be an integer of at least 1, got 0"),
-        ([1], 2, "last come", "order='last come' is unknown, allowed: first come, longest first, shortest first"),
-    ],
-    ids=["no request", "no token", "no slot", "order"],
-)
-def test_wrong_arguments_are_refused(lengths: list[int], slots: int, order: str, message: str):
-    with pytest.raises(ValueError, match=message):
-        decode_all(lengths, slots, order)
-
-
-def test_the_report_shows_what_longest_first_gains_and_loses(report: PostReport):
-    rows = {(row[0], row[1]): row[2:] for row in grid(report, "1,500 requests")}
-    for lengths in scheduling.LENGTHS:
-        first, longest = rows[lengths, "first come"], rows[lengths, "longest first"]
-        steps, at_least, mean_batch, mean_latency, shortest = longest
-        assert at_least <= steps < 1.02 * at_least or lengths == "all 256"
-        if lengths == "all 256":
-            assert longest == first
+def test_where_there_is_room_longest_first_takes_fewer_steps_and_a_longer_wait(runs: order.Runs):
+    for lengths in order.LENGTHS:
+        first, longest = (runs[lengths, order.LARGE_POOL, policy] for policy in order.NAMES)
+        if lengths == order.EQUAL:
+            assert longest["steps"] == first["steps"] and longest["seconds"] == first["seconds"]
             continue
-        assert steps < first[0] and mean_batch > first[2]  # fewer steps, fuller batches
-        assert mean_latency > first[3] and shortest > 2 * first[4]  # and who pays for it
+        assert longest["steps"] < first["steps"] and longest["tail_seconds"] < first["tail_seconds"]
+        assert longest["times"]["latency"]["mean"] > first["times"]["latency"]["mean"]
+
+
+def test_a_step_as_long_as_the_report_says_saves_the_posts_seconds(report: PostReport):
+    """Simulated again with steps that all take as long. Requests then come within fewer steps, so only about."""
+
+    @dataclass
+    class SameStep:
+        step_seconds: float
+        about: str = "the same for every step"
+
+        def seconds(self, work: object) -> tuple[float, float]:
+            return 0.0, self.step_seconds
+
+    lengths = "uniform, 1 to 511"
+    (row,) = [row for row in grid(report, "What would have to hold") if row[0] == lengths]
+    arrivals = order.drawn_arrivals(ABOUT, lengths)
+    setting = EngineSetting(128 * 33, 16, 128, 4096, order.budget(ABOUT))
+    rows = simulations(arrivals, setting, SameStep(row[2] / 1e3), policies=list(order.NAMES), replicas=[1]).rows
+    assert rows[0]["seconds"] - rows[1]["seconds"] == pytest.approx(40, rel=0.15)
 
 
 def test_drawn_lengths_stay_the_same():
-    draw = scheduling.drawn_lengths
-    assert draw(6, lambda u: int(1000 * u)) == [844, 757, 420, 258, 511, 404]  # random.Random(0), as Python promises
-    for lengths in scheduling.order_schedules(1500, 128).values():
-        assert 240 < sum(lengths.lengths) / 1500 < 270
+    uniform = order.drawn_arrivals(ABOUT, "uniform, 1 to 511")
+    assert [a.output_len for a in uniform[:6]] == [432, 388, 215, 133, 262, 207]  # of random.Random(0)
+    assert (uniform[150].seconds, len(uniform)) == (1.0, 1500)
+    for lengths in order.LENGTHS:
+        assert 240 < sum(a.output_len for a in order.drawn_arrivals(ABOUT, lengths)) / 1500 < 270
 
 
 def test_an_order_that_depends_on_the_lengths_has_no_winner():
-    fewest = scheduling.fewest_steps
-    better, worse = decode_all([1, 2, 3], 2, "longest first"), decode_all([1, 2, 3], 1, "first come")
-    assert better.steps < worse.steps
-    wins = {("a", "longest first"): better, ("a", "first come"): worse}
-    assert fewest(wins) == "longest first"
-    assert fewest(wins | {("b", "longest first"): worse, ("b", "first come"): better}) == "neither"
-    assert fewest({("a", "longest first"): better, ("a", "first come"): better}) == "neither"
+    def made_up(*steps: tuple[int, int]) -> order.Runs:
+        """Steps of first come and longest first, for each of the lengths that differ."""
+        differing = [name for name in order.LENGTHS if name != order.EQUAL]
+        return {
+            (lengths, order.LARGE_POOL, policy): {"steps": n}
+            for lengths, pair in zip(differing, steps, strict=True)
+            for policy, n in zip(order.NAMES, pair, strict=True)
+        }
+
+    assert order.fewest_steps(made_up((3, 2), (5, 4)), order.LARGE_POOL) == "longest first"
+    assert order.fewest_steps(made_up((3, 2), (4, 5)), order.LARGE_POOL) == "it depends"
+    assert order.fewest_steps(made_up((3, 3), (4, 4)), order.LARGE_POOL) == "neither"
 
 
 # Aborts
 
 
-@given(few_lengths)
-def test_a_request_that_nobody_aborts_runs_one_step_more(wanted: list[int]):
-    block_size = 4
-    for abort, frees, extra in ((abort_the_set, True, 1), (abort_each, True, 0), (abort_each, False, 0)):
-        tables = BlockTables(1, num_blocks=100, block_size=block_size)
-        assert run_out(Scheduler(wanted, tables, frees), abort) == [n + extra for n in wanted]
-        tables.check()
-        held = 0 if frees else sum(-(-n // block_size) for n in wanted)
-        assert tables.num_blocks - tables.num_free == held
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_a_request_that_nobody_aborts_runs_one_step_more(small: GPT2, wanted: list[int]):
+    size, prompts = 4, [[1 + i, 2, 3] for i in range(len(wanted))]
+    for abort, extra in ((aborts.abort_the_set, 1), (aborts.abort_each, 0), (aborts.stop_each, 0)):
+        engine = Engine(small, num_blocks=40, block_size=size, max_num_seqs=4, enable_prefix_caching=False)
+        assert aborts.run_out(engine, prompts, wanted, abort) == [n + extra for n in wanted]
+        engine.blocks.check()
+        held = sum(-(-(3 + n - 1) // size) for n in wanted) if abort is aborts.stop_each else 0
+        assert engine.blocks.num_blocks - engine.blocks.num_free == held
 
 
-@pytest.mark.parametrize("frees", [True, False])
-def test_blocks_that_are_not_freed_are_lost_to_later_requests(frees: bool):
-    tables = BlockTables(1, num_blocks=4, block_size=2)
-    run_out(Scheduler([8], tables, frees), abort_each)
-    later = Scheduler([1, 1], tables)
-    if frees:
-        assert run_out(later, abort_each) == [1, 1]
-    else:
-        with pytest.raises(OutOfBlocks):
-            run_out(later, abort_each)
+@pytest.mark.parametrize("abort", [aborts.abort_each, aborts.stop_each])
+def test_blocks_that_are_not_given_back_are_lost_to_later_requests(small: GPT2, abort: aborts.Abort):
+    engine = Engine(small, num_blocks=4, block_size=4, max_num_seqs=1, enable_prefix_caching=False)
+    aborts.run_out(engine, [[1, 2, 3]], [9], abort)
+    engine.scheduler.add(seq := steps.Sequence([5, 6, 7, 8, 9]))
+    seqs, _ = engine.scheduler.schedule()
+    assert seqs == ([seq] if abort is aborts.abort_each else [])
+
+
+def test_an_abort_of_a_set_is_refused(tiny: GPT2):
+    assert aborts.refusal(prepared_copy(tiny)) == "KeyError: {'0'}"
 
 
 # Arrays on the host
@@ -206,99 +183,135 @@ def test_the_overlapping_write_by_hand():
 def test_what_a_buffer_holds_is_told_apart():
     logits = torch.randn(4, 11, generator=torch.Generator().manual_seed(0)) * 5
     largest = logits.amax(dim=-1)
-    holds = arrays.what_it_holds
+    holds = steps.what_it_holds
     assert holds(largest, logits) == "largest logit"
     assert holds(largest - logits.logsumexp(dim=-1), logits) == "log-probability"
     assert holds(largest + 1, logits) == "neither"
 
 
-def test_the_logits_are_those_of_real_steps(tiny: GPT2):
-    (config,) = post002.engines(SETTING)
-    logits = post002.real_logits(SETTING, config).view(post002.STEPS, config.max_num_seqs, -1)
-    prompt = post002.random_prompts(tiny, config.max_num_seqs, prompt_len=8, seed=post002.SEED)[3]
-    text = prompt + logits[:-1, 3].argmax(dim=-1).tolist()
-    expected = reference_logits(tiny, text)[len(prompt) - 1 :]
-    assert torch.allclose(logits[:, 3], expected, atol=1e-4)
+# Steps of the engine
+
+
+def test_the_logits_are_those_of_real_steps(tiny: GPT2, config: EngineConfig):
+    prompts = steps.prompts_of(config, tiny)
+    logits, tokens = steps.real_steps(steps.small_engine(config, prepared_copy(tiny)), prompts)
+    logits, tokens = (each.view(steps.STEPS, config.max_num_seqs, -1) for each in (logits, tokens))
+    text = prompts[3] + tokens[:-1, 3, 0].tolist()
+    assert torch.allclose(logits[:, 3], reference_logits(tiny, text)[len(prompts[3]) - 1 :], atol=1e-3)
+    outputs = tokens[..., 0].T.tolist()
+    assert outputs == reference_generate(tiny, prompts, max_tokens=steps.STEPS)
+
+
+def test_a_request_that_has_to_wait_would_be_counted(tiny: GPT2, config: EngineConfig):
+    prompts = steps.prompts_of(config, tiny)
+    assert steps.steps_waited(steps.small_engine(config, tiny), prompts) == 0
+    full = replace(config, max_num_seqs=len(prompts) - 1)  # no place until the others are done
+    assert steps.steps_waited(steps.small_engine(full, tiny), prompts) == steps.STEPS - 1
 
 
 # q, k and v
 
 
 def test_separate_products_would_be_counted():
-    weight = torch.eye(4)
+    class Apart(nn.Module):
+        config, device = type("Config", (), {"num_layers": 2}), torch.device("cpu")
 
-    def model(token_ids: torch.Tensor, positions: torch.Tensor, attend: object) -> None:
-        for layer in range(2):
-            q, k, v = (F.linear(torch.ones(1, 4), weight).view(1, 1, 4) for _ in range(3))
-            F.linear(attend(layer, q, k, v).flatten(1), weight)
+        def __init__(self) -> None:
+            super().__init__()
+            self.products = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
 
-    model.config, model.device = SimpleNamespace(num_layers=2), torch.device("cpu")
-    assert post002.matrix_products(model) == (3, 4)
+        def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Any) -> None:
+            for layer in range(2):
+                q, k, v = (product(torch.ones(1, 4)).view(1, 1, 4) for product in self.products[:3])
+                self.products[3](attend(layer, q, k, v).flatten(1))
+
+    assert qkv.engine_products(Apart()) == (3, 4)
+
+
+def test_joined_products_give_what_separate_ones_give():
+    weight, x = torch.randn(12, 4), torch.randn(2, 4)
+    joined, apart = qkv.product(weight)(x), [qkv.product(part)(x) for part in weight.chunk(3)]
+    assert torch.allclose(joined, torch.cat(apart, dim=1), atol=1e-5)
+    assert torch.allclose(joined, F.linear(x, weight), atol=1e-5)
 
 
 # The report
 
 
 def test_every_fact_is_equal_or_explained(report: PostReport):
-    assert report.verdicts == {"equal": 11, "explained": 2}
+    assert report.verdicts == {"equal": 19, "explained": 6}
     explained = {what for what, fact in facts_of(report).items() if fact.verdict == "explained"}
     assert explained == {
+        "the same in the post's pool",
+        "slots for the tokens of the warm-up's prompts",
+        "rows that a prefill of 8 prompts of 8 tokens computes",
         "what output_logprob_shm holds",
+        "blocks that are never given back, if a request is only marked",
         "requests of a prefill batch of 8 that find their token in their slot",
     }
 
 
 def test_facts_are_the_posts(report: PostReport):
-    facts, about = facts_of(report), post_facts("002")
-    assert facts["requests in all"].post == about["num_requests"]
+    facts = facts_of(report)
+    assert facts["requests in all"].post == ABOUT["num_requests"]
     for row in post_table("002", "dtypes").itertuples():
         assert facts[f"type of {row.array}, before"].here == row.dtype_before
         assert facts[f"type of {row.array}, corrected"].here == row.dtype_after
-    for spec in post002.QKV_MODELS:
-        assert facts[f"products for q, k and v in a layer, {spec}"].here == about["claims"]["qkv_products_after"]
+    for spec in qkv.MODELS:
+        assert facts[f"products for q, k and v in a layer, the engine, {spec}"].here == 1
+    assert facts[f"products for q, k and v in a layer, transformers, {qkv.APART}"].here == 3
 
 
 def test_the_figures_beside_the_facts(report: PostReport):
-    assert grid(report, "The pool") == [["tokens", 16384], ["tokens a request, 128 running", 128],
-                                        ["requests of 4,096 tokens", 4]]  # fmt: skip
+    assert [row[1] for row in grid(report, "The pool")] == [16384, 128, 4, 128 * 4096, 128 * 15]
     assert [row[2] for row in grid(report, "Arrays of")] == [128 * 4096 * width for width in (8, 4, 8, 4)]
-    assert [row[2:] for row in grid(report, "8 requests that ask")] == [[8, 0], [0, 0], [0, 23]]
+    assert [row[3:] for row in grid(report, "8 requests that ask")] == [[8, 0], [0, 0], [0, 25]]
     rows = dict(grid(report, "Greedy choice"))
-    assert rows["in all"] == rows["same token by logits and by log-probabilities"] == 8 * post002.STEPS
-    assert rows["largest logit above 0"] > 0 == rows["log-probability of the chosen token above 0"]
+    assert rows["in all"] == rows["largest logit above 0"] == 8 * steps.STEPS
+    assert rows["log-probability of the chosen token above 0"] == 0
+    assert grid(report, "Rows computed for 8")[-1] == ["flat", 64, 0]
 
 
-def test_the_seconds_of_another_machine_are_shown_and_not_judged(report: PostReport):
+def test_what_the_simulation_assumes_is_printed(report: PostReport):
     (section,) = [s for s in report.sections if s.title == "Longest output first"]
+    assert "FLOOR" in section.text[-1] and "engine's own; only the model is missing" in section.text[-1]
     assert [(time.post, time.here) for time in section.times] == [(40, None), (65, None)]
 
 
-def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPatch):
-    about = post_facts("002")
-    claims = about["claims"] | {"extra_steps_with_the_bug": 2, "faster_order": "first come", "qkv_products_after": 3}
-    wrong = about | {"num_requests": 1501, "claims": claims, "block_table_columns": 128}
+def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPatch, runs: order.Runs):
+    claims = ABOUT["claims"] | {"extra_steps_with_the_bug": 2, "faster_order": "first come", "qkv_products_after": 3,
+                                "prefill_steps": 2}  # fmt: skip
+    wrong = ABOUT | {"num_requests": 1501, "claims": claims, "seq_length": 2048, "batch_waiting_time": 1}
     monkeypatch.setattr(post002, "post_facts", lambda post: wrong)
+    monkeypatch.setattr(order, "simulated", lambda about: runs)
     found = {what for what, fact in facts_of(post002.reproduce(SETTING)).items() if fact.verdict == "different"}
-    assert len(found) == 5 and "requests in all" in found
+    assert found == {
+        "requests in all", "columns of a block table in the warm-up", "steps for the first tokens of 8 prompts",
+        "faster wherever lengths differ (here: in fewer steps), with room for all slots",
+        "steps that a request waits while others decode",
+        *(f"products for q, k and v in a layer, the engine, {spec}" for spec in qkv.MODELS),
+    }  # fmt: skip
 
 
-def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch):
+def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch, runs: order.Runs):
     built = []
 
-    class Noting(VectorizedGather):
-        def __init__(self, model: GPT2, **sizes: int) -> None:
-            built.append(sizes)
+    class Noting(Engine):
+        def __init__(self, model: GPT2, **sizes: Any) -> None:
+            built.append({name: sizes[name] for name in ("num_blocks", "block_size", "max_num_seqs")})
             super().__init__(model, **sizes)
 
-    setting = Setting(torch.device("cpu"), {"s04": Noting}, model="random:tiny-qwen2")
+    monkeypatch.setattr(steps, "Engine", Noting)
+    monkeypatch.setattr(order, "simulated", lambda about: runs)
+    setting = replace(SETTING, model="random:tiny-qwen2")
     (config,) = post002.engines(setting)
-    assert config == EngineConfig(model="random:tiny-qwen2", num_blocks=8, max_num_seqs=8)
-    post002.real_logits(setting, config)
-    assert built == [{"num_blocks": 8, "block_size": 64, "max_num_seqs": 8}]
+    assert config == EngineConfig(model="random:tiny-qwen2", num_blocks=64, block_size=16, max_num_seqs=8)
+    assert post002.reproduce(setting).arguments["model"] == "random:tiny-qwen2"
+    assert built and all(sizes == {"num_blocks": 64, "block_size": 16, "max_num_seqs": 8} for sizes in built)
 
 
 def test_what_is_not_run_says_what_it_needs(report: PostReport):
-    assert len(report.not_run) == 6
+    assert len(report.not_run) == 4
     assert all(part.what and part.needs for part in report.not_run)
 
 
@@ -308,4 +321,11 @@ def test_what_the_post_does_not_state_is_marked(report: PostReport):
         "steps a request runs too long, fixed": "inferred",
         "what output_logprob_shm holds": "inferred",
         "requests of a prefill batch of 8 that find their token in their slot": "inferred",
+        "blocks that are never given back, fixed": "inferred",
+        "blocks that are never given back, if a request is only marked": "inferred",
+        "steps for the first tokens of 8 prompts": "inferred",
+        "one prompt at a time, as before": "computed",
+        "blocks that are taken after the warm-up": "computed",
+        "rows that a prefill of 8 prompts of 8 tokens computes": "computed",
+        "rows whose token, chosen in the step, is the argmax of all logits": "computed",
     }

@@ -6,10 +6,11 @@
 """
 
 from .metrics import Stat, summarize
-from .server import MODES, Served, ServedStep, Server, ServerRun, serve
+from .run import Served, ServedStep, ServerRun
+from .serve import MODES, serve
 from .workload import Workload, make_workload, words_as_tokens
 
 __all__ = [
-    "MODES", "Served", "Server", "ServerRun", "Stat", "ServedStep", "Workload",
+    "MODES", "Served", "ServedStep", "ServerRun", "Stat", "Workload",
     "make_workload", "serve", "summarize", "words_as_tokens",
 ]  # fmt: skip

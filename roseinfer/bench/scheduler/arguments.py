@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dtype.add_argument("--bf16", action="store_true", help="weights in bfloat16, not in float16 (GPU) or float32 (CPU)")
     dtype.add_argument("--no-amp", action="store_true", help="weights in float32 on a GPU too")
     add("--stage", help="such as s03; what runs if not given: see --paged-attn")
-    paged = "the newest stage with paged attention whose times mean something here; without it the newest dense one"
+    paged = "the finished engine, with its own scheduler; without it the newest stage with a dense cache"
     add("--paged-attn", action="store_true", help=paged)
 
     prompts = parser.add_mutually_exclusive_group(required=True)
@@ -46,12 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, default=1.0, help="when drawing: 1 keeps all")
 
     mode = (
-        "online: prefill each request as it is added, then decode --max-batch-size of them a step, in turn; "
-        "offline: decode all of them in every step; naive: one request after another"
+        "how many run at a time: online --max-batch-size, offline all of them, naive one after another; the others wait"
     )
     add("--mode", default="online", choices=("naive", "online", "offline", "all"), help=mode)
-    add("--max-batch-size", type=int, default=8, help="sequences a step, online")
-    add("--no-prefix-cache", action="store_true", help="no effect: there is no prefix cache yet")
+    add("--max-batch-size", type=int, default=8, help="sequences that run at a time, online")
+    add("--no-prefix-cache", action="store_true", help="the engine computes every prompt whole; no stage shares any")
     add("--warmup-runs", type=int, default=1, help="runs before those that are measured")
     add("--repeat-runs", type=int, default=3, help="measured runs, of several modes in turn")
     add("--print-per-run", action="store_true", help="print each measured run as well as the summary")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from .server import ServerRun
+from .run import ServerRun
 
 MS = 1e3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .metrics import summarize
-from .server import ServerRun
+from .run import ServerRun
 
 DIGITS = {"s": 6}  # of each unit's figures; others have two
 

@@ -13,11 +13,13 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests that all arrive at once. prompts: texts, which `encode` turns into token ids when a request is added."""
+    """Requests that all arrive at once. prompts: texts, which `encode` turns into token ids when the run begins.
+    is_encoded: it was done before, and takes no time then."""
 
     prompts: tuple[str, ...]
     encode: Encode
     params: SamplingParams
+    is_encoded: bool = False
 
     @property
     def prompt_lens(self) -> list[int]:
@@ -35,7 +37,7 @@ def make_workload(prompts: Sequence[str], encode: Encode, params: SamplingParams
     for prompt, token_ids in ids.items():
         if not token_ids:
             raise ValueError(f"prompt must have at least one token, got {prompt!r}")
-    return Workload(tuple(prompts), (lambda prompt: list(ids[prompt])) if pretok else encode, params)
+    return Workload(tuple(prompts), (lambda prompt: list(ids[prompt])) if pretok else encode, params, pretok)
 
 
 def words_as_tokens(vocab_size: int) -> Encode:

@@ -84,7 +84,7 @@ def race(m: Measured) -> Grid:
 
 def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
     """The first step in the trace."""
-    cached = [length - 1 for length in run.steps[FIRST_RECORDED].context_lens]
+    cached = [length - 1 for length in run.decode_steps[FIRST_RECORDED].context_lens]
     c = m.model.config
     return DecodeBatch(
         c.num_layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, cached, on_cpu=m.model.device.type == "cpu"
@@ -165,7 +165,7 @@ def spans(m: Measured) -> Section:
     theirs = post_table(POST, "spans")
     ours = run_shipped(trace, "spans").set_index(["side", "span"])
     sides = {"user_annotation": "host", "gpu_user_annotation": "device"}
-    floor_ms = 1e3 * m.floor_seconds(run) / len(run.steps)
+    floor_ms = 1e3 * m.floor_seconds(run) / len(run.decode_steps)
     facts, times = [], []
     for row in theirs.itertuples():
         side, what = sides[row.cat], f"{row.name}, {sides[row.cat]}"

@@ -1,4 +1,4 @@
-"""Post 002: what the host does with token ids and results: their types, what is sent, and where it is written."""
+"""Post 002: what the host does with token ids and results: their types, and where they are written."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from roseinfer.profiling.clock import seconds_of
 
@@ -50,59 +48,7 @@ def dtype_section(about: Mapping[str, Any]) -> Section:
     )
 
 
-def greedy_section(about: Mapping[str, Any], logits: Tensor) -> Section:
-    """logits [N, V]: of real steps."""
-    buffer, tokens = logits.float().max(dim=-1)
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
-    batch, vocab = about["decode_batch_size"], about["vocab_size"]
-    return Section(
-        "Greedy choice on the device, and what the logprob buffer holds",
-        [
-            "The post takes the argmax of the logits in the model and hands out each row's index and value, instead "
-            "of all logits. That gives the same tokens and moves far less.",
-            "The value goes to a buffer named for log-probabilities, but it is the largest logit. A log-probability "
-            "is never above 0. A logit may be anything, and says little without the others of its row: subtracting "
-            "the row's logsumexp on the device would make it a log-probability.",
-            f"Below are the logits of {len(logits)} tokens of a real run.",
-        ],
-        facts=[
-            judge(
-                "what output_logprob_shm holds",
-                about["claims"]["logprob_buffer"],
-                what_it_holds(buffer, logits),
-                rule="largest logit",
-                why="max of the logits, without the logsumexp subtracted",
-                source=source_of(about, "claims.logprob_buffer"),
-            )
-        ],
-        grids=[
-            Grid(
-                "Greedy choice",
-                ["of the rows", "number"],
-                [
-                    ["in all", len(logits)],
-                    ["largest logit above 0", int((buffer > 0).sum())],
-                    ["log-probability of the chosen token above 0", int((logprobs.amax(dim=-1) > 0).sum())],
-                    ["same token by logits and by log-probabilities", int((tokens == logprobs.argmax(dim=-1)).sum())],
-                ],
-            ),
-            Grid(
-                f"Bytes handed out a step, {batch} rows of {vocab:,} logits",
-                ["what", "bytes"],
-                [["all logits, fp32", batch * vocab * 4], ["index (int32) and value (fp32)", batch * (4 + 4)]],
-            ),
-        ],
-    )
-
-
-def what_it_holds(buffer: Tensor, logits: Tensor) -> str:
-    """buffer [N] of the rows' chosen tokens, logits [N, V]."""
-    if torch.allclose(buffer, torch.log_softmax(logits.float(), dim=-1).amax(dim=-1), atol=1e-5):
-        return "log-probability"
-    return "largest logit" if torch.equal(buffer, logits.float().amax(dim=-1)) else "neither"
-
-
-def prefill_section(about: Mapping[str, Any]) -> Section:
+def write_section(about: Mapping[str, Any]) -> Section:
     batch, places = about["prefill_batch_size"], about["decode_batch_size"]
     neighbours, scattered = list(range(batch)), list(range(0, places, places // batch))
     cases = {

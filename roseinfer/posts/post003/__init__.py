@@ -1,4 +1,4 @@
-"""Post 003, tuning the decoding of wde: its times, the most that hiding host work can gain, and what that costs."""
+"""Post 003, tuning the decoding of wde, on the finished engine: its times, its sweep over budgets, its executors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import torch
 from roseinfer.engine.config import EngineConfig
 from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
+from roseinfer.profiling.floors import step_terms
 
-from ..data import COMPUTED, KINDS, Source, post_facts, post_table, source_of
-from ..report.content import Grid, NotRun, PostReport, Section, Time, judge
+from ..data import COMPUTED, Source, post_facts, post_table
+from ..report.content import Exact, Grid, NotRun, PostReport, Section, Time, judge
 from ..report.setting import Setting
-from . import host_share as host
-from . import times
-from .batches_in_flight import take_turns
+from . import budgets, executors, host, times
 
 CARD = "RTX 4090"
-BATCH, REQUESTS, TOKENS = 8, 16, 6  # of the counted batches in flight
 
 
 def engines(setting: Setting) -> list[EngineConfig]:
-    """One for the timestamps, then one a model for the host's share: a dense and a paged stage build it each."""
-    return [times.engine(setting), *host.engines(setting)]
+    """For the timestamps, the sweep, the executors, and one a model for the host's share."""
+    return [times.engine(setting), budgets.engine(setting), executors.engine(setting), *host.engines(setting)]
 
 
 def reproduce(setting: Setting) -> PostReport:
@@ -34,12 +32,15 @@ def reproduce(setting: Setting) -> PostReport:
     times_section = times.section(setting)
     setting.say("rates of this machine")
     machine = measure_machine(setting.device, getattr(torch, setting.dtype))
-    host_section = host.section(setting, machine)
-    arguments = {
-        "models": [config.model for config in host.engines(setting)],
-        "stages": [stage.name for stage in host.stages(setting)],
-    }
-    sections = [times_section, ratio_section(about, machine), host_section, in_flight_section(about)]
+    sections = [
+        times_section,
+        ratio_section(about, machine),
+        budgets.section(about, setting),
+        host.section(about, setting, machine),
+        executors.section(about, setting),
+        figures_section(),
+    ]
+    arguments = {"models": [config.model for config in host.engines(setting)]}
     return setting.report("003", arguments, sections, [*host.left_out(setting), *not_run(about)])
 
 
@@ -78,58 +79,46 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
                 "Batch from which the products take as long as reading the weights",
                 ["rates", "FLOP/byte", "32-bit weights", "16-bit weights", "8-bit weights"],
                 [[name, f"{r:.1f}", *(ceil(r * width / 2) for width in (4, 2, 1))] for name, r in ratios.items()],
-            )
+            ),
+            Grid("Reading all weights once on the post's card, beside its steps",
+                 ["model", "GB", "ms", "the post's step ms", "of it reading"], reading_rows(about)),
         ],
     )  # fmt: skip
 
 
-def in_flight_section(about: Mapping[str, Any]) -> Section:
-    gaps, rows = {}, []
-    for in_flight in (1, 2):
-        requests = take_turns(REQUESTS, TOKENS, BATCH, in_flight)
-        steps = max(request.made_at[-1] for request in requests)
-        waited = sum(request.made_at[0] > in_flight for request in requests)
-        gaps[in_flight] = max(gap for request in requests for gap in request.gaps)
-        rows.append([in_flight, steps, gaps[in_flight], max(request.latency for request in requests), waited])
-    factor = about["latency_factor_two_in_flight"]
-    kind = KINDS[source_of(about, "executors.batches_in_flight").kind]
-    titles = {"batches_in_flight": f"batches in flight ({kind})", "overlaps": "what overlaps"}
+def reading_rows(about: Mapping[str, Any]) -> list[list[Exact]]:
+    """The limit of speed that the post names: a step reads the model once."""
+    rows: list[list[Exact]] = []
+    for row in post_table("003", "steps").itertuples():
+        in_16_bits = step_terms(budgets.SHAPES[row.model], torch.float16).weight_bytes
+        gb = in_16_bits * {"fp8": 1, "bf16": 2}[row.dtype] / 2 / 1e9
+        ms = 1e3 * gb / about["read_gb_per_s"]
+        rows.append([f"{row.model} {row.dtype}", round(gb, 2), round(ms, 2), row.step_ms, f"{ms / row.step_ms:.0%}"])
+    return rows
+
+
+def figures_section() -> Section:
     return Section(
-        "What two batches in flight cost",
+        "The post's figures",
         [
-            "Asynchronous scheduling prepares one batch while the other is on the device. The post says that each "
-            f"request's generation latency becomes {factor} times as long. Counted in steps of the device, which runs "
-            "one batch at a time, that is what comes out, and the number of steps in all stays the same.",
-            "So the price is paid in full, while hiding host work gains at most what the section above says. Twice as "
-            "many requests run, each at half the pace; those at the end of the queue start earlier for it. The post's "
-            "several CUDA streams also let two batches compute at once, which this count leaves out.",
-            "What the post found of its four ways to run the steps is in the last table. They need a GPU with streams, "
-            "and are not run here.",
-        ],
-        facts=[
-            judge(
-                "device steps from a token to the next, two batches in flight",
-                factor * gaps[1], gaps[2], rule=2 * gaps[1], why="two batches take turns",
-                source=Source(COMPUTED, f"{factor} times as long, as it says, as the {gaps[1]} step of one batch"),
-            )
+            "The post's curves have no printed figures, so only what they show can be held against what is above. Its "
+            "traces are of CUDA streams.",
         ],
         grids=[
-            Grid(
-                f"{REQUESTS} requests of {TOKENS} tokens in batches of {BATCH}, in steps of the device",
-                ["batches in flight", "steps in all", "token to token", "a request, first to last", "requests queued"],
-                rows,
-            ),
-            Grid.of("The post's executors", post_table("003", "executors").rename(columns=titles)),
+            Grid("Figures, their axes, and where they are here",
+                 ["figure", "model", "to the right", "up", "what it shows", "here"], budgets.rows_of_axes())
         ],
     )  # fmt: skip
 
 
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:
+    hardware = about["hardware"]
     return [
-        NotRun("asynchronous executors, their traces, and what they gain",
-               f"a GPU with streams (the post's: {about['hardware']}), and a scheduler that runs ahead"),
-        NotRun("throughput and latency for several max_num_batched_tokens", "chunked prefill under a token budget"),
+        NotRun("traces of streams, and the gain of two batches that compute at once (non_blocking)",
+               f"a GPU with streams (the post's: {hardware})"),
+        NotRun("double_buffer, of which the post finds no gain", f"a GPU with streams (the post's: {hardware})"),
+        NotRun("less throughput with simple_async at a large max_num_batched_tokens", f"the post's {hardware}"),
         NotRun(f"the comparison with {' and '.join(about['compared_with'])}",
-               f"those versions, and the post's {about['hardware']}"),
+               f"those versions, and the post's {hardware}"),
         NotRun(f"the post's models ({about['model']})", "fp8 weights and a GPU that multiplies them"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Post 003: the times of a request, taken from real timestamps, and the sign of each."""
+"""Post 003: the times of a request, from the engine's own timestamps, and the sign of each."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from statistics import mean
 
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.definitions import METRICS
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..data import post_table
+from ..data import post_facts, post_table
 from ..report.content import Exact, Fact, Grid, Section, Time, judge
 from ..report.setting import Setting
-from .measure import RequestTimes, build_stage, record_times
 
-STAGE = "s04"
 PLACES, LATECOMERS = 4, 2
 PROMPT_LEN, TOKENS = 8, 6
-FIELD_NAMES = {
-    "waiting_time": "queue time",
-    "scheduling2inference": "the host's part of a step, before the model runs",
-    "inference_time": "the model's part of a step",
-    "latency": "time of one token; with one batch in flight the inter-token latency (ITL), whose mean is the TPOT",
-}
+OURS = {metric.name: metric for metric in METRICS}
+RENAMED = {"scheduling2inference": "scheduling_time"}  # the post's name -> the engine's
+Stamps = dict[str, float]
 
 
 def engine(setting: Setting) -> EngineConfig:
@@ -31,9 +30,10 @@ def engine(setting: Setting) -> EngineConfig:
 
 
 def section(setting: Setting) -> Section:
-    requests = run(setting)
-    tokens = [request.timestamps(i) for request in requests for i in range(len(request.steps))]
-    first_tokens = [request.timestamps(0) for request in requests]
+    config = engine(setting)
+    requests = record_times(config, setting.load(config))
+    tokens = [stamps for request in requests for stamps in timestamps(request)]
+    first_tokens = [timestamps(request)[0] for request in requests]
     facts: list[Fact] = []
     times: list[Time] = []
     definitions: list[list[Exact]] = []
@@ -45,42 +45,62 @@ def section(setting: Setting) -> Section:
         here = never_negative(row.minuend, row.subtrahend, taken)
         rule, why = (turned, "nothing happens before the arrival") if queued else (printed, "as printed")
         facts.append(judge(row.name, printed, here, rule=rule, why=why))
-        definitions.append([row.name, row.meaning, FIELD_NAMES[row.name]])
+        ours = OURS[RENAMED.get(row.name, row.name)]
+        definitions.append([row.name, row.meaning, f"{ours.name} = {ours.formula}", ours.meaning])
         signs.append([row.name, len(taken), *signs_of(row.minuend, row.subtrahend, taken)])
-        seconds = mean(abs(stamps[row.minuend] - stamps[row.subtrahend]) for stamps in taken)  # whatever its order
+        seconds = mean(value for request in requests for value in ours.values(request))
         times.append(Time(f"{row.name}, mean", "ms", None, 1e3 * seconds))
-    ttft = mean(request.first_token for request in requests)
-    times.append(Time("TTFT, mean: queue time and the first step", "ms", None, 1e3 * ttft))
-    waited = sum(request.steps[0]["scheduled_ts"] > first_finish(requests) for request in requests)
+    for name, said in post_facts("003")["delays"].items():
+        ours = OURS[name]
+        definitions.append([name.upper(), said, f"{ours.name} = {ours.formula}", ours.meaning])
+    ttft = mean(OURS["ttft"].values(request)[0] for request in requests)
+    times.append(Time("TTFT, mean: waiting_time and the first step", "ms", None, 1e3 * ttft))
+    first_ended = min(request.ended for request in requests)
+    waited = sum(request.first_scheduled >= first_ended for request in requests)
     return Section(
         "The times of a request",
         [
             "The post takes six timestamps of a request and four differences of them. It writes waiting_time as "
             "arrival_ts - first_scheduled_ts, which is below zero for every request; the other way round it is the "
             "queue time that is meant.",
-            f"Checked with real timestamps: {len(requests)} requests arrive at once at a stage with {PLACES} places. "
-            f"{waited} of them wait until another has finished; the others wait for the prefills before theirs.",
+            f"The engine takes the same six. Checked with real ones: {len(requests)} requests arrive at once at an "
+            f"engine with {PLACES} places. {waited} of them wait until another has finished.",
             "latency starts when a request is scheduled. It leaves the queue out, and is of one token, not of the "
             "whole answer. When figures are compared the definition belongs beside them.",
         ],
         facts=facts,
         times=times,
         grids=[
-            Grid("Names", ["the post's", "what the post says", "what it is called elsewhere"], definitions),
+            Grid("Definitions", ["the post's", "what the post says", "the engine's", "what it means"], definitions),
             Grid("Signs", ["time", "taken", "below 0 as printed", "below 0 turned round"], signs),
         ],
-        samples={"requests": [{"arrival_ts": r.arrival_ts, "steps": r.steps} for r in requests]},
+        samples={"requests": [timestamps(request) for request in requests]},
     )
 
 
-def run(setting: Setting) -> list[RequestTimes]:
-    """Timestamps of more requests than the stage has places."""
-    config = engine(setting)
-    model = setting.load(config)
-    prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
+def record_times(config: EngineConfig, model: Model) -> list[SequenceTimes]:
+    """Of more requests than the engine has places, which all come at once. Steps in turn."""
+    engine = Engine(model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
-    stage = build_stage(setting.stages[STAGE], model, config)
-    return record_times(stage, [Sequence(prompt, params) for prompt in prompts])
+    prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
+    arrival = engine.metrics.clock()
+    requests = [engine.add(Sequence(prompt, params), arrival) for prompt in prompts]
+    while engine.has_work:
+        engine.step()
+    return requests
+
+
+def timestamps(request: SequenceTimes) -> list[Stamps]:
+    """All six timestamps by the post's names, for each token of a request."""
+    first = {"arrival_ts": request.arrival, "first_scheduled_ts": request.first_scheduled}
+    return [
+        first
+        | {
+            "scheduled_ts": step.scheduled, "inference_begin_ts": step.inference_begin,
+            "inference_end_ts": step.inference_end, "finish_ts": step.finish,
+        }
+        for step in request.steps
+    ]  # fmt: skip
 
 
 def never_negative(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) -> str:
@@ -95,8 +115,3 @@ def signs_of(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) ->
     """How many differences are below 0: minuend - subtrahend, and the other way round."""
     differences = [stamps[minuend] - stamps[subtrahend] for stamps in taken]
     return sum(d < 0 for d in differences), sum(d > 0 for d in differences)
-
-
-def first_finish(requests: List[RequestTimes]) -> float:
-    """When the first of all requests had its last token."""
-    return min(request.steps[-1]["finish_ts"] for request in requests)

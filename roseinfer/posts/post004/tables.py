@@ -41,7 +41,7 @@ def summary(m: Measured) -> Section:
         judge("Measured runs", facts["measured_runs"], args.repeat_runs, rule=args.repeat_runs, why="--quick"),
         judge("requests", facts["num_requests"], len(m.runs[AFTER][0].requests), rule=args.num_requests, why="asked"),
         judge("sequences in a step, at most", facts["max_batch_size"],
-              max(step.batch_size for step in m.runs[AFTER][0].steps), rule=args.max_batch_size, why="asked for",
+              max(step.batch_size for step in m.runs[AFTER][0].decode_steps), rule=args.max_batch_size, why="asked for",
               source=Source(COMPUTED, "as many requests as its --max-batch-size")),
         judge("completion tokens", facts["num_requests"] * facts["max_new_tokens"],
               m.runs[AFTER][0].completion_tokens, rule=args.num_requests * args.max_new_tokens,
@@ -58,7 +58,7 @@ def summary(m: Measured) -> Section:
         facts=judged,
         times=times,
         grids=[changes(m, stats)],
-        samples={when: [[step.seconds for step in run.steps] for run in runs] for when, runs in m.runs.items()},
+        samples={when: [[step.seconds for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()},
     )
 
 
@@ -223,9 +223,9 @@ def definitions(m: Measured) -> Section:
             "The definitions are the benchmark's own (--help prints them). The post's printed throughput times its "
             "printed time is exactly its requests times its tokens, so its text, tokenized again, had as many tokens "
             "as were generated.",
-            f"TTFT knows no queue: requests are added one by one, and the {len(ours.requests)}th here was submitted "
-            f"{1e3 * (ours.requests[-1].submitted - ours.requests[0].submitted):.1f} ms after the first, which its "
-            "TTFT does not show.",
+            f"TTFT knows no queue: requests are prefilled one by one, and the {len(ours.requests)}th here began "
+            f"{1e3 * (ours.requests[-1].first_scheduled - ours.requests[0].first_scheduled):.1f} ms after the first, "
+            "which its TTFT does not show.",
         ),
         facts=judged,
         grids=[Grid("Definitions", ("figure", "meaning"), list(printed.items()))],

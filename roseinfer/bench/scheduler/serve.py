@@ -1,0 +1,203 @@
+"""serve: one run of the benchmark. Who is computed when is decided by the engine's scheduler, or for a stage by
+generate.stream, the loop that drives any stage; here they are given their requests, and watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+from roseinfer.arguments import require_count, unknown_name
+from roseinfer.engine.as_stage import EngineStage
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.weights import prepared_copy
+from roseinfer.generate import stream
+from roseinfer.models import Model
+from roseinfer.profiling import Trace, capture
+from roseinfer.profiling.clock import Clock
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+from ..contenders import BLOCK_SIZE
+from .run import Served, ServedStep, ServerRun
+from .workload import Workload
+
+MODES = ("naive", "offline", "online")
+
+
+class Server(Protocol):
+    """An engine or a stage, as large as its requests need."""
+
+    driven: Engine | Stage
+    has_work: bool
+
+    def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
+        """They all come now. Raises ValueError for one that can never fit."""
+
+    def step(self) -> ServedStep: ...
+
+
+class EngineServer:
+    """The finished engine: its scheduler, its timestamps. Steps in turn, as the posts', so that their times add up."""
+
+    def __init__(
+        self, model: Model, places: int, num_blocks: int, clock: Clock, enforce_eager: bool, prefix_caching: bool
+    ) -> None:
+        self.driven = Engine(
+            prepared_copy(model), num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places,
+            enforce_eager=enforce_eager, enable_prefix_caching=prefix_caching, async_scheduling=False,
+        )  # fmt: skip
+        self.driven.warm_up()
+        self.driven.metrics.clock = clock
+
+    @property
+    def has_work(self) -> bool:
+        return self.driven.has_work
+
+    def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
+        arrival = self.driven.metrics.clock()
+        return [self.driven.add(seq, arrival) for seq in seqs]
+
+    def step(self) -> ServedStep:
+        decoded = [seq for seq in self.driven.step() if len(seq.output_ids) > 1]
+        step = self.driven.metrics.history[-1]
+        seconds, prompt_tokens = step.finish - step.scheduled, step.num_tokens - len(decoded)
+        return ServedStep(seconds, prompt_tokens, tuple(len(seq) - 1 for seq in decoded))
+
+
+class StageServer:
+    """A stage, which generate.stream drives: a request is prefilled when there is a place for it, and then all that
+    run decode."""
+
+    def __init__(self, stage_class: type[Stage], model: Model, places: int, num_blocks: int, clock: Clock) -> None:
+        self.driven = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places)
+        self.clock = clock
+        self.seqs: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        return not all(seq.finish_reason for seq in self.seqs)
+
+    def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
+        arrival = self.clock()
+        self.seqs, self.times = seqs, {seq.seq_id: SequenceTimes(arrival) for seq in seqs}
+        self.heard = Heard(self.driven)
+        self.tokens = stream(self.heard, seqs)
+        return list(self.times.values())
+
+    def step(self) -> ServedStep:
+        """One call of the stage, and what stream does before and after it."""
+        began = self.clock()
+        next(self.tokens)
+        ended = self.clock()
+        seqs, prompt_tokens = self.heard.call
+        for _ in seqs[1:]:
+            next(self.tokens)  # the other tokens of the same call
+        context_lens = () if prompt_tokens else tuple(len(seq) - 1 for seq in seqs)
+        step = Step(began, began, ended, ended, prompt_tokens or len(seqs), len(seqs))
+        for seq in seqs:
+            times = self.times[seq.seq_id]
+            times.steps.append(step)
+            times.first_scheduled = times.steps[0].scheduled
+            times.ended = ended if seq.finish_reason else None
+        return ServedStep(ended - began, prompt_tokens, context_lens)
+
+
+class Heard:
+    """A stage that says what it was asked last. call: the sequences, and of a prefill the tokens of their prompts."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stage, name)
+
+    def first_tokens(self, seqs: list[Sequence]) -> list[int]:
+        self.call = list(seqs), sum(map(len, seqs))
+        return self.stage.first_tokens(seqs)
+
+    def next_tokens(self, seqs: list[Sequence]) -> list[int]:
+        self.call = list(seqs), 0
+        return self.stage.next_tokens(seqs)
+
+
+def serve(
+    mode: str,
+    stage_class: type[Stage],
+    model: Model,
+    workload: Workload,
+    max_batch_size: int = 8,
+    *,
+    profile: bool = False,
+    prefix_caching: bool = True,
+    after_step: Callable[[Any], None] = lambda driven: None,
+    clock: Clock = perf_counter,
+) -> tuple[ServerRun, Trace | None]:
+    """One run of requests that all come at once, on a fresh stage, which is made before the clock starts.
+
+    mode: how many run at a time: naive one, online max_batch_size, offline all of them. stage_class: EngineStage is
+    the engine with its own scheduler. profile: also a trace of three decode steps, after one that is not profiled and
+    two to warm up; what the profiler does between steps is in no time. prefix_caching: of the engine. after_step:
+    called with the stage, or the engine, after each decode step, in no time either.
+
+    Raises ValueError for an unknown mode, a request that can never fit, and a profile of fewer than six steps.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode={unknown_name(mode, MODES)}")
+    require_count("max_batch_size", max_batch_size, at_least=1)
+    num_requests = len(workload.prompts)
+    places = {"naive": 1, "offline": num_requests, "online": min(max_batch_size, num_requests)}[mode]
+    server = server_for(stage_class, model, workload, places, prefix_caching, clock)
+    encode_seconds, seqs = [], []
+    for prompt in workload.prompts:
+        began = 0.0 if workload.is_encoded else clock()
+        seqs.append(Sequence(workload.encode(prompt), workload.params))
+        encode_seconds.append(0.0 if workload.is_encoded else clock() - began)
+    times = server.add_all(seqs)
+    steps: list[ServedStep] = []
+
+    def decode_step() -> None:
+        """On to the end of the next decode step, or of everything."""
+        while server.has_work:
+            steps.append(server.step())
+            if not steps[-1].prompt_tokens:
+                after_step(server.driven)
+                return
+
+    trace = profile_steps(decode_step, server) if profile else None
+    while server.has_work:
+        decode_step()
+    parts = zip(seqs, encode_seconds, times, strict=True)
+    requests = tuple(
+        Served(seq.num_prompt_tokens, tuple(seq.output_ids), seconds, own) for seq, seconds, own in parts
+    )  # fmt: skip
+    return ServerRun(mode, requests, tuple(steps)), trace
+
+
+def server_for(
+    stage_class: type[Stage], model: Model, workload: Workload, places: int, prefix_caching: bool, clock: Clock
+) -> Server:
+    """With just the blocks that all requests need at their longest: as many are there for fewer places, too."""
+    longest = [length + workload.params.max_tokens for length in workload.prompt_lens]
+    num_blocks = sum(-(-(n - 1) // BLOCK_SIZE) for n in longest)  # the last token is returned, never cached
+    if issubclass(stage_class, EngineStage):
+        return EngineServer(model, places, num_blocks, clock, stage_class.enforce_eager, prefix_caching)
+    return StageServer(stage_class, model, places, num_blocks, clock)
+
+
+def profile_steps(decode_step: Callable[[], None], server: Server) -> Trace:
+    """The posts' schedule: wait for one step, warm up for two, record three."""
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        if not server.has_work:
+            raise ValueError(
+                "a profile takes six decode steps (wait 1, warm up 2, record 3), and no sequence is left to decode "
+                f"after {done}; ask for more tokens or requests"
+            )
+        decode_step()
+        done += 1
+
+    return capture(step, steps=3, warmup=2)

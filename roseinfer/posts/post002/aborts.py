@@ -1,0 +1,131 @@
+"""Post 002: the end of a request on the real engine, when the server's abort names nobody, and when it keeps blocks.
+
+The server wants a number of tokens of each request, sees in a step's tokens who has them, and aborts those. The engine
+by itself ends a request only with one token more: as in the post, when the next step has gone past the limit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.llm import LLM
+from roseinfer.models import Model
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..data import source_of
+from ..report.content import Exact, Grid, Section, judge
+from .steps import prompts_of, small_engine
+
+SEED, LONGEST = 0, 64
+Abort = Callable[[Engine, "set[int]"], None]
+
+
+def abort_the_set(engine: Engine, seq_ids: set[int]) -> None:
+    """The bug: one comparison with the whole set, and no id equals a set."""
+    for seq in list(engine.scheduler.running):
+        if seq.seq_id == seq_ids:
+            engine.abort(seq)
+
+
+def abort_each(engine: Engine, seq_ids: set[int]) -> None:
+    for seq in list(engine.scheduler.running):
+        if seq.seq_id in seq_ids:
+            engine.abort(seq)
+
+
+def stop_each(engine: Engine, seq_ids: set[int]) -> None:
+    """Half of an abort: the requests leave the queue, and keep their blocks."""
+    for seq in list(engine.scheduler.running):
+        if seq.seq_id in seq_ids:
+            engine.scheduler.running.remove(seq)
+            seq.finish_reason = "abort"
+
+
+ABORTS: dict[str, Abort] = {
+    "abort_request(ids), the bug": abort_the_set,
+    "abort_request(id) for each id": abort_each,
+    "the same, and no block is given back": stop_each,
+}
+
+
+def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: Abort) -> list[int]:
+    """Serve requests of so many tokens until nobody runs. Tokens that each one got."""
+    seqs = [
+        Sequence(prompt, SamplingParams(max_tokens=n + 1, ignore_eos=True))
+        for prompt, n in zip(prompts, wanted, strict=True)
+    ]
+    wanted_by = {seq.seq_id: n for seq, n in zip(seqs, wanted, strict=True)}
+    for seq in seqs:
+        engine.add(seq)
+    while engine.has_work:
+        done = engine.step()
+        abort(engine, {seq.seq_id for seq in done if len(seq.output_ids) == wanted_by[seq.seq_id]})
+    return [len(seq.output_ids) for seq in seqs]
+
+
+def abort_section(about: Mapping[str, Any], config: EngineConfig, model: Model) -> Section:
+    draw = random.Random(SEED).random
+    wanted = [1 + int(LONGEST * draw()) for _ in range(config.max_num_seqs)]
+    prompts = prompts_of(config, model)
+    rows: list[list[Exact]] = []
+    extra, held = {}, {}
+    for name, abort in ABORTS.items():
+        engine = small_engine(config, model)
+        made = run_out(engine, prompts, wanted, abort)
+        extra[name] = _common({got - asked for got, asked in zip(made, wanted, strict=True)})
+        held[name] = engine.blocks.num_blocks - engine.blocks.num_free
+        rows.append([name, engine.metrics.num_steps, sum(made), sum(made) - sum(wanted), held[name]])
+    bug, fixed, half = ABORTS
+    size = config.block_size
+    never_back = sum(-(-(len(p) + n - 1) // size) for p, n in zip(prompts, wanted, strict=True))
+    claims = about["claims"]
+    return Section(
+        "Requests that were never aborted",
+        [
+            "The server hands abort_request a set of ids, and the scheduler compares the id of each running request "
+            "with it. An id never equals a set, so nothing is aborted, and a finished request runs until it has more "
+            "tokens than it asked for. The post calls abort_request once for each id.",
+            f"Here the engine runs {len(wanted)} requests, and its own abort is called as the post's server does, "
+            "before and after the fix. An abort must also give the blocks back. What the post shows of it only marks "
+            "a request as finished; in the last row that is all that happens, and later requests never get those "
+            "blocks.",
+            f"roseinfer's LLM takes one id, and refuses a set: {refusal(model)}.",
+        ],
+        facts=[
+            judge("steps a request runs too long, with the bug", claims["extra_steps_with_the_bug"], extra[bug],
+                  rule=1, why="one step past what it asked for",
+                  source=source_of(about, "claims.extra_steps_with_the_bug")),
+            judge("steps a request runs too long, fixed", claims["extra_steps_fixed"], extra[fixed], rule=0,
+                  why="aborted before the next step", source=source_of(about, "claims.extra_steps_fixed")),
+            judge("blocks that are never given back, fixed", 0, held[fixed], why="an abort gives them back",
+                  source=source_of(about, "claims.abort_gives_back_blocks")),
+            judge("blocks that are never given back, if a request is only marked", 0, held[half], rule=never_back,
+                  why="all that its tokens took", source=source_of(about, "claims.abort_gives_back_blocks")),
+        ],
+        grids=[
+            Grid(
+                f"{len(wanted)} requests that ask for {sum(wanted)} tokens; a pool of {config.num_blocks} blocks",
+                ["the server calls", "steps", "tokens", "too many", "blocks held at the end"],
+                rows,
+            )
+        ],
+    )  # fmt: skip
+
+
+def refusal(model: Model) -> str:
+    """What LLM.abort says to a set."""
+    llm = LLM(model, num_kvcache_blocks=1, max_num_seqs=1)
+    try:
+        llm.abort({"0"})  # type: ignore[arg-type]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "it does not"
+
+
+def _common(values: set[int]) -> Exact:
+    """The value that all requests have; where they differ, all values in words."""
+    return next(iter(values)) if len(values) == 1 else " or ".join(map(str, sorted(values)))

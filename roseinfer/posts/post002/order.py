@@ -1,0 +1,174 @@
+"""Post 002: longest output first, simulated by the engine's own scheduler and block manager."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from math import log
+from typing import Any
+
+import torch
+
+from roseinfer.arrivals import Arrival
+from roseinfer.engine.policies import ROUND
+from roseinfer.profiling.data_sheets import data_sheet
+from roseinfer.profiling.floors import step_terms
+from roseinfer.simulator import EngineSetting, FloorCost, simulations
+from roseinfer.simulator.result import ASSUMPTIONS
+
+from ..data import post_table, source_of
+from ..report.content import Exact, Grid, Section, Time, judge
+from .load import LLAMA_7B
+
+SEED = 0
+GPU, DTYPE = "RTX 4090", torch.float16
+PROMPT_LEN = 16
+FIRST_COME, LONGEST_FIRST = "fcfs", "longest_output"
+NAMES = {FIRST_COME: "first come", LONGEST_FIRST: "longest first"}
+# From a number drawn from [0, 1) to an output length. Each has a mean of about 256 tokens.
+EQUAL = "all 256"
+LENGTHS: dict[str, Callable[[float], int]] = {
+    EQUAL: lambda u: 256,
+    "uniform, 1 to 511": lambda u: 1 + int(511 * u),
+    "exponential, mean 256": lambda u: 1 + int(-256 * log(1 - u)),
+}
+POST_POOL, LARGE_POOL = "the post's", "large"
+Runs = dict[tuple[str, str, str], dict[str, Any]]  # by LENGTHS, pool and policy: a row of a simulation
+
+
+def order_section(about: Mapping[str, Any]) -> Section:
+    cost, runs = step_cost(), simulated(about)
+    saved_steps = {
+        lengths: runs[lengths, LARGE_POOL, FIRST_COME]["steps"] - runs[lengths, LARGE_POOL, LONGEST_FIRST]["steps"]
+        for lengths in LENGTHS
+    }
+    large, posts = (fewest_steps(runs, pool) for pool in (LARGE_POOL, POST_POOL))
+    slots, pool_tokens = about["decode_batch_size"], about["num_blocks"] * about["block_size"]
+    most_running = max(pool_tokens / mean_length(about, lengths) for lengths in LENGTHS)
+    saved = [(row.case, float(row.seconds_saved)) for row in post_table("002", "longest_first").itertuples()]
+    return Section(
+        "Longest output first",
+        [
+            "In the contest the number of output tokens of each request is known, and the post serves the longest "
+            f"first. Here {about['num_requests']:,} requests, {about['requests_per_second']} a second, are run by the "
+            f"engine's own scheduler and block manager: {slots} slots, steps of at most {budget(about)} tokens (one of "
+            f"each slot and {about['prefill_batch_size']} prompts of {PROMPT_LEN}). The post does not give its "
+            f"lengths: ours are drawn with seed {SEED} from three distributions.",
+            "Longest first ends with short outputs, so the slots stay full almost to the end. First come may start a "
+            "long output late, and then a few requests hold a nearly empty batch. A step reads all weights whether it "
+            "serves few requests or many, so fewer steps are less time.",
+            "That takes a pool with room for all slots, the large one below. In the post's own, "
+            f"{pool_tokens:,} tokens, fewer requests of these lengths run than there are slots. Those that outgrow it "
+            "are preempted and computed again. With longest first a preempted one, which has less to come, goes behind "
+            "those that wait. Which order is faster then depends on the lengths.",
+            "Where it loses: with equal lengths it gains nothing, and a request with a short output waits for the long "
+            "ones. A server outside of a contest does not know the lengths beforehand.",
+            "What would have to hold for the post's seconds is in the last table: how long a step must take for that "
+            "many seconds to be the steps that are saved. Longer outputs would save more steps, too.",
+            f"Assumed: {cost.about} " + " ".join(ASSUMPTIONS) + " The policy orders requests within rounds of "
+            f"{ROUND} arrivals, so that nobody waits for ever.",
+        ],
+        facts=[
+            judge(
+                "faster wherever lengths differ (here: in fewer steps), with room for all slots",
+                about["claims"]["faster_order"], large, why="the post's order",
+                source=source_of(about, "claims.faster_order"),
+            ),
+            judge(
+                "the same in the post's pool",
+                about["claims"]["faster_order"], posts, rule="it depends" if most_running < slots else None,
+                why=f"the pool, which holds about {most_running:.0f} of them, decides how many run, and not the slots",
+                source=source_of(about, "claims.faster_order"),
+            ),
+            judge(
+                "more slots in use in a step, with room for all of them",
+                about["claims"]["fuller_batches"], fullest_batches(runs), why="the tail is shorter",
+                source=source_of(about, "claims.fuller_batches"),
+            ),
+        ],
+        times=[Time(f"saved by longest first, {case} case", "s", seconds, None) for case, seconds in saved],
+        grids=[
+            Grid(
+                f"{about['num_requests']:,} requests, {slots} slots; simulated, in seconds; tail: without a queue",
+                ["lengths", "pool", "order", "steps", "a step has", "preempted", "all", "tail", "mean latency"],
+                [[*key[:2], NAMES[key[2]], *_figures(row)] for key, row in runs.items()],
+            ),
+            Grid(
+                "What would have to hold, with room for all slots: milliseconds a step",
+                ["lengths", "steps saved", *(f"for {seconds:g} s" for _, seconds in saved), f"floor, {GPU}"],
+                [
+                    [lengths, steps, *(round(1e3 * s / steps) if steps else None for _, s in saved),
+                     round(1e3 * runs[lengths, LARGE_POOL, FIRST_COME]["seconds_a_step"], 1)]
+                    for lengths, steps in saved_steps.items()
+                ],
+            ),
+        ],
+        samples={"runs": [{"lengths": key[0], "pool": key[1], **row} for key, row in runs.items()]},
+    )  # fmt: skip
+
+
+def step_cost() -> FloorCost:
+    """The post's machine has no data sheet here, so a floor stands for it: that of a card with one."""
+    sheet = data_sheet(GPU)
+    about = (
+        f"step times are a FLOOR: a model of LLaMA-7B's shape in fp16 on an {GPU} ({sheet['source']}), which no real "
+        "step beats; the post's machine is not named."
+    )
+    return FloorCost(about, step_terms(LLAMA_7B, DTYPE), sheet["read_bytes_per_s"], sheet["fp16_flops_per_s"])
+
+
+def simulated(about: Mapping[str, Any]) -> Runs:
+    slots, block_size = about["decode_batch_size"], about["block_size"]
+    runs: Runs = {}
+    for lengths in LENGTHS:
+        arrivals = drawn_arrivals(about, lengths)
+        longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
+        pools = {POST_POOL: about["num_blocks"], LARGE_POOL: slots * -(-longest // block_size)}
+        for pool, num_blocks in pools.items():
+            setting = EngineSetting(num_blocks, block_size, slots, about["seq_length"], budget(about))
+            found = simulations(arrivals, setting, step_cost(), policies=list(NAMES), replicas=[1])
+            for row in found.rows:
+                row["seconds_a_step"] = row["busy"][0] * row["seconds"] / row["steps"]
+                runs[lengths, pool, row["policy"]] = row
+    return runs
+
+
+def drawn_arrivals(about: Mapping[str, Any], lengths: str) -> list[Arrival]:
+    """At equal distances, as a load test sends them. The same lengths on every machine: Random.random is the one draw
+    that Python promises not to change."""
+    draw = random.Random(SEED).random
+    rate = about["requests_per_second"]
+    return [Arrival(i / rate, PROMPT_LEN, LENGTHS[lengths](draw())) for i in range(about["num_requests"])]
+
+
+def mean_length(about: Mapping[str, Any], lengths: str) -> float:
+    """Tokens that a request has halfway through its output, in the mean."""
+    arrivals = drawn_arrivals(about, lengths)
+    return sum(arrival.prompt_len + arrival.output_len / 2 for arrival in arrivals) / len(arrivals)
+
+
+def budget(about: Mapping[str, Any]) -> int:
+    return about["decode_batch_size"] + about["prefill_batch_size"] * PROMPT_LEN
+
+
+def fewest_steps(runs: Runs, pool: str) -> str:
+    """The order that takes fewer steps for all lengths that differ."""
+    return _common_winner(runs, pool, lambda row: -row["steps"])
+
+
+def fullest_batches(runs: Runs) -> str:
+    return _common_winner(runs, LARGE_POOL, lambda row: row["rows_per_step"])
+
+
+def _common_winner(runs: Runs, pool: str, figure: Callable[[dict[str, Any]], float]) -> str:
+    """By the larger figure; "neither" where it is the same, "it depends" where not all lengths have the same winner."""
+    winners = set()
+    for lengths in LENGTHS.keys() - {EQUAL}:
+        first, longest = (figure(runs[lengths, pool, policy]) for policy in (FIRST_COME, LONGEST_FIRST))
+        winners.add("neither" if first == longest else NAMES[LONGEST_FIRST if longest > first else FIRST_COME])
+    return winners.pop() if len(winners) == 1 else "it depends"
+
+
+def _figures(row: dict[str, Any]) -> list[Exact]:
+    seconds = (row["seconds"], row["tail_seconds"], row["times"]["latency"]["mean"])
+    return [row["steps"], round(row["rows_per_step"], 1), row["preemptions"], *(round(s, 1) for s in seconds)]

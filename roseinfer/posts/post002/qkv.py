@@ -1,0 +1,134 @@
+"""Post 002: q, k and v from one matrix product: the engine's layers beside those of a model with the weights apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roseinfer.bench.interleave import interleaved
+from roseinfer.engine.linear import PackedLinear, packs
+from roseinfer.engine.weights import LAYOUTS, prepared_copy
+from roseinfer.models import Model, load_model, to_hf
+from roseinfer.profiling.clock import device_clock, seconds_of
+from roseinfer.stage import PromptAttention
+
+from ..data import source_of
+from ..report.content import Grid, Section, Time, judge
+from ..report.setting import Setting
+from .load import LLAMA_7B
+
+MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
+APART = "random:tiny-llama"  # transformers keeps its q, k and v apart
+REPEATS = 5
+QUICK_SIZE = 256
+
+
+def qkv_section(about: Mapping[str, Any], setting: Setting) -> Section:
+    claims = about["claims"]
+    models = {spec: load_model(spec, device=setting.device) for spec in MODELS}
+    counts = {f"the engine, {spec}": engine_products(prepared_copy(model)) for spec, model in models.items()}
+    apart = f"transformers, {APART}"
+    counts[apart] = hf_products(models[APART])
+    rows = about["prefill_batch_size"]
+    size = QUICK_SIZE if setting.quick else LLAMA_7B.hidden_size
+    return Section(
+        "q, k and v from one matrix product",
+        [
+            "The post joins the weights of q, k and v, so that a layer starts one matrix product for them instead of "
+            f"{claims['qkv_products_before']}. The engine's models have them joined, and the Llama family's gate and "
+            "up as well. transformers' Llama has all of them apart.",
+            "What is gained: fewer kernels to start, and one large product instead of three. What is not: the same "
+            "weights are read. The times are of these products alone, at the size of the post's model unless with "
+            "--quick, in the engine's layout.",
+        ],
+        facts=[
+            judge(f"products for q, k and v in a layer, {name}",
+                  claims["qkv_products_before" if name == apart else "qkv_products_after"], qkv,
+                  source=source_of(about, f"claims.qkv_products_{'before' if name == apart else 'after'}"))
+            for name, (qkv, _) in counts.items()
+        ],
+        times=[
+            Time(f"{name}, {rows} rows, {size:,} columns", "ms", None, 1e3 * seconds)
+            for name, seconds in race(size, rows, setting).items()
+        ],
+        grids=[
+            Grid("Matrix products in a layer", ["model", "for q, k, v", "in all"],
+                 [[name, qkv, layer] for name, (qkv, layer) in counts.items()])
+        ],
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def engine_products(model: Model) -> tuple[int, int]:
+    """Products before the first attention, and in a layer, of one forward."""
+    attention = PromptAttention()
+    before_attention: list[int] = []
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        before_attention.append(len(called))
+        return attention(layer, q, k, v)
+
+    token_ids = torch.zeros(1, dtype=torch.int64, device=model.device)
+    with calls_of(model) as called:
+        model(token_ids, torch.zeros_like(token_ids), attend)
+    return before_attention[0], len(called) // model.config.num_layers
+
+
+@torch.inference_mode()
+def hf_products(model: Model) -> tuple[int, int]:
+    """The same of transformers' model: those of its first layer before the attention's output, and in a layer."""
+    hf = to_hf(model)
+    with calls_of(hf.model) as called:
+        hf.model(torch.zeros(1, 1, dtype=torch.int64, device=model.device))
+    before_output = next(i for i, name in enumerate(called) if name.endswith("o_proj"))
+    return before_output, len(called) // model.config.num_layers
+
+
+@contextmanager
+def calls_of(model: nn.Module) -> Iterator[list[str]]:
+    """The names of its matrices, in the order in which they are multiplied inside."""
+    called: list[str] = []
+
+    def noting(name: str) -> Callable[..., None]:
+        return lambda *_: called.append(name)
+
+    hooks = [
+        module.register_forward_hook(noting(name))
+        for name, module in model.named_modules() if isinstance(module, (nn.Linear, *LAYOUTS))
+    ]  # fmt: skip
+    try:
+        yield called
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def race(size: int, rows: int, setting: Setting) -> dict[str, float]:
+    """Seconds of three products of [rows, size] with [size, size], and of one with [size, 3 size]; medians, in turn."""
+    dtype = getattr(torch, setting.dtype)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3 * size, size, generator=generator).to(setting.device, dtype)
+    x = torch.randn(rows, size, generator=generator).to(setting.device, dtype)
+    joined, apart = product(weight), [product(part) for part in weight.chunk(3)]
+    now = device_clock(setting.device)
+    taken = interleaved(
+        {
+            "q, k and v joined": lambda: seconds_of(lambda: joined(x), now),
+            "q, k and v apart": lambda: seconds_of(lambda: [each(x) for each in apart], now),
+        },
+        REPEATS, warmup=1,
+    )  # fmt: skip
+    return {name: median(seconds) for name, seconds in taken.items()}
+
+
+def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """In the layout that the engine has on this machine."""
+    if weight.device.type == "cpu" and packs(weight.dtype):
+        return PackedLinear(weight, None)
+    return lambda x: x @ weight.T

@@ -1,0 +1,264 @@
+"""Post 003: its sweep over max_num_batched_tokens: simulated at its size, and run by the engine at a smaller one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from dataclasses import replace
+from statistics import median, mode
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from roseinfer.arrivals import Arrival, at_once
+from roseinfer.bench.contenders import BLOCK_SIZE
+from roseinfer.bench.online.serve import Served, serve
+from roseinfer.bench.online.workload import Workload
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.engine import Engine
+from roseinfer.models import Model, model_config
+from roseinfer.profiling.data_sheets import data_sheet
+from roseinfer.profiling.floors import step_terms
+from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, simulations
+from roseinfer.simulator.result import ASSUMPTIONS
+
+from ..data import post_facts, post_table, source_of
+from ..report.content import Exact, Grid, Image, Section, Time, judge
+from ..report.setting import Setting
+from .host import most_gain
+
+CARD, DTYPE = "RTX 4090", torch.float16
+# The post's two models by their published shapes.
+QWEN_7B = model_config("random:qwen2.5-7b")
+SHAPES = {
+    "7B": QWEN_7B,
+    "1.5B": replace(
+        QWEN_7B, hidden_size=1536, num_layers=28, num_heads=12, num_kv_heads=2, intermediate_size=8960,
+        vocab_size=151936, tie_embeddings=True,
+    ),
+}  # fmt: skip
+REQUESTS, QUICK_REQUESTS = 16, 6  # of the engine's own runs
+SAME_STEP = 0.05  # a step that is within this of another one takes as long
+COLOUR = "#0072B2"
+
+
+def engine(setting: Setting) -> EngineConfig:
+    """The one with the largest budget; those with smaller ones have no more sequences than tokens."""
+    about, model = post_facts("003"), setting.model or "tiny"
+    prompt_len, output_len = lengths(about, model)
+    fill_a_step = -(-max(about["budgets"]) // prompt_len)
+    num_requests = max(fill_a_step, QUICK_REQUESTS if setting.quick else REQUESTS)
+    return setting.engine(model, num_requests, prompt_len + output_len, dtype="float32")
+
+
+def section(about: Mapping[str, Any], setting: Setting) -> Section:
+    simulated = {
+        name: {budget: simulated_run(about, budget, step_cost(about, name)) for budget in about["budgets"]}
+        for name in SHAPES
+    }
+    config = engine(setting)
+    model = setting.load(config)
+    work = Workload(config.max_num_seqs, *((n, n) for n in lengths(about, config.model)))
+    setting.say(f"{config.max_num_seqs} requests for each of {len(about['budgets'])} budgets, {config.model}")
+    served = {budget: served_run(config, model, work, budget) for budget in about["budgets"]}
+    prompt_len, output_len = lengths(about, config.model)
+    all_rows = [row for rows in simulated.values() for row in rows.values()]
+    spread, held = max(row["spread"] for row in all_rows), {row["held"] for row in all_rows}
+    return Section(
+        "A step's time and max_num_batched_tokens",
+        [
+            "The post runs the same requests with one budget after another and draws throughput against latency. "
+            f"{about['num_requests']:,} requests with {about['input_len']} tokens in and {about['output_len']} out, "
+            "all there from the start. So does the engine's own scheduler here, simulated with a floor for step times; "
+            f"and the engine itself, with {config.max_num_seqs} requests of {prompt_len} and {output_len} tokens.",
+            "A step has one token of each sequence that decodes, and prompts up to the budget, the last one cut. "
+            "So while requests wait, every step has exactly as many tokens as the budget. What else a step's time "
+            "depends on is how much of the cache its sequences read, which hardly differs from step to step.",
+            "Where budgets are small, a step takes as long as reading the weights, whatever its tokens. A larger "
+            "budget is then more throughput at the same latency. Where they are large, the products decide, and a "
+            "larger budget is more latency at the same throughput. The curve is best at the bend between the two.",
+            f"Assumed: {step_cost(about, '7B').about} {' '.join(ASSUMPTIONS)}",
+            "The last columns are by how much full steps differ at most, and what hiding the "
+            f"{host_ms(about):g} ms of host work could gain at most: more for small budgets, whose steps are short.",
+        ],
+        facts=[
+            judge(
+                f"what decides a step's time, within {SAME_STEP:.0%}", about["claims"]["step_is_bound_by"],
+                "max_num_batched_tokens" if spread < SAME_STEP else "more than max_num_batched_tokens",
+                source=source_of(about, "claims.step_is_bound_by"),
+            ),
+            judge(
+                "what a full step holds once requests run", about["claims"]["a_step_holds"], " or ".join(sorted(held)),
+                source=source_of(about, "claims.a_step_holds"),
+            ),
+            judge(
+                "tokens of a full step, budget by budget", ", ".join(map(str, about["budgets"])),
+                ", ".join(str(max(step.num_tokens for step in run.steps)) for run in served.values()),
+                source=source_of(about, "budgets"),
+            ),
+        ],
+        times=[
+            time for budget, run in served.items() for time in (
+                Time(f"full step, budget {budget}", "ms", None, 1e3 * full_step_seconds(run)),
+                Time(f"throughput, budget {budget}", "requests/s", None, len(run.requests) / run.seconds),
+            )
+        ],
+        grids=[
+            *(simulated_grid(about, name, rows) for name, rows in simulated.items()),
+            Grid(
+                f"{config.max_num_seqs} requests of {prompt_len} and {output_len} tokens, steps",
+                ["budget", "the engine", "its simulation"],
+                [[budget, len(run.steps), simulated_steps(config, work, budget)] for budget, run in served.items()],
+            ),
+        ],
+        images=[curves(simulated["7B"], served)],
+        samples={str(budget): run.record() for budget, run in served.items()},
+    )  # fmt: skip
+
+
+def lengths(about: Mapping[str, Any], spec: str) -> tuple[int, int]:
+    """Tokens in and out; a model with few positions gets shorter prompts."""
+    output_len = about["output_len"]
+    return min(about["input_len"], model_config(spec).max_model_len - output_len), output_len
+
+
+# Simulated
+
+
+def host_ms(about: Mapping[str, Any]) -> float:
+    return float(post_table("003", "steps")["host_ms"].iloc[0])
+
+
+def step_cost(about: Mapping[str, Any], name: str) -> FloorCost:
+    sheet = data_sheet(CARD)
+    told = (
+        f"step times are a FLOOR, no measurement: a model of that shape in fp16 on an {CARD} ({sheet['source']}), and "
+        f"{host_ms(about):g} ms of host as the post has it. No real step is faster. The post's 7B is in fp8, of which "
+        "the data sheet tells no rate."
+    )
+    terms = step_terms(SHAPES[name], DTYPE)
+    return FloorCost(told, terms, sheet["read_bytes_per_s"], sheet["fp16_flops_per_s"], host_ms(about) / 1e3)
+
+
+def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str, Any]:
+    """Beside the simulation's figures: ms and host_ms of a step in the mean; full_ms, of a full one; spread of these;
+    what most of them held."""
+    n = about["num_requests"]
+    arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
+    noted = Noted(cost)
+    (row,) = simulations(arrivals, setting_of(arrivals, budget, n), noted, policies=["fcfs"], replicas=[1]).rows
+    full = [seconds for work, seconds in noted.steps if tokens_of(work) == budget]
+    ms = 1e3 * row["seconds"] / row["steps"]
+    return row | {
+        "ms": ms, "host_ms": ms * row["host_share"], "full_ms": 1e3 * median(full),
+        "spread": max(full) / min(full) - 1, "held": usual_holding(noted, budget),
+    }  # fmt: skip
+
+
+def simulated_grid(about: Mapping[str, Any], name: str, rows: Mapping[int, dict[str, Any]]) -> Grid:
+    return Grid(
+        f"Simulated: {about['num_requests']:,} requests, the shape of Qwen2.5-{name} on an {CARD}",
+        ["budget", "steps", "requests/s", "latency ms", "inference_time ms", "full steps differ", "gain at most"],
+        [
+            [budget, row["steps"], round(row["requests_per_second"], 1), round(row["ms"], 2),
+             round(row["ms"] - row["host_ms"], 2), f"{row['spread']:.1%}",
+             f"×{most_gain(row['ms'], row['host_ms']):.3f}"]
+            for budget, row in rows.items()
+        ],
+    )  # fmt: skip
+
+
+def tokens_of(work: StepWork) -> int:
+    return work.num_decodes + work.prompt_tokens
+
+
+def usual_holding(noted: Noted, budget: int) -> str:
+    held = [
+        " and ".join(name for name, n in (("prompts", work.prompt_tokens), ("decodes", work.num_decodes)) if n)
+        for work, _ in noted.steps if tokens_of(work) == budget
+    ]  # fmt: skip
+    return mode(held)
+
+
+class Noted:
+    """A cost that keeps what each step had to do, and its seconds."""
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost, self.about = cost, cost.about
+        self.steps: list[tuple[StepWork, float]] = []
+
+    def seconds(self, work: StepWork) -> tuple[float, float]:
+        host, device = self.cost.seconds(work)
+        self.steps.append((work, host + device))
+        return host, device
+
+
+def setting_of(arrivals: List[Arrival], budget: int, max_num_seqs: int) -> EngineSetting:
+    """As the post's program has it: as many sequences as tokens at most, no prefix cache; and room for all."""
+    longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
+    max_num_seqs = min(budget, max_num_seqs)
+    return EngineSetting(
+        max_num_seqs * -(-longest // BLOCK_SIZE), BLOCK_SIZE, max_num_seqs, longest, budget, enable_prefix_caching=False
+    )
+
+
+def simulated_steps(config: EngineConfig, work: Workload, budget: int) -> int:
+    arrivals = work.arrivals(None)
+    setting = setting_of(arrivals, budget, config.max_num_seqs)
+    cost = step_cost(post_facts("003"), "7B")
+    return simulations(arrivals, setting, cost, policies=["fcfs"], replicas=[1]).rows[0]["steps"]
+
+
+# On the engine
+
+
+def served_run(config: EngineConfig, model: Model, work: Workload, budget: int) -> Served:
+    engine = Engine(
+        model, num_blocks=config.num_blocks, block_size=config.block_size,
+        max_num_seqs=min(budget, config.max_num_seqs), max_num_batched_tokens=budget, enable_prefix_caching=False,
+        async_scheduling=False,
+    )  # fmt: skip
+    engine.warm_up()
+    return serve(engine, work.work(model, work.arrivals(None)))
+
+
+def full_step_seconds(run: Served) -> float:
+    """Median latency of the steps with the most tokens, which are as many as the budget."""
+    most = max(step.num_tokens for step in run.steps)
+    return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
+
+
+# The picture
+
+
+def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Served]) -> Image:
+    """Throughput to the right, latency up, as the post draws them: a point a budget."""
+    there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
+    here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    titles = (f"simulated floor, 7B, {CARD}", "the engine, here")
+    for ax, points, title in zip(figure.subplots(1, 2), (there, here), titles, strict=True):
+        ax.plot(*zip(*points, strict=True), "o-", color=COLOUR, markersize=4)
+        for (x, y), budget in zip(points, simulated, strict=True):
+            ax.annotate(str(budget), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+        ax.set(title=title, xlabel="requests/s", ylabel="latency of a full step, ms", xlim=(0, None), ylim=(0, None))
+        ax.title.set_fontsize(9)
+        ax.spines[["top", "right"]].set_visible(False)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
+    said = ", ".join(f"{budget}: {x:.1f}/s at {y:.1f} ms" for budget, (x, y) in zip(simulated, there, strict=True))
+    return Image(png.getvalue(), f"Throughput and latency for each budget. Simulated: {said}.")
+
+
+def rows_of_axes() -> list[list[Exact | None]]:
+    """The post's figures, and where each of their axes is here."""
+    here = {
+        "time": "the device's timeline is drawn under executors; a trace of CUDA streams needs a GPU",
+        "requests/s": "both axes for each budget under the sweep; what doubles, and who gains, under executors",
+    }
+    return [
+        [row.figure, row.model if isinstance(row.model, str) else None, row.x, row.y, row.shows, here[row.x]]
+        for row in post_table("003", "figures").itertuples()
+    ]

@@ -1,0 +1,279 @@
+"""Post 003: its ways to run the steps, by the engine's executors on a device with a clock of its own.
+
+Two batches in flight are two engines that share a device: while it computes a step of the one, the host commits and
+launches the other's.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any, TypeVar
+
+from matplotlib.figure import Figure
+
+from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.ladder import random_prompts
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.engine.weights import prepared_copy
+from roseinfer.models import Model
+from roseinfer.overlap import Launched, OwnClock
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..data import COMPUTED, KINDS, Source, post_table, source_of
+from ..report.content import Grid, Image, Section, Time, judge
+from ..report.setting import Setting
+
+BATCH, REQUESTS, TOKENS, PROMPT_LEN = 8, 16, 12, 8
+REPEATS, QUICK_REPEATS = 3, 1
+DRAWN = 6
+IN_TURN, ONE_BEHIND, TWO_IN_FLIGHT = "in turn", "one step behind", "two batches in flight"
+T = TypeVar("T")
+
+
+def engine(setting: Setting) -> EngineConfig:
+    """Of one batch. On the CPU whatever the device: its clock is a model's, so that its steps take as long as the
+    post's."""
+    config = setting.engine(setting.model or "tiny", BATCH, PROMPT_LEN + TOKENS, dtype="float32")
+    return replace(config, device="cpu")
+
+
+class Noted(OwnClock):
+    """A device that keeps what it did: of each step its times, and tokens."""
+
+    def __init__(self, seconds: Callable[[int], float] | None) -> None:
+        super().__init__(seconds)
+        self.done: list[Launched] = []
+        self.num_tokens = 0
+
+    def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
+        launched = super().launch(work, num_tokens)
+        self.done.append(launched)
+        self.num_tokens += num_tokens
+        return launched
+
+
+@dataclass(frozen=True)
+class ExecutorRun:
+    """seqs and times: in the order in which they came. device: what it did."""
+
+    seqs: list[Sequence]
+    times: list[SequenceTimes]
+    device: Noted = field(repr=False)
+
+    @property
+    def seconds(self) -> float:
+        return max(own.ended for own in self.times) - self.times[0].arrival
+
+    @property
+    def finishes(self) -> list[float]:
+        """Of the steps that gave tokens, in order."""
+        return sorted({step.finish for own in self.times for step in own.steps})
+
+    @property
+    def gaps(self) -> list[int]:
+        """Device steps from each token to the next one of its request."""
+        at = {finish: i for i, finish in enumerate(self.finishes)}
+        return [at[after.finish] - at[before.finish] for own in self.times for before, after in pairwise(own.steps)]
+
+    @property
+    def held(self) -> list[int]:
+        """The post's latency of each token in device steps: those that end between its being scheduled and its end."""
+        ends = self.finishes
+        return [sum(step.scheduled < end <= step.finish for end in ends) for own in self.times for step in own.steps]
+
+    @property
+    def surplus(self) -> int:
+        """Tokens that the device computed for nobody: behind the end of a request that had stopped."""
+        return self.device.num_tokens - sum(len(seq) - 1 for seq in self.seqs)
+
+    @property
+    def itl(self) -> float:
+        """Seconds from a token to the next one of its request, in the mean."""
+        return mean(b.finish - a.finish for own in self.times for a, b in pairwise(own.steps))
+
+    @property
+    def latency(self) -> float:
+        """The post's, of a token, in the mean: from being scheduled to being there."""
+        return mean(step.finish - step.scheduled for own in self.times for step in own.steps)
+
+    @property
+    def busy(self) -> float:
+        """The share of the time from its first step to its last in which the device computes."""
+        done = self.device.done
+        return sum(work.ended - work.began for work in done) / (done[-1].ended - done[0].began)
+
+    def record(self) -> dict[str, Any]:
+        began = self.times[0].arrival
+        return {
+            "seconds": self.seconds, "latency": self.latency, "itl": self.itl, "busy": self.busy,
+            "device": [[work.began - began, work.ended - began] for work in self.device.done],
+        }  # fmt: skip
+
+
+def run(
+    config: EngineConfig, model: Model, executor: str, params: List[SamplingParams],
+    seconds: Callable[[int], float] | None = None,
+) -> ExecutorRun:  # fmt: skip
+    """A request for each of params, all at once. seconds: of the device's clock, for a step of so many tokens."""
+    device = Noted(seconds)
+    engines = [
+        Engine(
+            model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs,
+            enable_prefix_caching=False, async_scheduling=executor == ONE_BEHIND,
+        )
+        for _ in range(2 if executor == TWO_IN_FLIGHT else 1)
+    ]  # fmt: skip
+    for engine in engines:
+        engine.warm_up()
+        engine.runner.device = device
+    prompts = random_prompts(model, len(params), PROMPT_LEN)
+    seqs = [Sequence(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
+    share, arrival = -(-len(seqs) // len(engines)), engines[0].metrics.clock()
+    times = [engines[i // share].add(seq, arrival) for i, seq in enumerate(seqs)]
+    (take_turns if executor == TWO_IN_FLIGHT else steps_of)(engines)
+    for work in device.done:
+        work.wait()  # the surplus of the last step, too
+    return ExecutorRun(seqs, times, device)
+
+
+def steps_of(engines: list[Engine]) -> None:
+    (engine,) = engines
+    while engine.has_work:
+        engine.step()
+
+
+def take_turns(engines: list[Engine]) -> None:
+    """A step of each is in flight: the host commits one and launches its next while the device computes the other."""
+    flights = {i: engine.executor.launch() for i, engine in enumerate(engines)}
+    while flights:
+        for i in list(flights):
+            engine = engines[i]
+            engine.executor.commit(flights.pop(i))
+            if engine.has_work:
+                flights[i] = engine.executor.launch()
+
+
+def section(about: Mapping[str, Any], setting: Setting) -> Section:
+    config = engine(setting)
+    model = prepared_copy(setting.load(config))
+    whole = [SamplingParams(max_tokens=TOKENS, ignore_eos=True)] * REQUESTS
+    counted = {name: run(config, model, name, whole) for name in (IN_TURN, ONE_BEHIND, TWO_IN_FLIGHT)}
+    stopping = stopped(config, model, counted[IN_TURN])
+    same = {
+        name: sum(a.output_ids == b.output_ids for a, b in zip(own.seqs, counted[IN_TURN].seqs, strict=True))
+        for name, own in counted.items()
+    }
+    rows, times, samples, drawn = [], [], {}, []
+    for row in post_table("003", "steps").itertuples():
+        name = f"steps of {row.step_ms:g} ms"
+        setting.say(f"executors, {name}")
+        taken = race(config, model, whole, row.step_ms / 1e3, QUICK_REPEATS if setting.quick else REPEATS)
+        drawn.append({executor: runs[-1] for executor, runs in taken.items()})
+        samples[name] = {executor: [each.record() for each in runs] for executor, runs in taken.items()}
+        for executor, runs in taken.items():
+            figures = ((REQUESTS / own.seconds, own.latency, own.itl, own.busy) for own in runs)
+            speed, latency, itl, busy = map(median, zip(*figures, strict=True))
+            posted = round(100 * (1 - row.host_ms / row.step_ms), 1) if executor == IN_TURN else None
+            source = Source(COMPUTED, f"{row.host_ms} ms of {row.step_ms} in which the device waits")
+            times += [
+                Time(f"throughput, {name}, {executor}", "requests/s", None, speed),
+                Time(f"latency, {name}, {executor}", "ms", None, 1e3 * latency),
+                Time(f"token to token, {name}, {executor}", "ms", None, 1e3 * itl),
+                Time(f"device busy, {name}, {executor}", "%", posted, 100 * busy, source=source if posted else None),
+            ]
+    gap, held = ({n: max(getattr(own, what)) for n, own in counted.items()} for what in ("gaps", "held"))
+    for name, own in [*counted.items(), (f"{ONE_BEHIND}, stopped by a token", stopping)]:
+        rows.append([name, len(own.finishes), max(own.held), max(own.gaps, default=None), own.surplus])
+    factor = about["latency_factor_two_in_flight"]
+    computed = Source(COMPUTED, f"{factor} times as long, as it says, as the {gap[IN_TURN]} step of one batch")
+    kind = KINDS[source_of(about, "executors.batches_in_flight").kind]
+    titles = {"batches_in_flight": f"batches in flight ({kind})", "overlaps": "what overlaps"}
+    return Section(
+        "Executors: in turn, one step behind, two batches in flight",
+        [
+            "Asynchronous scheduling prepares one step while another is on the device. The post's interleaves two "
+            f"batches, and it says that each request's latency becomes {factor} times as long. Here that is two "
+            "engines on one device. Counted in steps of the device, which runs one at a time, it is what comes out, "
+            "and the number of steps in all stays the same.",
+            "The engine's own executor is one step behind: it launches the next step of the same requests before it "
+            "reads the tokens of this one, which stay on the device. By the post's definition, from being scheduled "
+            "to being there, its latency doubles as well, for a step is scheduled while the one before it runs. But a "
+            "request's tokens come one step apart, as in turn; with two batches in flight they come two apart. The "
+            "price here is another one: a request that stops with a token is in the next step already, and what that "
+            "computes for it is dropped.",
+            "The device is a thread that does the work of each step and then sleeps until the post's step time is "
+            f"over: {config.model} at the speed of the post's models. The host's work is real. With {BATCH} requests "
+            "at a time it is another one than the post's, and it competes for the same cores.",
+            "A device that computes in order has no computation beside computation: that gain of the post's several "
+            "streams, and what double_buffer adds, need a GPU. There `roseinfer bench executors --device cuda` races "
+            "steps in turn and one step behind.",
+        ],
+        facts=[
+            *(judge(f"latency in device steps, {name}", factor * held[IN_TURN], held[name], source=computed)
+              for name in (TWO_IN_FLIGHT, ONE_BEHIND)),
+            judge(f"device steps from a token to the next, {TWO_IN_FLIGHT}", factor * gap[IN_TURN], gap[TWO_IN_FLIGHT],
+                  source=computed),
+            judge(f"device steps from a token to the next, {ONE_BEHIND}", factor * gap[IN_TURN], gap[ONE_BEHIND],
+                  rule=gap[IN_TURN], source=computed,
+                  why="the next step of the same requests is launched; their tokens stay on the device"),
+            *(judge(f"requests with the tokens of steps in turn, {name}", REQUESTS, same[name],
+                    source=Source(COMPUTED, "all of them: how steps are run changes no token"))
+              for name in (ONE_BEHIND, TWO_IN_FLIGHT)),
+        ],
+        times=times,
+        grids=[
+            Grid(
+                f"{REQUESTS} requests of up to {TOKENS} tokens, {BATCH} in a batch, in steps of the device",
+                ["executor", "steps in all", "latency, at most", "token to token, at most", "tokens for nobody"], rows,
+            ),
+            Grid.of("The post's executors", post_table("003", "executors").rename(columns=titles)),
+        ],
+        images=[timeline(last) for last in drawn],
+        samples=samples,
+    )  # fmt: skip
+
+
+def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
+    """What the device does over time, a lane for each executor: as the post's traces are read."""
+    figure = Figure(figsize=(8, 1.8), layout="constrained")
+    ax = figure.subplots()
+    for lane, own in enumerate(runs.values()):
+        done = own.device.done[:DRAWN]
+        bars = [(1e3 * (work.began - done[0].began), 1e3 * (work.ended - work.began)) for work in done]
+        ax.broken_barh(bars, (lane - 0.35, 0.7), facecolors="#0072B2", edgecolor="white")
+    ax.set_yticks(range(len(runs)), runs, fontsize=8)
+    ax.set_xlabel(f"the device's first {DRAWN} steps, ms", fontsize=8)
+    ax.invert_yaxis()
+    ax.spines[["top", "right"]].set_visible(False)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
+    said = ", ".join(f"{executor} {own.busy:.0%}" for executor, own in runs.items())
+    return Image(png.getvalue(), f"When the device computes, by executor; the share of the whole run: {said}.")
+
+
+def stopped(config: EngineConfig, model: Model, whole: ExecutorRun) -> ExecutorRun:
+    """One step behind, each request ended by a token in the middle of what it said: so nobody knows beforehand."""
+    params = [
+        SamplingParams(max_tokens=TOKENS, ignore_eos=True, stop_token_ids=(seq.output_ids[TOKENS // 2],))
+        for seq in whole.seqs
+    ]
+    return run(config, model, ONE_BEHIND, params)
+
+
+def race(
+    config: EngineConfig, model: Model, params: List[SamplingParams], step_seconds: float, repeats: int
+) -> dict[str, list[ExecutorRun]]:
+    """Runs of each executor, in turn, after a warm-up; every step takes the device step_seconds at least."""
+    contenders = {
+        name: partial(run, config, model, name, params, lambda num_tokens: step_seconds)
+        for name in (IN_TURN, ONE_BEHIND, TWO_IN_FLIGHT)
+    }
+    return interleaved(contenders, repeats, warmup=1)
