@@ -15,13 +15,16 @@ from .s13_graphs import Graphs
 from .s14_token_budget import TokenBudget
 from .s15_prefix_cache import PrefixCache
 from .s16_overlap import Overlap
+from .s17_policies import Policies
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
     OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
+    Policies,
 )  # fmt: skip
 
 __all__ = [
     "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable", "Overlap",
-    "PackedWeights", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget", "TritonPaged", "VectorizedGather",
+    "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget", "TritonPaged",
+    "VectorizedGather",
 ]  # fmt: skip

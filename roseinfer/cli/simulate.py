@@ -38,6 +38,11 @@ EXAMPLES = (
 FLOOR_MODEL = "random:qwen2.5-7b"
 # What some sources of costs leave unused, and what they would need for it.
 MEASURED, FLOOR = ("repeats", "device"), ("model", "host_ms")
+# What draws requests, and is not given with those of a trace.
+DRAWN = {
+    "requests": 1000, "rate": None, "burst": 1, "prompt_lens": "16-256", "output_lens": "16-128", "prefix_len": 0,
+    "seed": 0,
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +69,12 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--requests", type=int, help="how many; 1000, and 64 with --validate, when not given")
     add("--rate", type=float, help="requests a second, a Poisson process; all at once when not given")
-    add("--burst", type=int, default=1, help="of --rate: so many come together")
+    add("--burst", type=int, help="of --rate: so many come together; 1 when not given")
     add("--trace", type=Path, metavar="FILE", help="JSON lines instead: seconds, prompt_len, output_len, prefix")
-    add("--prompt-lens", default="16-256", metavar="RANGE", help="tokens of a prompt, each number as likely")
-    add("--output-lens", default="16-128", metavar="RANGE", help="tokens of an output")
+    add("--prompt-lens", metavar="RANGE", help="tokens of a prompt, each number as likely; 16-256 when not given")
+    add("--output-lens", metavar="RANGE", help="tokens of an output; 16-128 when not given")
     add("--prefix-len", type=int, help="tokens before each prompt that all have in common; none when not given")
-    add("--seed", type=int, default=0, help="of all that")
+    add("--seed", type=int, help="of all that; 0 when not given")
 
 
 def _add_setting(group: argparse._ArgumentGroup) -> None:
@@ -86,6 +91,8 @@ def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument."""
     require_writable("--json", args.json)
     refuse_unused(args)
+    if not args.trace:
+        set_defaults(args, DRAWN | ({"requests": 64} if args.validate else {}))
     result = validated(args) if args.validate else simulated(args)
     from roseinfer.display.cells import terminal_width
 
@@ -105,16 +112,24 @@ def refuse_unused(args: argparse.Namespace) -> None:
     """Raises ValueError for an argument that would change nothing."""
     unused: dict[str, tuple[str, ...]] = {
         "--cost": (*MEASURED, *FLOOR, "dtype"), "--floor": MEASURED,
-        "--validate": (*FLOOR, "rate", "trace", "prefix_len"), "--fit": FLOOR,
+        "--validate": (*FLOOR, "rate", "burst", "trace", "prefix_len"), "--fit": FLOOR,
     }  # fmt: skip
     source = next((flag for flag in unused if getattr(args, flag[2:])), "--fit")
     for name in unused[source]:
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: changes nothing with {source}")
-    if args.validate and (args.replicas, args.burst) != ("1", 1):
-        raise ValueError(
-            f"--validate runs one replica, without bursts: got --replicas {args.replicas}, --burst {args.burst}"
-        )
+    if args.validate and args.replicas != "1":
+        raise ValueError(f"--validate runs one replica, got --replicas {args.replicas}")
+    if args.trace:
+        for name in DRAWN:
+            if getattr(args, name) is not None:
+                raise ValueError(f"--trace has all of its requests: leave out --{name.replace('_', '-')}")
+
+
+def set_defaults(args: argparse.Namespace, defaults: dict[str, Any]) -> None:
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def simulated(args: argparse.Namespace) -> Simulation:
@@ -149,7 +164,7 @@ def validated(args: argparse.Namespace) -> Validation:
     setting = replace(setting_of(args, model.config.max_model_len), scheduling_policy=policy)
     return validate(
         model, setting, about(args.validate, model), repeats=repeats(args),
-        num_requests=64 if args.requests is None else args.requests, seed=args.seed, on_round=told_rounds(),
+        num_requests=args.requests, seed=args.seed, on_round=told_rounds(),
         prompt_lens=lengths("--prompt-lens", args.prompt_lens), output_lens=lengths("--output-lens", args.output_lens),
     )  # fmt: skip
 
@@ -174,7 +189,7 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
     model = loaded(spec, args)
     samples = step_samples(
         model, max_num_seqs=setting.max_num_seqs, block_size=setting.block_size, repeats=repeats(args),
-        seed=args.seed, on_round=told_rounds(),
+        seed=args.seed or 0, on_round=told_rounds(),
     )  # fmt: skip
     return setting, fit(about(spec, model), samples)
 
@@ -213,21 +228,17 @@ def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
     from roseinfer.arrivals import at_once, bursts, read_trace
 
     if args.trace:
-        for name in ("requests", "rate", "prefix_len"):
-            if getattr(args, name) is not None:
-                raise ValueError(f"--trace has all of its requests: leave out --{name.replace('_', '-')}")
         return read_trace(args.trace)
     if args.rate is None and args.burst != 1:
         raise ValueError(f"--burst {args.burst}: needs --rate, requests a second")
     sizes = {
         "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
         "output_lens": lengths("--output-lens", args.output_lens),
-        "prefix_len": args.prefix_len or 0, "seed": args.seed,
+        "prefix_len": args.prefix_len, "seed": args.seed,
     }  # fmt: skip
-    num_requests = 1000 if args.requests is None else args.requests
     if args.rate is None:
-        return at_once(num_requests, **sizes)
-    return bursts(num_requests, args.rate, args.burst, **sizes)
+        return at_once(args.requests, **sizes)
+    return bursts(args.requests, args.rate, args.burst, **sizes)
 
 
 def lengths(flag: str, text: str) -> tuple[int, int]:
@@ -264,9 +275,7 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of the requests, which the result cannot know."""
-    names = ("requests", "rate", "burst", "trace", "prompt_lens", "output_lens", "prefix_len", "seed")
-    values = {name: getattr(args, name) for name in names}
-    return values | {"trace": args.trace and str(args.trace)}
+    return {name: getattr(args, name) for name in DRAWN} | {"trace": args.trace and str(args.trace)}
 
 
 def _line(values: dict[str, Any]) -> str:

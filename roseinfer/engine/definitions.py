@@ -109,11 +109,11 @@ METRICS = (
 )  # fmt: skip
 
 
-def summary(requests: Iterable[SequenceTimes]) -> dict[str, dict[str, float]]:
+def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRICS) -> dict[str, dict[str, float]]:
     """Each metric over all requests: count, mean, p50, p90, p99, max, in seconds. Without those that have no value."""
     requests = list(requests)
     found = {}
-    for metric in METRICS:
+    for metric in metrics:
         if values := sorted(value for times in requests for value in metric.values(times)):
             found[metric.name] = {
                 "count": len(values),

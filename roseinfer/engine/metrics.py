@@ -96,6 +96,12 @@ class EngineMetrics:
     def begin(self, seq: Sequence, arrival: float | None) -> SequenceTimes:
         times = SequenceTimes(self.clock() if arrival is None else arrival)
         self._live[seq.seq_id] = self._unscheduled[seq.seq_id] = times
+        scheduler = self._scheduler
+        if len(self._live) > len(scheduler.running) + scheduler.num_waiting:  # Ctrl-C struck between commit and record
+            here = {one.seq_id for one in (*scheduler.running, *scheduler.waiting)}
+            for kept in (self._live, self._unscheduled):
+                for seq_id in kept.keys() - here:
+                    del kept[seq_id]
         return times
 
     def record(self, step: Step, seqs: list[Sequence], done: list[Sequence]) -> None:

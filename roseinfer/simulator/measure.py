@@ -10,6 +10,7 @@ from time import perf_counter
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.metrics import Step
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import SamplingParams, Sequence
@@ -30,7 +31,7 @@ STEPS = 5  # after each of them
 FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are dearer, and few sequences decode for long between
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
-Step = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
+Timed = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
 
 
 def step_samples(
@@ -124,7 +125,7 @@ def real_engine(model: Model, setting: EngineSetting) -> Engine:
     return engine
 
 
-def timed_step(engine: Engine, clock: Clock = perf_counter) -> Step:
+def timed_step(engine: Engine, clock: Clock = perf_counter) -> Timed:
     """Engine.step, its three calls timed: what was scheduled, how long it took, and who has a token more."""
     began = clock()
     seqs, num_new = engine.scheduler.schedule()
@@ -147,7 +148,7 @@ class RealRun:
 
     @property
     def seconds(self) -> float:
-        return max(r.finish for r in self.requests) - self.requests[0].arrival.seconds
+        return max(r.times.ended for r in self.requests) - self.requests[0].arrival.seconds
 
 
 def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Clock = perf_counter) -> RealRun:
@@ -159,7 +160,7 @@ def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Cloc
         Sequence(prompt_ids(ids, seed, i, arrival), params_of(arrival.output_len)) for i, arrival in enumerate(arrivals)
     ]
     requests = [SimulatedRequest(arrival, 0) for arrival in arrivals]
-    of_seq = {seq.seq_id: request for seq, request in zip(seqs, requests, strict=True)}
+    of_seq = {seq.seq_id: request.times for seq, request in zip(seqs, requests, strict=True)}
     before = engine.scheduler.num_preemptions
     steps, coming, start = [], 0, clock()
     while coming < len(arrivals) or engine.has_work:
@@ -175,12 +176,13 @@ def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Cloc
         ended = clock() - start
         steps.append(sample)
         for seq in scheduled:
-            request = of_seq[seq.seq_id]
-            request.first_scheduled = began if request.first_scheduled is None else request.first_scheduled
+            times = of_seq[seq.seq_id]
+            times.first_scheduled = began if times.first_scheduled is None else times.first_scheduled
+        step = Step(began, None, None, ended)
         for seq in done:
-            request = of_seq[seq.seq_id]
-            request.first_token = ended if request.first_token is None else request.first_token
-            request.finish = ended if seq.finish_reason else None
+            times = of_seq[seq.seq_id]
+            times.steps.append(step)
+            times.ended = ended if seq.finish_reason else None
     return RealRun(steps, requests, engine.scheduler.num_preemptions - before)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.engine import checked_budget
-from roseinfer.engine.policies import policy_for
+from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.policies import Policy, policy_for
 from roseinfer.engine.prefix_cache import PrefixCache
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
@@ -30,7 +30,7 @@ class EngineSetting:
     max_num_seqs: int = 64
     max_model_len: int = 4096
     max_num_batched_tokens: int | None = None
-    scheduling_policy: str = "fcfs"
+    scheduling_policy: str | Policy = "fcfs"
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
@@ -61,18 +61,19 @@ class EngineSetting:
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """When what happened to a request, in seconds of the simulation; None: not yet."""
+    """A request, where it went, and its timestamps as the engine keeps them, in seconds of the simulation."""
 
     arrival: Arrival
     replica: int
-    first_scheduled: float | None = None
-    first_token: float | None = None
-    finish: float | None = None
+    times: SequenceTimes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.times = SequenceTimes(self.arrival.seconds)
 
 
 class Replica:
-    """One engine. requests: those that wait or run, by seq_id. load: the tokens that these have now. gaps: seconds
-    between two tokens of a request -> how often. host, device: seconds of all steps begun, by their part.
+    """One engine. requests: those that wait or run, by seq_id. load: the tokens that these have now. host, device:
+    seconds of all steps begun, by their part.
     """
 
     def __init__(self, index: int, setting: EngineSetting, cost: Cost) -> None:
@@ -81,10 +82,9 @@ class Replica:
         self.requests: dict[int, SimulatedRequest] = {}
         self.load = self.num_steps = self.num_rows = 0
         self.host = self.device = 0.0
-        self.gaps: Counter[float] = Counter()
+        self._began = 0.0
         self._step: tuple[list[Sequence], list[int]] | None = None
         self._unscheduled: set[int] = set()
-        self._last_token: dict[int, float] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -104,12 +104,13 @@ class Replica:
         return self._begin(now) if self.scheduler.has_work else None
 
     def _begin(self, now: float) -> float:
+        self._began = now
         seqs, num_new = self._step = self.scheduler.schedule()
         if self._unscheduled:
             began = self._unscheduled.intersection([seq.seq_id for seq in seqs])
             self._unscheduled -= began
             for seq_id in began:
-                self.requests[seq_id].first_scheduled = now
+                self.requests[seq_id].times.first_scheduled = now
         host, device = self.cost.seconds(work_of(seqs, num_new))
         self.num_steps += 1
         self.num_rows += len(seqs)
@@ -123,18 +124,14 @@ class Replica:
         is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
         done = self.scheduler.commit(seqs, num_new, [NEW_TOKEN] * (len(seqs) - is_cut))
         self.load += len(done)
-        last_token = self._last_token
+        step = Step(self._began, None, None, now)
         for seq in done:
-            before = last_token.get(seq.seq_id)
-            last_token[seq.seq_id] = now
-            if before is None:
-                self.requests[seq.seq_id].first_token = now
-            else:
-                self.gaps[now - before] += 1
+            times = self.requests[seq.seq_id].times
+            times.steps.append(step)
             if seq.finish_reason:
                 self.load -= len(seq)
-                del last_token[seq.seq_id]
-                self.requests.pop(seq.seq_id).finish = now
+                times.ended = now
+                del self.requests[seq.seq_id]
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ from roseinfer.arguments import counted
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.display.cells import Cells, Column
 from roseinfer.display.number_text import significant
+from roseinfer.engine.definitions import PERCENTILE, PERCENTILES
 
 from .cluster import Cluster, check_cluster
 from .cost import Cost, FittedCost
@@ -31,8 +32,8 @@ ASSUMPTIONS = (
     "network and tokenizers take no time.",
     "A router knows the tokens that each replica holds at that moment, and never moves a request.",
     "tail: seconds in which nobody waits any more and places stay empty, which a better order can shorten.",
-    "TTFT and latency count from arrival, waiting included; pN is the nearest rank, a value that occurred.",
 )
+DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 
 @dataclass(frozen=True)
@@ -57,40 +58,42 @@ class Simulation:
         return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
 
     def text(self, width: int | None = None) -> str:
-        notes = [self.cost.about, *([fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []), *ASSUMPTIONS]
+        fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
+        notes = [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS]
         partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
         wrapped = [textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH)) for note in [*partial, *notes, speed]]
         return "\n\n".join([self.throughput().text(width), self.times().text(width), "\n".join(wrapped)])
 
     def throughput(self) -> Cells:
+        is_race = len({row["policy"] for row in self.rows}) > 1
         columns = [
             "policy", Column("replicas"), Column("ended", lambda n: f"{n:,}"), Column("seconds", significant),
-            Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s"), Column("tail s", significant),
-            Column("tokens/s", lambda x: f"{x:,.0f}"), Column("steps", lambda n: f"{n:,}"),
-            Column("rows a step", lambda x: f"{x:.1f}"), Column("preempted", lambda n: f"{n:,}"),
-            Column("cache hits", lambda x: f"{x:.1%}"), Column("busy, least to most", right=True),
+            *([Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s")] if is_race else []),
+            Column("tail s", significant), Column("tokens/s", lambda x: f"{x:,.0f}"),
+            Column("steps", lambda n: f"{n:,}"), Column("rows a step", lambda x: f"{x:.1f}"),
+            Column("preempted", lambda n: f"{n:,}"), Column("cache hits", lambda x: f"{x:.1%}"),
+            Column("busy, least to most", right=True),
         ]  # fmt: skip
         whole = self.rows[:-1] if self.is_partial else self.rows
         first = {row["replicas"]: row["seconds"] for row in reversed(whole)}
         behind = [row["seconds"] - first[row["replicas"]] for row in whole] + [None] * self.is_partial
         return Cells.of(columns, [
             (
-                row["policy"], row["replicas"], row["ended"], row["seconds"], seconds_behind, row["tail_seconds"],
-                row["tokens_per_second"], row["steps"], row["rows_per_step"], row["preemptions"], row["hit_rate"],
-                f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
+                row["policy"], row["replicas"], row["ended"], row["seconds"], *([seconds_behind] if is_race else []),
+                row["tail_seconds"], row["tokens_per_second"], row["steps"], row["rows_per_step"], row["preemptions"],
+                row["hit_rate"], f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
             )
             for row, seconds_behind in zip(self.rows, behind, strict=True)
         ])  # fmt: skip
 
     def times(self) -> Cells:
-        shown = ("mean", "p50", "p90", "p99", "most")
+        shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
         in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
         columns = ["time", "policy", "replicas", *in_ms]
         return Cells.of(columns, [
-            (name if name in ("waiting", "latency") else name.upper(), row["policy"], row["replicas"],
-             *(times[part] for part in shown))
-            for name in TIMES for row in self.rows if (times := row["times"][name])
+            (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))
+            for metric in TIMES for row in self.rows if (times := row["times"].get(metric.name))
         ])  # fmt: skip
 
 

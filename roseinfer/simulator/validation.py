@@ -118,12 +118,12 @@ def simulated(arrivals: list[Arrival], setting: EngineSetting, cost: FittedCost)
 
 
 def figures(requests: list[SimulatedRequest], num_steps: int, step_seconds: float) -> Figures:
-    seconds = max(r.finish for r in requests) - requests[0].arrival.seconds
+    seconds = max(r.times.ended for r in requests) - requests[0].arrival.seconds
     times = request_times(requests)
     return {
         "tokens_per_second": sum(r.arrival.output_len for r in requests) / seconds, "steps": num_steps,
-        "ms_a_step": 1e3 * step_seconds / num_steps, "median_TTFT_ms": 1e3 * median(times["ttft"]),
-        "median_latency_ms": 1e3 * median(times["latency"]),
+        "ms_a_step": 1e3 * step_seconds / num_steps, "p50_ttft_ms": 1e3 * times["ttft"]["p50"],
+        "p50_e2e_latency_ms": 1e3 * times["e2e_latency"]["p50"],
     }  # fmt: skip
 
 

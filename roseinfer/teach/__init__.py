@@ -48,6 +48,7 @@ from .views.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
 from .views.layout_picture import draw_layouts
 from .views.padding_picture import draw_padding
 from .views.pictures import draw_append, draw_floors, draw_gather, draw_recompute
+from .views.policy_charts import draw_blocks_held, draw_times, draw_who_waits
 from .views.pool_picture import draw_pool_gather
 from .views.prefix_tree import walk_prefix_tree
 from .views.program_picture import draw_programs
@@ -63,16 +64,16 @@ from .views.weight_order import draw_weight_order
 
 __all__ = [
     "PromptByPrompt", "Run", "Schedule", "Speeds", "StaticBatches", "beside_post", "block_view", "check",
-    "compare_builds", "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads",
-    "count_rows", "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk",
+    "compare_builds", "compare_prefills", "compare_shapes", "compare_steps", "contract", "count_loads", "count_rows",
+    "course_map", "dashboard", "data_sheet", "device", "draw_append", "draw_block_walk", "draw_blocks_held",
     "draw_budgets", "draw_clock_race", "draw_first_tokens", "draw_flat_batch", "draw_floors", "draw_gaps",
     "draw_gather", "draw_hit_rates", "draw_lanes", "draw_lanes_by", "draw_layouts", "draw_overlap_gain",
     "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_request_times", "draw_requests",
-    "draw_rows_built", "draw_seam", "draw_step_times", "draw_steps", "draw_weight_order", "exercise", "figure_alt",
-    "hint", "paged_case", "phase_shares", "post_facts", "post_table", "predict", "predictions", "progress", "prove",
-    "race", "race_lanes", "record_lanes", "record_run", "record_schedule", "record_tree", "recorded",
-    "recorded_kernels", "recorded_online", "recorded_trace", "reveal", "roofline", "round_inputs", "setup",
-    "show_diff", "show_graph", "show_source", "show_stage", "side_by_side", "sql", "step_debugger", "table_price",
-    "table_steps", "text_price", "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables",
-    "walk_tasks", "walk_tokens", "work",
+    "draw_rows_built", "draw_seam", "draw_step_times", "draw_steps", "draw_times", "draw_weight_order",
+    "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
+    "predict", "predictions", "progress", "prove", "race", "race_lanes", "record_lanes", "record_run",
+    "record_schedule", "record_tree", "recorded", "recorded_kernels", "recorded_online", "recorded_trace", "reveal",
+    "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side", "sql",
+    "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_prefix_tree",
+    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip

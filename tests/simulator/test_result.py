@@ -38,10 +38,16 @@ def test_the_text_tells_all_of_it():
     text = race().text()
     first, second, notes = text.split("\n\n")
     assert "to fcfs" in first and "tail s" in first and len(first.splitlines()) == 2 + 4
-    assert [line.split()[0] for line in second.splitlines()[2::4]] == ["waiting", "TTFT", "ITL", "TPOT", "latency"]
+    assert [line.split()[0] for line in second.splitlines()[2::4]] == [
+        "waiting_time", "ttft", "tpot", "itl", "e2e_latency",
+    ]  # fmt: skip
     for told in ("a second a step", "engine's own", "nearest rank", "Routing", "requests a second were simulated"):
         assert told in notes
     assert "PARTIAL" not in text
+
+
+def test_one_policy_is_behind_nobody():
+    assert "to fcfs" not in race(policies=("fcfs",)).text()
 
 
 def test_a_race_that_was_broken_off():

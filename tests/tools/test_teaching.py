@@ -31,7 +31,7 @@ TEACHING = ROOT / "teaching"
 README = (TEACHING / "README.md").read_text(encoding="utf-8")
 TIMETABLES = timetables.load()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-DAYS = ("day-1", "day-2", "day-3", "day-4", "day-5", "day-6", "day-7", "day-8", "day-9", "day-10")
+DAYS = tuple(f"day-{n}" for n in range(1, 12))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COURSE = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
 DEPENDENCIES = {r.name: r for r in map(Requirement, COURSE)}

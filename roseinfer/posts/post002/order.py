@@ -170,5 +170,5 @@ def _common_winner(runs: Runs, pool: str, figure: Callable[[dict[str, Any]], flo
 
 
 def _figures(row: dict[str, Any]) -> list[Exact]:
-    seconds = (row["seconds"], row["tail_seconds"], row["times"]["latency"]["mean"])
+    seconds = (row["seconds"], row["tail_seconds"], row["times"]["e2e_latency"]["mean"])
     return [row["steps"], round(row["rows_per_step"], 1), row["preemptions"], *(round(s, 1) for s in seconds)]

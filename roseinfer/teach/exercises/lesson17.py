@@ -1,0 +1,327 @@
+"""Checkers of lesson 17: a policy's key, an abort that is whole, a bound on overtaking, a policy of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from roseinfer.engine.block_manager import BlockManager
+from roseinfer.engine.policies import Policy
+from roseinfer.engine.scheduler import Scheduler
+from roseinfer.sequence import SamplingParams, Sequence
+
+from .drawn import Expected, compare, draw, require_all
+from .exercise import Wrong, exercise
+from .policy_checks import mean_latency, require_check, require_keys, why_too_long
+
+# 17.1
+
+Waiting = tuple[int, int, int, int, int]  # arrival, priority, prompt_len, output_len, made
+Key = Callable[[int, int, int, int, int, int], Any]  # of these and round_size
+
+
+def right_key(arrival: int, priority: int, prompt_len: int, output_len: int, made: int, round_size: int) -> Any:
+    return priority, arrival // round_size, made - output_len, arrival
+
+
+def order_by(key: Key) -> Callable[[list[Waiting], int], list[int]]:
+    """The arrivals in the order of a key."""
+    return lambda waiting, round_size: [w[0] for w in sorted(waiting, key=lambda w: key(*w, round_size))]
+
+
+@exercise(
+    "17.1",
+    title="A policy's key",
+    minutes=8,
+    difficulty=2,
+    importance=4,
+    stub="def key(arrival, priority, prompt_len, output_len, made, round_size): ...",
+    task="A queue is sorted by a key, and the smallest goes first. Return the key of one request for **longest output "
+    "first**: a lower `priority` goes before everything else; then an earlier round, where arrivals 0 to "
+    "`round_size` - 1 are the first one; then the one with the most tokens to come; and of equals the one that came "
+    "first. `made` is how many of its `output_len` tokens a preempted request has already.",
+    hints=(
+        "Python compares tuples element by element: what counts most stands first.",
+        "Which number is the same for the arrivals 0 to round_size - 1, and one larger for the next ones?",
+        "The smallest goes first, and the most tokens to come should: a sign turns that around.",
+    ),
+)
+def a_policys_key(answer: Key) -> None:
+    compare(answer, QUEUES, Expected(order_by(right_key), KEY_MISTAKES), _describe_queue, _order)
+
+
+def _order(answer: Key, waiting: list[Waiting], round_size: int) -> list[int]:
+    try:
+        return order_by(answer)(waiting, round_size)
+    except TypeError as error:
+        if "not supported between" not in str(error):
+            raise
+        raise Wrong(f"keys must be comparable with each other: {error}") from error
+
+
+def _describe_queue(waiting: list[Waiting], round_size: int) -> str:
+    names = ("arrival", "priority", "prompt_len", "output_len", "made")
+    rows = ["(" + ", ".join(f"{n}={x}" for n, x in zip(names, w, strict=True)) + ")" for w in waiting]
+    return f"waiting: {'; '.join(rows)}, round_size={round_size}: arrivals in the order of your keys"
+
+
+def _draw_queue(rng: Random) -> tuple[list[Waiting], int]:
+    arrivals = rng.sample(range(9), rng.randint(2, 6))
+    outputs = rng.sample((2, 2, 3, 5, 8, 8), len(arrivals))
+    waiting = [
+        (at, rng.choice((0, 0, 0, 1, -1)), rng.randint(1, 9), n, rng.choice((0, 0, rng.randrange(n))))
+        for at, n in zip(arrivals, outputs, strict=True)
+    ]
+    return waiting, rng.choice((3, 4, 9))
+
+
+QUEUES = [
+    ([(1, 0, 2, 3, 0), (0, 0, 2, 3, 0)], 4), ([(0, 0, 1, 2, 0), (1, 0, 1, 5, 0)], 4),
+    ([(0, 1, 1, 2, 0), (1, 0, 1, 2, 0)], 4), ([(3, 0, 1, 2, 0), (4, 0, 1, 5, 0)], 4), *draw(_draw_queue),
+]  # fmt: skip
+KEY_MISTAKES = {
+    why: order_by(key)
+    for why, key in {
+        "no rounds: who has few tokens to come may wait for ever": lambda at, p, n, out, made, r: (p, made - out, at),
+        "priority goes before rounds": lambda at, p, n, out, made, r: (at // r, p, made - out, at),
+        "the lower priority goes first": lambda at, p, n, out, made, r: (-p, at // r, made - out, at),
+        "priority goes before everything else": lambda at, p, n, out, made, r: (at // r, made - out, at),
+        "that is the shortest first: the smallest key goes first": lambda at, p, n, out, made, r: (
+            p, at // r, out - made, at,
+        ),
+        "tokens that are made need not come again": lambda at, p, n, out, made, r: (p, at // r, -out, at),
+        "a prompt is no output": lambda at, p, n, out, made, r: (p, at // r, made - out - n, at),
+        "of equals, the one that came first": lambda at, p, n, out, made, r: (p, at // r, made - out, -at),
+        "of equals, the one that came first: the queue is in no order before": lambda at, p, n, out, made, r: (
+            p, at // r, made - out,
+        ),
+        "a round is arrivals one after another, not every round_size-th": lambda at, p, n, out, made, r: (
+            p, at % r, made - out, at,
+        ),
+        "arrivals count from 0, so the first round ends with arrival round_size - 1": lambda at, p, n, out, made, r: (
+            p, (at + 1) // r, made - out, at,
+        ),
+        "within a round the longest output goes first, not the first that came": lambda at, p, n, out, made, r: (p, at),
+    }.items()
+}  # fmt: skip
+
+
+# 17.2
+
+SIZE = 4  # tokens of a block
+
+
+@exercise(
+    "17.2",
+    title="An abort that is whole",
+    minutes=12,
+    difficulty=2,
+    importance=5,
+    stub="def abort_all(scheduler, request_ids): ...",
+    task="A server hands over a **set** of ids and wants all of these requests to end now. `scheduler` is the "
+    "engine's: `scheduler.running` and `scheduler.waiting` are lists of sequences, each with its `seq_id`, and "
+    "`scheduler.abort(seq)` ends one that waits or runs, whole: its blocks are free again. Ids of requests that have "
+    "ended meanwhile are in the set too, and mean nothing. Nobody else may notice.",
+    hints=(
+        "An id never equals a set. Which question about an id and a set is the right one?",
+        "A request that waits has no blocks, and is to end all the same.",
+        "abort changes scheduler.running. What happens to a for loop over a list from which its body removes elements?",
+    ),
+)
+def abort_that_is_whole(answer: Callable[..., Any]) -> None:
+    require_all(ABORTS, partial(_judge_abort, answer), _describe_abort)
+
+
+def _draw_abort(rng: Random) -> tuple[int, tuple[int, ...], int]:
+    count = rng.randint(2, 7)
+    return count, tuple(sorted(rng.sample(range(count), rng.randint(1, count)))), rng.randint(1, 3)
+
+
+ABORTS = [(2, (1,), 1), (2, (0, 1), 1), (3, (0, 1, 2), 1), (5, (4,), 1), (4, (0,), 3), *draw(_draw_abort)]
+
+
+def _describe_abort(count: int, named: tuple[int, ...], steps: int) -> str:
+    return f"{count} requests, {min(count, 4)} of them running, aborted after step {steps}: {list(named)}"
+
+
+def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...], steps: int) -> None:
+    scheduler = Scheduler(BlockManager(40, SIZE, 4, 40), 40, ())
+    lengths = [1 if i == 0 and count > 3 else 6 + i for i in range(count)]  # the first has ended, where there are many
+    seqs = [Sequence([7] * (3 + i), SamplingParams(max_tokens=n, ignore_eos=True)) for i, n in enumerate(lengths)]
+    for seq in seqs:
+        scheduler.add(seq)
+    for _ in range(steps):
+        _step(scheduler)
+    asked = [seqs[i] for i in named if not seqs[i].finish_reason]
+    others = [seq for i, seq in enumerate(seqs) if i not in named and not seq.finish_reason]
+    were_running = [seq for seq in asked if seq in scheduler.running]
+    ended = [(seq, seq.finish_reason) for seq in seqs if seq.finish_reason]
+    ids = {seqs[i].seq_id for i in named}
+    answer(scheduler, set(ids))
+    _require_ended(scheduler, seqs, asked, were_running)
+    for seq in others:
+        if seq not in scheduler or seq.finish_reason:
+            raise Wrong(f"request {seqs.index(seq)} was not named, and is gone")
+    if any(seq.finish_reason != reason for seq, reason in ended):
+        raise Wrong("request 0 had ended before, by its length: that is what its finish_reason has to say still")
+    for _ in range(100):
+        if scheduler.has_work:
+            _step(scheduler)
+    if late := [i for i, seq in enumerate(seqs) if seq in others and len(seq.output_ids) != lengths[i]]:
+        raise Wrong(f"requests {late} were not named, and did not get all of their tokens afterwards")
+    scheduler.blocks.check()
+
+
+def _require_ended(
+    scheduler: Scheduler, seqs: list[Sequence], asked: list[Sequence], were_running: list[Sequence]
+) -> None:
+    still = [seqs.index(seq) for seq in asked if seq in scheduler.running]
+    if still and len(still) == len(were_running):
+        raise Wrong(
+            f"requests {still} still run, so each makes another token that nobody reads. Is an id compared with the "
+            "whole set? It equals none"
+        )
+    if still:
+        raise Wrong(f"requests {still} still run: does the loop walk over the list from which abort removes them?")
+    for seq in asked:
+        number = seqs.index(seq)
+        if seq.seq_id in scheduler.blocks:
+            blocks = len(scheduler.blocks.of(seq.seq_id))
+            raise Wrong(f"request {number} has left, and its {blocks} blocks have not: nobody can have them any more")
+        if seq in scheduler.waiting:
+            raise Wrong(f"request {number} still waits, and will be begun later")
+        if seq in scheduler or seq.finish_reason != "abort":
+            raise Wrong(
+                f"request {number} is in neither list, and the scheduler has not ended it (finish_reason="
+                f"{seq.finish_reason!r}): lists are the scheduler's own, abort changes all that belongs to them"
+            )
+
+
+def _step(scheduler: Scheduler) -> None:
+    seqs, num_new = scheduler.schedule()
+    scheduler.commit(seqs, num_new, [0] * len(seqs))
+
+
+# 17.3
+
+
+def next_of(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
+    stop = next((i for i, n in enumerate(overtaken) if n >= bound), len(prompt_lens) - 1)
+    return min(range(stop + 1), key=lambda i: prompt_lens[i])
+
+
+def _always_it(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
+    return next((i for i, n in enumerate(overtaken) if n >= bound), next_of(prompt_lens, overtaken, bound))
+
+
+def _by(choose: Callable[[list[int], range], int], reached: Callable[[int, int], bool] = lambda n, b: n >= b) -> Any:
+    """next_of with another choice among those in front, or another way to see that the bound is reached."""
+
+    def mistaken(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
+        stop = next((i for i, n in enumerate(overtaken) if reached(n, bound)), len(prompt_lens) - 1)
+        return choose(prompt_lens, range(stop + 1))
+
+    return mistaken
+
+
+def _shortest(prompt_lens: list[int], places: range) -> int:
+    return min(places, key=lambda i: prompt_lens[i])
+
+
+@exercise(
+    "17.3",
+    title="A bound against starvation",
+    minutes=12,
+    difficulty=3,
+    importance=5,
+    stub="def next_one(prompt_lens, overtaken, bound): ...",
+    task="The shortest prompt goes first, and nobody may be **overtaken** more than `bound` times: by a request that "
+    "came later and joins earlier. `prompt_lens` are those of the requests that wait, in the order in which they "
+    "came; `overtaken[i]` is how often it has happened to number i. Return the place of the one that joins now: the "
+    "shortest prompt of all that may, and of equals the one that came first. Who is in front of somebody overtakes "
+    "nobody by going first.",
+    hints=(
+        "Say number 3 has been overtaken bound times. Which of the others would overtake it once more by joining now?",
+        "So some of the queue may go: from its beginning to a certain place. Where there are several that have reached "
+        "the bound, which of them counts?",
+        "Among those that may go, nothing has changed: the shortest, and of equals the first.",
+    ),
+)
+def bound_against_starvation(answer: Callable[..., int]) -> None:
+    compare(answer, BOUNDED, Expected(next_of, BOUND_MISTAKES), _describe_bounded)
+
+
+def _describe_bounded(prompt_lens: list[int], overtaken: list[int], bound: int) -> str:
+    return f"prompt_lens={prompt_lens}, overtaken={overtaken}, bound={bound}"
+
+
+def _draw_bounded(rng: Random) -> tuple[list[int], list[int], int]:
+    count, bound = rng.randint(1, 6), rng.randint(0, 3)
+    overtaken = sorted((rng.randint(0, bound) for _ in range(count)), reverse=rng.random() < 0.8)
+    return [rng.randint(1, 9) for _ in range(count)], overtaken, bound
+
+
+BOUNDED = [
+    ([3], [0], 2), ([3, 1], [0, 0], 2), ([3, 1], [2, 0], 2), ([3, 3], [0, 0], 2), ([2, 5, 1], [1, 2, 0], 2),
+    ([4, 2, 3, 1], [2, 2, 1, 0], 2), ([5, 1], [0, 0], 0), *draw(_draw_bounded, number=80),
+]  # fmt: skip
+BOUND_MISTAKES = {
+    "somebody has been overtaken bound times already": lambda prompt_lens, overtaken, bound: _shortest(
+        prompt_lens, range(len(prompt_lens))
+    ),
+    "who came before it may still go first, and overtakes nobody by it": _always_it,
+    "overtaken bound times is allowed; only one time more is not": _by(_shortest, lambda n, b: n >= b - 1),
+    "of those that may go the shortest, not the longest": _by(lambda p, r: max(r, key=lambda i: p[i])),
+    "of equals, the one that came first": _by(lambda p, r: min(reversed(r), key=lambda i: p[i])),
+    "that is first come: as long as nobody has reached the bound, the shortest may go": lambda p, o, b: 0,
+    "the place is wanted, not the length of the prompt": lambda p, o, b: p[next_of(p, o, b)],
+    "places count from 0": lambda p, o, b: next_of(p, o, b) + 1,
+    "the first that has reached the bound counts, the others are behind it": lambda p, o, b: _shortest(
+        p, range(max((i for i, n in enumerate(o) if n >= b), default=len(p) - 1) + 1)
+    ),
+    "the one that has reached the bound may go as well": lambda p, o, b: _shortest(
+        p, range(max(1, next((i for i, n in enumerate(o) if n >= b), len(p))))
+    ),
+}
+
+
+# 17.4
+
+GAIN = 0.1  # of first come's mean latency
+
+
+@exercise(
+    "17.4",
+    title="A policy of your own",
+    minutes=25,
+    difficulty=3,
+    importance=4,
+    stub="class MyPolicy(FirstCome): ...",
+    task=f"Write a policy for the engine, a subclass of `Policy`, whose requests take at least {GAIN:.0%} less time "
+    "**on average**, from arrival to last token, than first come's: on each of a few drawn workloads, in which lengths "
+    "are known, prompts are short, and steps all take as long. `key(seq)` says who goes first within a round. A "
+    "sequence has `num_prompt_tokens`, `len(seq)`, `max_len`, and `params.max_tokens`. A key is taken once, when a "
+    "sequence begins to wait, so it must not change. And a policy that reads lengths has to refuse, in "
+    "`check(params)`, requests that may stop early.",
+    hints=(
+        "Whoever ends early lets others in. Think of a till: one customer with a full trolley, five with a bottle "
+        "each. In which order is the sum of all times the least?",
+        "The time that a request holds a place is its steps, and nearly all of these are for its output.",
+        "The engine's LongestOutput has the check that you need.",
+    ),
+)
+def policy_of_ones_own(answer: type[Policy]) -> None:
+    if not (isinstance(answer, type) and issubclass(answer, Policy)):
+        raise Wrong(f"expected a subclass of Policy, got {answer!r}")
+    policy = answer()
+    require_keys(policy)
+    require_check(policy)
+    for seed in range(4):
+        found, first_come = (mean_latency(seed, p) for p in (answer(), "fcfs"))
+        if found > (1 - GAIN) * first_come:
+            raise Wrong(
+                f"workload {seed}: a mean of {found:.1f} steps from arrival to last token, first come has "
+                f"{first_come:.1f}, and at most {(1 - GAIN) * first_come:.1f} is wanted{why_too_long(policy)}"
+            )

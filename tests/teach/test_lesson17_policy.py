@@ -1,0 +1,156 @@
+"""Lesson 17, a bound and a policy of one's own: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
+
+from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+
+
+def may_go(overtaken, bound):
+    stop = next((i for i, n in enumerate(overtaken) if n >= bound), len(overtaken) - 1)
+    return range(stop + 1)
+
+
+def shortest(lens, places):
+    return min(places, key=lambda i: lens[i])
+
+
+@wrong_answers(
+    "17.3",
+    {
+        "no bound": (lambda lens, o, b: shortest(lens, range(len(lens))), "overtaken bound times already"),
+        "always it": (
+            lambda lens, o, b: next((i for i, n in enumerate(o) if n >= b), shortest(lens, range(len(lens)))),
+            "who came before it may still go first",
+        ),
+        "more than bound": (lambda lens, o, b: shortest(lens, may_go(o, b + 1)), "overtaken bound times already"),
+        "one too early": (lambda lens, o, b: shortest(lens, may_go(o, b - 1)), "is allowed"),
+        "longest": (lambda lens, o, b: max(may_go(o, b), key=lambda i: lens[i]), "not the longest"),
+        "last of equals": (lambda lens, o, b: shortest(lens, may_go(o, b)[::-1]), "of equals, the one that came first"),
+        "first come": (lambda lens, o, b: 0, "that is first come"),
+        "the length": (lambda lens, o, b: lens[shortest(lens, may_go(o, b))], "the place is wanted"),
+        "from 1": (lambda lens, o, b: 1 + shortest(lens, may_go(o, b)), "places count from 0"),
+        "the last that reached it": (
+            lambda lens, o, b: shortest(
+                lens, range(max((i for i, n in enumerate(o) if n >= b), default=len(o) - 1) + 1)
+            ),
+            "the first that has reached the bound counts",
+        ),
+        "without it": (
+            lambda lens, o, b: shortest(lens, range(max(1, next((i for i, n in enumerate(o) if n >= b), len(o))))),
+            "may go as well",
+        ),
+        "nothing": (lambda lens, o, b: None, "got None"),
+        "all of them": (lambda lens, o, b: sorted(may_go(o, b), key=lambda i: lens[i]), "expected"),
+    },
+)
+def test_wrong_bounds(answer, message):
+    assert_refused("17.3", answer, message)
+
+
+def recursive(lens, overtaken, bound):
+    if len(lens) == 1 or overtaken[0] >= bound:
+        return 0
+    behind = 1 + recursive(lens[1:], overtaken[1:], bound)
+    return behind if lens[behind] < lens[0] else 0
+
+
+def in_numpy(lens, overtaken, bound):
+    reached = np.array(overtaken) >= bound
+    closed = np.concatenate([[0], np.cumsum(reached)[:-1]]) > 0
+    return np.where(closed, 10**9, np.array(lens)).argmin()
+
+
+def emptied(lens, overtaken, bound):
+    queue = list(zip(overtaken, lens, range(len(lens)), strict=True))
+    best = queue.pop(0)
+    last = best
+    while queue and last[0] < bound:
+        last = queue.pop(0)
+        best = min(best, last, key=lambda one: one[1:])
+    return float(best[2])
+
+
+@right_answers("17.3", {"recursive": recursive, "numpy": in_numpy, "a queue that is emptied": emptied})
+def test_right_bounds(answer):
+    assert_accepted("17.3", answer)
+
+
+# 17.4
+
+
+class Known(Policy):
+    def check(self, params):
+        if not params.ignore_eos or params.stop_token_ids or params.stop:
+            raise ValueError("lengths must be known")
+
+
+def keyed(by, base=Known, **methods):
+    return type("MyPolicy", (base,), {"name": "mine", "key": lambda self, seq: by(seq), **methods})
+
+
+def left(seq):
+    return seq.max_len - len(seq)
+
+
+def only_the_end_token(self, params):
+    if not params.ignore_eos:
+        raise ValueError("lengths must be known")
+
+
+def refuses_all(self, params):
+    raise ValueError("no")
+
+
+@wrong_answers(
+    "17.4",
+    {
+        "first come": (keyed(lambda seq: 0), "is the same for all"),
+        "the engine's first come": (FirstCome, "is the same for all"),
+        "longest output": (LongestOutput, "the longest outputs go first"),
+        "longest job": (keyed(lambda seq: -seq.max_len), "the longest outputs go first"),
+        "shortest prompt": (ShortestPrompt, "reads the prompt alone"),
+        "packed": (Packed, "reads the prompt alone"),
+        "no check": (keyed(left, base=Policy), "lets SamplingParams() pass"),
+        "half a check": (keyed(left, base=Policy, check=only_the_end_token), "stop_token_ids=(3,)"),
+        "refuses all": (keyed(left, check=refuses_all), "whose length is known"),
+        "drawn": (keyed(lambda seq: random.random()), "for the same sequence later"),
+        "no key": (keyed(lambda seq: None), "key(seq) gives None"),
+        "keys of two kinds": (keyed(lambda seq: left(seq) if left(seq) > 6 else "short"), "comparable with each other"),
+        "an instance": (keyed(left)(), "expected a subclass of Policy"),
+        "no policy": (dict, "expected a subclass of Policy"),
+        "nothing written": (type("Mine", (Policy,), {}), "NotImplementedError"),
+    },
+)
+def test_wrong_policies(answer, message):
+    assert_refused("17.4", answer, message)
+
+
+class Scans(Known):
+    """No key at all: it looks through the round whenever somebody can join."""
+
+    name = "scans"
+
+    def key(self, seq):
+        return 0
+
+    def pick(self, waiting, room):
+        first = waiting[0][:2]
+        return min((i for i, place in enumerate(waiting) if place[:2] == first), key=lambda i: left(waiting[i][-1]))
+
+
+@right_answers(
+    "17.4",
+    {
+        "longest output, the other way round": keyed(left, base=LongestOutput),
+        "classes of about the same length": keyed(lambda seq: (int(math.log2(left(seq))), seq.num_prompt_tokens)),
+        "no key, a scan": Scans,
+    },
+)
+def test_right_policies(answer):
+    assert_accepted("17.4", answer)
