@@ -48,7 +48,8 @@ def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Cha
         color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
         shape=alt.Shape("part:N", title=None, scale=alt.Scale(domain=list(SHOWN))),
     )
-    chart = (lines + points).properties(width=PAGE_WIDTH - 130, height=36 * len(runs))
+    labels = 7 * max(map(len, runs))  # pixels
+    chart = (lines + points).properties(width=PAGE_WIDTH - 50 - labels, height=36 * len(runs))
     told = (f"{name}: " + ", ".join(f"{part} {at[part]:.1f}" for part in SHOWN) for name, at in found.items())
     return Chart(chart, f"{metric} ({unit})\n" + "\n".join(told))
 

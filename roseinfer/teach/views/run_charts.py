@@ -106,7 +106,8 @@ def draw_steps(*runs: Run) -> Chart:
             if (tokens := step.tokens_of(kind))
         ]
         frame = pd.DataFrame(rows, columns=["step", "kind", "tokens", "order"])
-        y = alt.Y("tokens:Q", title="tokens", scale=alt.Scale(domain=[0, most], nice=True), axis=alt.Axis(tickCount=4))
+        scale, axis = alt.Scale(domain=[0, most], nice=True), alt.Axis(tickCount=4)
+        y = alt.Y("tokens:Q", title="tokens", stack="zero", scale=scale, axis=axis)
         title = "step" if place == len(runs) - 1 else None
         bars = alt.Chart(csv_data(frame)).mark_bar(width=max(1.0, 0.8 * WIDTH / last)).encode(
             x=alt.X("step:Q", title=title, scale=alt.Scale(domain=[-0.5, last - 0.5], nice=False)),
