@@ -15,7 +15,7 @@ from roseinfer.generate import generate
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.teach.views.run_charts import spans_of
-from stages import Graphs, NaiveCat, TokenBudget
+from stages import Graphs, NaiveCat, Overlap, TokenBudget
 
 ARRIVALS = [(0, 6, 5), (0, 20, 3), (1, 9, 4), (2, 3, 6), (2, 3, 1), (30, 4, 2)]
 SIZES = {"num_blocks": 32, "block_size": 4, "max_num_seqs": 3}
@@ -169,3 +169,20 @@ def test_blocks_that_somebody_else_holds_are_an_error_and_not_a_hang():
     stage.prefill(Sequence([1] * 60))
     with pytest.raises(OutOfBlocks, match="others hold"):
         teach.record_run(stage, teach.work(small_model(), [(0, 80, 4)]))
+
+
+def test_a_preemption_that_is_refused_is_none():
+    """While a step is in flight nobody is preempted."""
+    stage = Overlap(small_model(), **SIZES | {"num_blocks": 7}, max_num_batched_tokens=8)
+    refused, preempt = [], stage.preempt
+
+    def noted(seq):
+        try:
+            preempt(seq)
+        except OutOfBlocks:
+            refused.append(seq)
+            raise
+
+    stage.preempt = noted
+    run = teach.record_run(stage, teach.work(small_model(), ARRIVALS))
+    assert refused and run.num_preemptions == stage.num_preemptions > 0

@@ -262,5 +262,6 @@ class _Recorder:
         return done
 
     def _preempt(self, preempt: Callable[..., Any], seq: Sequence) -> Any:
+        result = preempt(seq)  # which may refuse
         self.requests[seq.seq_id].preempted.append(self.watch.now())
-        return preempt(seq)
+        return result
