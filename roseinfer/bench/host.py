@@ -16,6 +16,7 @@ import torch
 
 from roseinfer.arguments import require_count
 from roseinfer.display.cells import Cells, Column
+from roseinfer.engine.engine import checked_budget
 from roseinfer.engine.llm import LLM
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
@@ -82,7 +83,8 @@ def host_times(
         raise ValueError(f"batch_sizes must be a list with each value once, got {batch_sizes!r}")
     for size in batch_sizes:
         require_count("batch_sizes", size, at_least=1)
-    llm = LLM(spec, device=device, max_num_seqs=max(batch_sizes))
+    prompts_fit = checked_budget(None, max(batch_sizes) * prompt_len)
+    llm = LLM(spec, device=device, max_num_seqs=max(batch_sizes), max_num_batched_tokens=prompts_fit)
     prompts = random_prompts(llm.model, max(batch_sizes), prompt_len)
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     runs = {size: partial(decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens)

@@ -38,6 +38,11 @@ def test_every_step_of_every_batch_size_is_kept():
     assert lines[0].split() == ["batch", *(w for n in SHOWN for w in (n, "us"))] and len(lines) >= 5
 
 
+def test_all_prompts_are_one_prefill_however_many():
+    result = host_times("tiny", batch_sizes=[140], prompt_len=8, max_tokens=4, repeats=1)
+    assert len(result.samples) == 2
+
+
 SHOWN = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
 
 
