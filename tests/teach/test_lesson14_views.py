@@ -119,16 +119,17 @@ def test_recorded_online_runs_are_charts_and_change_no_text(tmp_path):
     nothing = teach.recorded_online(tmp_path)
     assert "no run in data/online yet" in nothing.to_html()
     workload = Workload(num_requests=2, prompt_lens=(4, 4), output_lens=(2, 2))
-    result = online("tiny", workload=workload, contenders=["engine"], budgets=[8], repeats=1, max_num_seqs=2)
     (tmp_path / "online").mkdir()
-    (tmp_path / "online" / "mine.json").write_text(result.to_json(with_samples=False), encoding="utf-8")
+    for name, budgets in (("mine", [8, 4]), ("a point is no curve", [8])):
+        result = online("tiny", workload=workload, contenders=["engine"], budgets=budgets, repeats=1, max_num_seqs=2)
+        (tmp_path / "online" / f"{name}.json").write_text(result.to_json(with_samples=False), encoding="utf-8")
     found = teach.recorded_online(tmp_path)
     assert (
         repr(found)
         == repr(nothing)
         == ("from the runs in data/online, where there are any: throughput and latency over token budgets")
     )
-    assert "mine" in found.to_html() and "<img" in found.to_html()
+    assert "mine" in found.to_html() and "a point" not in found.to_html() and found.to_html().count("<img") == 1
     (tmp_path / "online" / "bad.json").write_text(json.dumps({"rows": []}), encoding="utf-8")
     with pytest.raises(ValueError, match="bad.json is no result as `roseinfer bench online` writes it"):
         teach.recorded_online(tmp_path)

@@ -61,6 +61,7 @@ def recorded_kernels(folder: Path = DATA) -> Recorded:
 
 def recorded_online(folder: Path = DATA) -> Recorded:
     """Throughput against latency over budgets, of the runs of `roseinfer bench online` in data/online, each a chart.
+    Runs with one budget are left out.
 
     Raises ValueError for a file there that is no such run.
     """
@@ -72,6 +73,8 @@ def recorded_online(folder: Path = DATA) -> Recorded:
             result = OnlineResult(**{"samples": []} | json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no result as `roseinfer bench online` writes it: {error}") from error
+        if len(result.arguments["budgets"]) == 1:
+            continue
         what = f"<p><b>Recorded on {html.escape(result.device)}</b>, not measured here: {html.escape(path.stem)}</p>"
         cards.append(what + latency_chart(result).to_html())
     nothing = "no run in data/online yet (<code>roseinfer bench online --output data/online/NAME.json</code> makes one)"
