@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from roseinfer.contract.small_models import prompts_of
+from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.executors import OneBehind, Sync
 from roseinfer.engine.llm import LLM
@@ -224,9 +225,10 @@ def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
 
 
 def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
-    """As CUDA graphs do it: every step's logits and tokens lie in the same memory."""
+    """As CUDA graphs do it: few sizes, filled up, and every step's logits and tokens lie in the same memory."""
     engine = engine_of(small, True)
     graphs = engine.runner.graphs
+    graphs.sizes, graphs.capture_after = sizes_up_to(4), 1
     replay, memory = graphs.run, {}
 
     def run_in_place(batch):
@@ -240,6 +242,7 @@ def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
     outputs = run(engine, seqs)
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
     assert outputs == [ids[: seq.params.max_tokens] for ids, seq in zip(wanted, seqs, strict=True)]
+    assert set(graphs.graphs) == {1, 2, 4}
 
 
 # What goes wrong
