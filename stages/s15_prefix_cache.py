@@ -104,12 +104,8 @@ class PrefixCache(TokenBudget):
 
     name = "s15_prefix_cache"
 
-    def __init__(
-        self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64,
-        max_num_batched_tokens: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-                         max_num_batched_tokens=max_num_batched_tokens)  # fmt: skip
+    def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, **sizes: int | None) -> None:
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, **sizes)
         self.tables = SharedTables(num_blocks, block_size)
         self.copies: dict[int, int] = {}
         self.num_asked_tokens = self.num_found_tokens = 0
