@@ -127,12 +127,19 @@ def _narrowest(lines: list[str]) -> int:
 
 
 def _longest_word(line: str) -> int:
-    return max(map(len, line.split()), default=0)
+    return max((len(part) for word in line.split() for part in _parts(word)), default=0)
+
+
+def _parts(word: str) -> list[str]:
+    """A word that is longer than a column may break behind its dots."""
+    return re.split(r"(?<=\.)", word) if len(word) > COLUMN else [word]
 
 
 def _unbroken(word: re.Match[str]) -> str:
     """The word, kept on one line where a browser would break it. Part of a comment or a string is left as it is."""
     text = html.unescape(re.sub("<[^>]*>", "", word[0]))
+    if len(text) > COLUMN:
+        return re.sub(r"\.(?![^<]*>)", ".<wbr>", word[0])
     whole = word[0].count("<span") == word[0].count("</span>")
     return f'<span style="white-space: nowrap">{word[0]}</span>' if whole and BREAKABLE.search(text) else word[0]
 
