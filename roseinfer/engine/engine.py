@@ -95,8 +95,10 @@ class Engine:
         async_scheduling nobody has after the first one, which is only launched.
 
         On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
-        logits are not finite.
+        logits are not finite, and without work.
         """
+        if not self.has_work:
+            raise ValueError("step needs a sequence that waits or runs: add one first")
         return self.executor.step()
 
     def abort(self, seq: Sequence) -> None:

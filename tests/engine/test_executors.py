@@ -370,6 +370,12 @@ def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2
     ]
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_step_without_work_is_refused(small: GPT2, async_scheduling):
+    with pytest.raises(ValueError, match="step needs a sequence that waits or runs: add one first"):
+        engine_of(small, async_scheduling).step()
+
+
 def test_who_takes_what_pays(tiny: GPT2):
     """On a CPU host and device share the cores: steps in turn, unless told otherwise."""
     llm = LLM(tiny, tokenizer="tiny", num_kvcache_blocks=8)
