@@ -27,7 +27,7 @@ class Engine:
     max_num_batched_tokens: of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy:
     the name of one in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text.
     enforce_eager: decode without graphs. async_scheduling: a step is launched before the one before it is read; None
-    for where that pays, on a GPU.
+    for on a GPU, where it should pay, and nowhere else.
 
     Raises ValueError for a size below 1, a max_model_len above the model's, a max_num_batched_tokens below
     max_num_seqs, or an unknown policy.
