@@ -8,6 +8,9 @@ byte-level (GPT-2, Llama 3, Qwen): a token is some bytes, and may end within a U
 pieces of text (Llama 2 and others after SentencePiece): a token has one text at the beginning, where a leading space is
     dropped, and one anywhere else. Characters without a piece are spelled as a run of byte tokens, which the tokenizer
     judges as a whole: as long as a run goes on, none of it is shown.
+
+A prompt may end within a character or a run. The text begins after the prompt's own characters. A character that the
+prompt begins and the new tokens complete belongs to the text.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Protocol
 
 from tokenizers import Tokenizer
 
-BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Text(Protocol):
@@ -100,7 +103,7 @@ class Vocabulary:
         self._table = ByteTable(tokenizer) if kinds == ["ByteLevel"] else PieceTable(tokenizer, "ByteFallback" in kinds)
 
     def detokenizer(self, prompt_ids: Iterable[int] = (), stop: tuple[str, ...] = ()) -> Detokenizer:
-        """For one request. The text continues the prompt's: a character that the prompt's last tokens begin, too."""
+        """Return the detokenizer of one request. Its text continues the prompt's and repeats none of it."""
         return Detokenizer(self._table.text(prompt_ids), stop)
 
 
@@ -142,7 +145,7 @@ class ByteTable(dict[int, bytes]):
         self._tokenizer, self._byte_of = tokenizer, byte_of_character()
 
     def __missing__(self, token_id: int) -> bytes:
-        token = self._tokenizer.id_to_token(token_id) or ""  # models pad their vocabularies with ids that nobody has
+        token = self._tokenizer.id_to_token(token_id) or ""  # models pad their vocabularies with ids that no token has
         if all(character in self._byte_of for character in token):
             self[token_id] = bytes(self._byte_of[character] for character in token)
         else:  # an added token, spelled as it is
@@ -158,12 +161,20 @@ class ByteText:
         self._table = table
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(b"".join(map(table.__getitem__, prompt_ids)))
+        self._within_prompts_character = bool(self._decoder.getstate()[0])
 
     def feed(self, token_id: int) -> str:
-        return self._decoder.decode(self._table[token_id])
+        return self._decode(self._table[token_id])
 
     def rest(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return self._decode(b"", final=True)
+
+    def _decode(self, data: bytes, final: bool = False) -> str:
+        text = self._decoder.decode(data, final)
+        if text and self._within_prompts_character:  # if it stays incomplete, the prompt's text ends with its "�"
+            self._within_prompts_character = False
+            return text.removeprefix("�")
+        return text
 
 
 # Pieces
@@ -176,8 +187,9 @@ class PieceTable(dict[int, str]):
         super().__init__()
         self._tokenizer, self._hidden = tokenizer, hidden_ids(tokenizer)
         vocabulary = tokenizer.get_vocab()
-        self.bytes = {i for token, i in vocabulary.items() if byte_fallback and BYTE_TOKEN.fullmatch(token)}
-        # Tokens are decoded behind this one, so that they are not the first.
+        byte_tokens = ((i, BYTE_TOKEN.fullmatch(token)) for token, i in vocabulary.items() if byte_fallback)
+        self.bytes = {i: int(match[1], 16) for i, match in byte_tokens if match}
+        # Tokens are decoded after this one, so that they are not the first.
         candidates = (i for i in sorted(vocabulary.values()) if i not in self.bytes and tokenizer.decode([i]))
         self._before = next(candidates)
         self._before_length = len(tokenizer.decode([self._before]))
@@ -203,8 +215,10 @@ class PieceText:
         self._table = table
         self._begun = False  # whether any token was no special one
         self._run: list[int] = []  # byte tokens that others may follow
+        self._num_of_prompt = 0  # tokens of the run that belong to the prompt
         for token_id in prompt_ids:
             self.feed(token_id)
+        self._num_of_prompt = len(self._run)
 
     def feed(self, token_id: int) -> str:
         if token_id in self._table.bytes:
@@ -217,8 +231,22 @@ class PieceText:
         return self.rest() + (self._table[token_id] if self._begun else self._decode([token_id]))
 
     def rest(self) -> str:
-        run, self._run = self._run, []
-        return self._decode(run) if run else ""
+        if not self._run:
+            return ""
+        start = self._num_prompt_characters()
+        run, self._run, self._num_of_prompt = self._run, [], 0
+        return self._decode(run)[start:]
+
+    def _num_prompt_characters(self) -> int:
+        """Number of characters of the run's text that the prompt's text has already."""
+        run, num_bytes = self._run, self._num_of_prompt
+        data = bytes(self._table.bytes[token_id] for token_id in run)
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return num_bytes  # the tokenizer makes one "�" of each byte
+        complete = data[:num_bytes].decode(errors="ignore").encode()
+        return len(self._table.decode(run[: len(complete)], first=not self._begun)) if complete else 0
 
     def _decode(self, token_ids: list[int]) -> str:
         first, self._begun = not self._begun, True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os.path import commonprefix
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -48,13 +50,59 @@ def test_pieces_add_up_to_the_tokenizers_text(kind, data):
     assert texts[-1] == tokenizer_of(kind).decode(ids) and grows(texts)
 
 
+def cut_anywhere(kind: str) -> st.SearchStrategy[tuple[list[int], list[int]]]:
+    """A prompt and new tokens. Many are one text, cut at any of its tokens: within characters and runs of bytes."""
+
+    @st.composite
+    def cut(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+        ids = draw(token_ids(kind))
+        at = draw(st.integers(0, len(ids)))
+        return ids[:at], ids[at:]
+
+    return cut() | st.tuples(token_ids(kind), token_ids(kind))
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@drawn
+@settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_the_text_continues_the_prompts(kind, data):
-    prompt, ids = data.draw(token_ids(kind)), data.draw(token_ids(kind))
-    *_, before = [""] + grow(kind, prompt)[0][:-1]  # without what the prompt leaves open
-    assert before + grow(kind, ids, prompt)[0][-1] == tokenizer_of(kind).decode(prompt + ids)
+def test_the_text_continues_the_prompts_and_repeats_none_of_it(kind, data):
+    """Prompt and text are the text of all tokens. If the new tokens change the end of the prompt's own text, the text
+    begins where that change does: a character is completed, or a run of byte tokens is no UTF-8 any more."""
+    prompt, ids = data.draw(cut_anywhere(kind))
+    decode = tokenizer_of(kind).decode
+    text, of_prompt, of_all = grow(kind, ids, prompt)[0][-1], decode(prompt), decode(prompt + ids)
+    assert of_all.endswith(text)
+    before, kept = of_all.removesuffix(text), commonprefix([of_prompt, of_all])
+    if before != kept:  # the tokenizer judges a run of byte tokens as a whole, and judges this one differently now
+        changed, whole = of_prompt[len(kept) :], before[len(kept) :]
+        assert kind in ("llama", "metaspace")
+        if changed.strip("�"):  # it is no UTF-8 any more: each of its bytes is a replacement character
+            assert whole == "�" * len(changed.encode())
+        else:  # it is UTF-8 now: the characters that the prompt completes are the prompt's
+            assert len(whole.encode()) <= len(changed) < len((whole + text[0]).encode())
+
+
+def test_a_run_of_byte_tokens_at_the_prompts_end_is_no_text():
+    """As Llama 2 spells the ends of lines. A stop string does not match them either."""
+    tokenizer = tokenizer_of("llama")
+    prompt, new = tokenizer.encode("new\n\n").ids, tokenizer.token_to_id("▁new")
+    end = tokenizer.token_to_id("<0x0A>")
+    assert prompt[-2:] == [end, end]
+    assert grow("llama", [new], prompt)[0] == [" new"] * 2
+    assert grow("llama", [end, new], prompt)[0] == ["", "\n new", "\n new"]
+    assert grow("llama", [new, end, new], prompt, stop=("\n",)) == ([" new", " new", " new"], "\n")
+    assert grow("llama", [], prompt, stop=("\n",)) == ([""], None)
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama"])
+def test_a_character_that_the_prompt_begins_is_text_once_it_is_complete(kind):
+    tokenizer = tokenizer_of(kind)
+    a = tokenizer.token_to_id("a")
+    spelled = {"byte-level": "Ã©", "llama": ["<0xC3>", "<0xA9>"]}[kind]  # é
+    first, second = map(tokenizer.token_to_id, spelled)
+    assert grow(kind, [second, a], [a, first])[0][-1] == "éa"
+    assert grow(kind, [a], [a, first])[0][-1] == "a", "the prompt's text ends with the replacement character"
+    assert grow(kind, [], [a, first])[0][-1] == ""
 
 
 @pytest.mark.parametrize("kind", ["bundled", "byte-level", "llama", "metaspace"])

@@ -396,7 +396,7 @@ def test_texts_continue_their_prompts_in_every_kind_of_tokenizer(kind):
     tokenizer = tokenizer_of(kind)
     model = small_llama("llama", vocab_size=tokenizer.get_vocab_size())
     llm = LLM(model, tokenizer=tokenizer, num_kvcache_blocks=16)
-    prompts = ["a new", "no way", "don't"]
+    prompts = ["a new", "no way\n\n", "don't"]
     drawn = [params(40, temperature=3.0, seed=seed) for seed in range(3)]
     for prompt, output in zip(prompts, llm.generate(prompts, drawn), strict=True):
         ids = tokenizer.encode(prompt).ids
