@@ -396,13 +396,24 @@ def test_texts_continue_their_prompts_in_every_kind_of_tokenizer(kind):
     tokenizer = tokenizer_of(kind)
     model = small_llama("llama", vocab_size=tokenizer.get_vocab_size())
     llm = LLM(model, tokenizer=tokenizer, num_kvcache_blocks=16)
-    prompts = ["a new", "no way\n\n", "don't"]
+    prompts = ["a new", "no way", "don't"]
     drawn = [params(40, temperature=3.0, seed=seed) for seed in range(3)]
     for prompt, output in zip(prompts, llm.generate(prompts, drawn), strict=True):
         ids = tokenizer.encode(prompt).ids
         assert output.prompt_token_ids == ids
         whole = tokenizer.decode(ids + output.outputs[0].token_ids)
         assert whole == tokenizer.decode(ids) + output.outputs[0].text and "�" in whole
+
+
+def test_the_line_ends_of_a_prompt_are_neither_text_nor_a_stop_string():
+    """Llama 2 spells them as byte tokens, which wait for more."""
+    tokenizer = tokenizer_of("llama")
+    model = small_llama("llama", vocab_size=tokenizer.get_vocab_size())
+    llm = LLM(model, tokenizer=tokenizer, num_kvcache_blocks=16)
+    [plain] = llm.generate("no way\n\n", params(4))
+    [stopped] = llm.generate("no way\n\n", params(4, stop="\n"))
+    assert "\n" not in plain.outputs[0].text and stopped.outputs == plain.outputs
+    assert (len(stopped.outputs[0].token_ids), stopped.outputs[0].finish_reason) == (4, "length")
 
 
 def test_a_folder_without_a_tokenizer(tmp_path, llm):
