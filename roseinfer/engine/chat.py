@@ -2,54 +2,115 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
 from typing import Any
 
-from roseinfer.models import ModelLoadError, tokenizer_folder
+from roseinfer.models import ModelLoadError, pretrained_tokenizer
 
 Message = dict[str, Any]  # {"role": "user", "content": "..."}
+RENDER_SECONDS = 10
+MOST_CHARACTERS = 10_000_000
 
 
 class ChatTemplate:
     """The template of a model: chat_template.jinja, or `chat_template` in tokenizer_config.json.
 
-    transformers reads and renders it, in its sandbox. Raises ModelLoadError where there is none.
+    transformers reads it, and renders it in its sandbox, in a process that ends when a template takes too long or too
+    much memory. Raises ModelLoadError for a folder without a template.
     """
 
     def __init__(self, spec: str) -> None:
-        from transformers import AutoTokenizer  # seconds, for conversations alone
-
-        folder = tokenizer_folder(spec)
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except Exception as e:  # whatever a file there may make transformers raise
-            raise ModelLoadError(f"{folder}: its chat template cannot be read: {one_line(e)}") from e
-        if not self._tokenizer.chat_template:
+        tokenizer = pretrained_tokenizer(spec)
+        if not tokenizer.chat_template:
             raise ModelLoadError(
                 f"{spec!r} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): "
                 "write the prompt yourself and use generate"
             )
+        try:
+            self._template = tokenizer.get_chat_template()
+        except ValueError as e:  # several, and no default one
+            raise ModelLoadError(f"{spec!r}: its chat template cannot be read: {' '.join(str(e).split())}") from e
+        self._special_tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+        self._renderer = Renderer()
 
     def render(self, messages: list[Message], add_generation_prompt: bool, continue_final_message: bool) -> str:
-        """The text of a conversation, with special tokens such as BOS in it: it is encoded as it is.
+        """Return the text of a conversation, with special tokens such as BOS in it: it is encoded as it is.
 
         add_generation_prompt: end where the assistant begins to answer. continue_final_message: end within the last
-        message, for more of it. Raises ValueError for both, for wrong messages, and for what the template refuses.
+        message, for more of it. Raises ValueError for both, for wrong messages, for what the template refuses, and for
+        a template that takes more than RENDER_SECONDS or too much memory.
         """
-        import jinja2
-
         check_messages(messages)
         if add_generation_prompt and continue_final_message:
             raise ValueError(
                 "continue_final_message=True goes on with the last message and add_generation_prompt=True begins a new "
                 "one: set one of them to False"
             )
+        conversation = [{key: value for key, value in one.items() if value is not None} for one in messages]
+        answer = self._renderer.answer(
+            conversations=[conversation], chat_template=self._template, special_tokens=self._special_tokens,
+            add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message,
+        )  # fmt: skip
+        if "error" in answer:
+            raise ValueError(f"the chat template refuses these messages: {answer['error']}")
+        return answer["text"]
+
+
+class Renderer:
+    """A process with template_worker.py in it. It is started again after a template has ended it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._start()
+
+    def answer(self, **request: Any) -> dict[str, str]:
+        """Return {"text": ...} or {"error": ...} for one request."""
         try:
-            return self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-            )  # fmt: skip
-        except (jinja2.TemplateError, ValueError, TypeError) as e:
-            raise ValueError(f"the chat template refuses these messages: {one_line(e)}") from e
+            line = json.dumps({"seconds": RENDER_SECONDS, "most_characters": MOST_CHARACTERS, **request})
+        except (TypeError, ValueError, RecursionError) as e:
+            raise ValueError(f"messages must hold what JSON can: {e}") from e
+        with self._lock:
+            try:
+                answer = self._exchange(line)
+            except BaseException:  # Ctrl-C: the next request must not read this one's answer
+                self._stop()
+                self._start()
+                raise
+            if answer:
+                return json.loads(answer)
+            self._stop()
+            self._start()
+        return {"error": f"it was ended, since it took more than {RENDER_SECONDS} s or too much memory"}
+
+    def _exchange(self, line: str) -> str:
+        """The worker's answer, or "" when the request has ended it."""
+        try:
+            print(line, file=self._process.stdin, flush=True)
+            return self._process.stdout.readline()
+        except BrokenPipeError:
+            return ""
+
+    def _start(self) -> None:
+        # Isolated, so that the current folder is not searched for modules; its path is then the same as here.
+        code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        code += "from roseinfer.engine.template_worker import serve; serve()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", code, json.dumps(sys.path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            start_new_session=True,  # Ctrl-C is for this process alone
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._stop = weakref.finalize(self, _end, self._process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.kill()
+    process.communicate()
 
 
 def check_messages(messages: object) -> None:
@@ -58,10 +119,4 @@ def check_messages(messages: object) -> None:
         raise ValueError(f"messages must be a non-empty list of messages, got {messages!r:.100}")
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise ValueError(
-                f"messages[{i}] must be a dict with the texts 'role' and 'content', got {message!r:.100}"
-            )
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+            raise ValueError(f"messages[{i}] must be a dict with the texts 'role' and 'content', got {message!r:.100}")

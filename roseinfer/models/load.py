@@ -1,4 +1,4 @@
-"""load_model and load_tokenizer: one spec string for the bundled model, random weights, a local folder or a hub id."""
+"""load_model: one spec string for the bundled model, random weights, a local folder or a hub id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from roseinfer.hardware import devices_here, is_here
@@ -50,17 +49,6 @@ def model_config(spec: str) -> ModelConfig:
     Raises ModelLoadError.
     """
     return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, CONFIG_FILES))
-
-
-def load_tokenizer(spec: str) -> Tokenizer:
-    """The tokenizer that belongs to `spec`: `.encode(text).ids` and `.decode(ids)`. Raises ModelLoadError."""
-    path = tokenizer_folder(spec) / "tokenizer.json"
-    if not path.is_file():
-        raise ModelLoadError(f"{path} does not exist")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as e:  # the library has no type of its own for it
-        raise ModelLoadError(f"{path} is not a tokenizer: {' '.join(str(e).split())}") from e
 
 
 def tokenizer_folder(spec: str) -> Path:
