@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -60,11 +61,25 @@ FILES = ("arguments", "blocks", "generate", "hardware", "paths", "reference", "s
 
 
 def of_the_course() -> set[str]:
-    """The top-level modules of packages that the engine's layer does not name, as far as they are installed."""
+    """The top-level modules of packages that the engine's layer does not bring, as far as they are installed."""
     names = {canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values()
-             for line in lines}  # fmt: skip
+             for line in lines} - brought(PROJECT["dependencies"])  # fmt: skip
     return {module for module, owners in packages_distributions().items()
             if {canonicalize_name(owner) for owner in owners} <= names}  # fmt: skip
+
+
+def brought(lines: list[str]) -> set[str]:
+    """The packages that pip installs for these requirements: theirs, too."""
+    names: set[str] = set()
+    wanted = list(lines)
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            names.add(name)
+            with suppress(PackageNotFoundError):
+                wanted += requires(name) or []
+    return names
 
 
 def run(code: str) -> str:

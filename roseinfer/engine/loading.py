@@ -35,8 +35,14 @@ def model_to_serve(model: str | Model, dtype: str | None, device: str | None, qu
 
 
 def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
-    """What was asked for, else the own one of a model's spec, else None. Raises ModelLoadError."""
+    """What was asked for, else the own one of a model's spec, else None.
+
+    Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
+    """
     if isinstance(tokenizer, Tokenizer):
+        for state, off in (("truncation", "no_truncation"), ("padding", "no_padding")):
+            if value := getattr(tokenizer, state):
+                raise ValueError(f"tokenizer.{state} must be None, got {value}: call tokenizer.{off}() first")
         return tokenizer
     if tokenizer is not None:
         return load_tokenizer(tokenizer)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, processors
 
+from roseinfer.engine.chat import ChatTemplate
 from roseinfer.engine.llm import LLM
 from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
@@ -32,9 +35,7 @@ def folder_with(path: Path, template: str | None, as_file: bool = False) -> Path
     for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json"):
         shutil.copy(TINY / name, path / name)
     tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        "<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
-    )
+    tokenizer.post_processor = processors.TemplateProcessing("<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
     tokenizer.save(str(path / "tokenizer.json"))
     if template and as_file:
         (path / "chat_template.jinja").write_text(template)
@@ -68,11 +69,12 @@ def test_the_prompt_is_transformers_own(llm, folder, messages, settings):
     from transformers import AutoTokenizer
 
     theirs = AutoTokenizer.from_pretrained(folder)
-    wanted = theirs.apply_chat_template(
-        messages, return_dict=False, **{"add_generation_prompt": True, **settings}
-    )
+    wanted = theirs.apply_chat_template(messages, return_dict=False, **{"add_generation_prompt": True, **settings})
     [output] = llm.chat(messages, PARAMS, **settings)
     assert output.prompt_token_ids == wanted and output.prompt_token_ids.count(0) == 1
+    assert output.prompt == theirs.apply_chat_template(
+        messages, tokenize=False, **{"add_generation_prompt": True, **settings}
+    )
     assert output.prompt.startswith("<|endoftext|>[") and len(output.outputs[0].token_ids) == 4
     [same] = llm.generate(wanted, PARAMS)
     assert same.outputs == output.outputs
@@ -139,3 +141,72 @@ def test_a_template_that_is_wrong_or_reaches_out_is_refused(tmp_path, template):
     path = folder_with(tmp_path / "model", template)
     with pytest.raises(ValueError, match="^the chat template refuses these messages: "):
         LLM(str(path), device="cpu", num_kvcache_blocks=1).chat(HELLO)
+
+
+ENDLESS = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "operation": "{{ (10 ** (10 ** (messages | length * 9))) % 7 }}",
+    "text": "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+    "list": "{{ ([messages] * 10 ** 12) | length }}",
+    "output": "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
+    "recursion": "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", ENDLESS)
+def test_an_endless_template_ends(tmp_path, monkeypatch, template):
+    """In any thread: no signal is needed."""
+    monkeypatch.setattr("roseinfer.engine.chat.RENDER_SECONDS", 2)
+    path = folder_with(tmp_path / "model", "{% if messages[0].content == 'go' %}" + ENDLESS[template] + "{% endif %}ok")
+    chat = ChatTemplate(str(path))
+    with ThreadPoolExecutor() as threads:
+        endless = threads.submit(chat.render, [{"role": "user", "content": "go"}], True, False)
+        with pytest.raises(ValueError, match="^the chat template refuses these messages: "):
+            endless.result(timeout=60)
+    assert chat.render(HELLO, True, False) == "ok"  # the next conversation is rendered
+
+
+def test_what_a_template_prints_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr("roseinfer.engine.chat.MOST_CHARACTERS", 5)
+    chat = ChatTemplate(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
+    assert chat.render([{"role": "user", "content": "12345"}], True, False) == "12345"
+    with pytest.raises(ValueError, match=": it renders 6 characters, allowed: at most 5$"):
+        chat.render([{"role": "user", "content": "123456"}], True, False)
+
+
+def test_an_interrupt_loses_no_conversation(tmp_path, monkeypatch):
+    """Its answer is not the next one's."""
+    chat = ChatTemplate(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
+    exchange = chat._renderer._exchange
+
+    def interrupted(line: str) -> str:
+        exchange(line)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat._renderer, "_exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        chat.render([{"role": "user", "content": "first"}], True, False)
+    monkeypatch.undo()
+    assert chat.render([{"role": "user", "content": "second"}], True, False) == "second"
+
+
+def test_threads_get_their_own_texts(tmp_path):
+    chat = ChatTemplate(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
+    texts = [f"{i} é\n\u2028\ud83d" for i in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        rendered = threads.map(lambda text: chat.render([{"role": "user", "content": text}], True, False), texts)
+        assert list(rendered) == texts
+
+
+def test_the_process_of_a_template_ends_with_it(tmp_path):
+    chat = ChatTemplate(str(folder_with(tmp_path / "model", "ok")))
+    process = chat._renderer._process
+    assert process.poll() is None
+    del chat
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_messages_are_what_json_can_hold(llm):
+    with pytest.raises(ValueError, match="^messages must hold what JSON can: Object of type set is not JSON"):
+        llm.chat([{"role": "user", "content": "", "tools": {1}}], PARAMS)

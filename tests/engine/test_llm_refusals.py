@@ -6,6 +6,7 @@ import pytest
 from served import IDS, TEXTS, params, texts
 
 from roseinfer.engine.llm import LLM
+from roseinfer.models import load_tokenizer
 from roseinfer.sequence import SamplingParams, Sequence
 
 
@@ -88,6 +89,16 @@ def test_wrong_arguments_are_one_error(wrong, message):
 def test_a_missing_model_is_named():
     with pytest.raises(ValueError, match="^LLM needs a value for model$"):
         LLM(device="cpu")
+
+
+def test_a_tokenizer_that_cuts_or_pads_prompts_is_refused(tiny):
+    for state, change in (("truncation", {"max_length": 3}), ("padding", {"length": 9})):
+        tokenizer = load_tokenizer("tiny")
+        getattr(tokenizer, f"enable_{state}")(**change)
+        with pytest.raises(
+            ValueError, match=rf"^tokenizer.{state} must be None, got {{.*}}: call tokenizer.no_{state}"
+        ):
+            LLM(tiny, tokenizer=tokenizer, num_kvcache_blocks=1)
 
 
 @pytest.mark.parametrize("given", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"quantization": "int8"}])
