@@ -11,7 +11,7 @@ from .metrics import RequestMetrics
 class CompletionOutput:
     """The text that follows a prompt, so far or to its end.
 
-    index: of the sample, 0 to n - 1. token_ids: with those of a stop string or end token, which the text
+    index: of the sample, 0 to n - 1. token_ids: with those of a stop string, stop token or end token, which the text
     leaves out. finish_reason: None while it runs, "stop" (a stop string, stop token or the model's end token), "length"
     or "abort". stop_reason: the stop string or the stop token's id; None for any other end.
     logprobs: for each token, {token id: log-probability} of the chosen token, then of the likeliest ones;

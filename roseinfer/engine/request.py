@@ -29,7 +29,8 @@ class Sample:
         """Make text of the tokens that came. The sample has ended when the sequence has, or at a stop string."""
         seq, stop = self.seq, None
         if self.detokenizer:
-            for token_id in seq.token_ids[self.num_read :]:
+            end = len(seq) - (seq.finish_reason == "stop")  # a token that ends the sequence is no text
+            for token_id in seq.token_ids[self.num_read : end]:
                 stop = stop or self.detokenizer.add(token_id)
             if seq.finish_reason:
                 stop = stop or self.detokenizer.finish()

@@ -117,11 +117,24 @@ def test_the_models_end_token_ends_a_request_and_is_no_text(llm, tiny):
     assert (completion.finish_reason, completion.stop_reason) == ("stop", None)
 
 
-def test_a_stop_token_is_the_reason(llm):
+def test_an_end_token_that_is_a_word_is_no_text(tiny):
+    """The tokenizer has it as an ordinary token: it would show it."""
+    [ids] = reference_generate(tiny, IDS[:1], 6)
+    ends = GPT2(replace(tiny.config, eos_token_id=ids[5]))
+    ends.load_state_dict(tiny.state_dict())
+    llm = LLM(ends.eval(), tokenizer="tiny", num_kvcache_blocks=4)
+    [output] = llm.generate(TEXTS[:1])
+    assert ids.index(ids[5]) == 5 and output.outputs[0].token_ids == ids
+    assert output.outputs[0].text == TOKENIZER.decode(ids[:5]) != TOKENIZER.decode(ids)
+    assert [streamed.outputs[0].text for streamed in llm.stream(TEXTS[:1])][-2:] == [output.outputs[0].text] * 2
+
+
+def test_a_stop_token_is_the_reason_and_no_text(llm):
     [plain] = llm.generate(TEXTS[0], params())
     stop = plain.outputs[0].token_ids[4]
     [output] = llm.generate(TEXTS[0], params(stop_token_ids=[stop]))
     assert output.outputs[0].token_ids == plain.outputs[0].token_ids[:5]
+    assert output.outputs[0].text == TOKENIZER.decode(plain.outputs[0].token_ids[:4])
     assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == ("stop", stop)
 
 

@@ -45,8 +45,9 @@ def test_a_request_that_runs_has_no_reason_yet():
     ("params", "letters", "sequence_ends", "wanted"),
     [
         ({}, "now", "length", ("now", "length", None)),
-        ({}, "now", "stop", ("now", "stop", None)),
-        ({"stop_token_ids": [IDS["w"]]}, "now", "stop", ("now", "stop", IDS["w"])),
+        ({}, "now", "stop", ("no", "stop", None)),
+        ({"stop_token_ids": [IDS["w"]]}, "now", "stop", ("no", "stop", IDS["w"])),
+        ({"stop": "ow"}, "now", "stop", ("no", "stop", None)),
         ({"stop_token_ids": [IDS["w"]]}, "now", "length", ("now", "length", None)),
         ({"stop": "ow"}, "now", None, ("n", "stop", "ow")),
         ({"stop": "ow"}, "now", "length", ("n", "stop", "ow")),
@@ -54,7 +55,7 @@ def test_a_request_that_runs_has_no_reason_yet():
         ({"stop": "o"}, "now", None, ("n", "stop", "o")),
         ({}, "no", "abort", ("no", "abort", None)),
     ],
-    ids=["length", "end-token", "stop-token", "other-token", "stop", "stop-at-end", "given-back", "sooner", "abort"],
+    ids=["length", "end-token", "stop-token", "end-token-within-a-stop", "other-token", "stop", "stop-at-end", "given-back", "sooner", "abort"],
 )
 def test_why_it_ended(params, letters, sequence_ends, wanted):
     request = request_for(**params)
