@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from roseinfer.arguments import is_integer
+
 from . import hf_gpt2, hf_llama
 from .config import ModelConfig, require_size
 from .hf_eos import read_eos
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FAMILIES = {"gpt2": hf_gpt2, "llama": hf_llama, "qwen2": hf_llama, "qwen3": hf_llama}
+WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+# transformers gives their configs layer_types. In the others its KV cache takes windows from the keys themselves.
+NAMES_ITS_LAYERS = ("qwen2", "qwen3")
 
 
 def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
@@ -34,12 +39,47 @@ def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None)
     for key, allowed in family.FIXED_SETTINGS.items():
         if hf.get(key) not in (None, allowed):
             raise ValueError(f"config.json: {key}={hf[key]!r} is not supported, only {allowed!r}")
+    for other, key in family.ALIASES.items():
+        if hf.get(other, hf[key]) != hf[key]:
+            raise ValueError(f"config.json: {other}={hf[other]!r} contradicts {key}={hf[key]!r}")
+    _require_full_attention(hf, positions=family.REQUIRED[-1])
     return family.read_config(hf | {"eos_token_id": read_eos(hf, generation)})
 
 
+def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
+    """Raises ValueError where transformers' model attends to fewer tokens than all before: a layer, or the KV cache.
+
+    positions: the config's key for the number of positions.
+    """
+    layer_types = hf.get("layer_types")
+    if layer_types is not None and not isinstance(layer_types, list):
+        raise ValueError(f"config.json: layer_types={layer_types!r} must be a list")
+    if others := [kind for kind in layer_types or [] if kind != "full_attention"]:
+        raise ValueError(f"config.json: layer_types has {others[0]!r}, which is not supported, only 'full_attention'")
+    if layer_types is not None or hf["model_type"] in NAMES_ITS_LAYERS:
+        return
+    for key in ("sliding_window", "attention_chunk_size"):
+        window = hf.get(key)
+        if window is not None and not (is_integer(window) and window >= hf[positions]):
+            raise ValueError(
+                f"config.json: {key}={window!r} is not supported, only null or at least {positions}={hf[positions]}"
+            )
+
+
 def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """The checkpoint's tensors under our names and in our layout, one after another."""
-    return _family(config.architecture).read_weights(tensors, config)
+    """The checkpoint's tensors under our names and in our layout, one after another.
+
+    Raises ValueError for a dtype that only a quantised checkpoint has.
+    """
+    family = _family(config.architecture)
+    weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(family.NOT_WEIGHTS)}
+    for name, tensor in weights.items():
+        if tensor.dtype not in WEIGHT_DTYPES:
+            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in WEIGHT_DTYPES)
+            raise ValueError(
+                f"weight {name} is {tensor.dtype}: quantised weights are not supported, allowed: {allowed}"
+            )
+    return family.read_weights(weights, config)
 
 
 def to_hf(model: Model) -> PreTrainedModel:

@@ -24,7 +24,15 @@ FIXED_SETTINGS = {
     "reorder_and_upcast_attn": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
+    "is_causal": True,
     "quantization_config": None,
+}
+# Other names of the same sizes: transformers reads both, and the last one wins.
+ALIASES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
 }
 
 # HF keeps these four as Conv1D, [in, out]; nn.Linear wants [out, in].
@@ -64,8 +72,7 @@ def write_config(c: ModelConfig) -> GPT2Config:
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Views, nothing copied."""
     for name, tensor in tensors.items():
-        if not name.endswith(NOT_WEIGHTS):
-            yield name.removeprefix("transformer."), tensor.t() if name.endswith(TRANSPOSED) else tensor
+        yield name.removeprefix("transformer."), tensor.t() if name.endswith(TRANSPOSED) else tensor
 
 
 def write_weights(model: Model) -> dict[str, Tensor]:

@@ -28,9 +28,13 @@ FIXED_SETTINGS = {
     "mlp_bias": False,
     "pretraining_tp": 1,
     "use_sliding_window": False,
+    "is_causal": True,
     "partial_rotary_factor": 1.0,
     "quantization_config": None,
 }
+ALIASES: dict[str, str] = {}
+# Computed from the config, and stored by old checkpoints.
+NOT_WEIGHTS = ("rotary_emb.inv_freq",)
 
 # One matrix here, several in the checkpoint, in this order of rows.
 FUSED = {
@@ -40,11 +44,6 @@ FUSED = {
 
 
 def read_config(hf: dict[str, Any]) -> ModelConfig:
-    layer_types = hf.get("layer_types")
-    if layer_types is not None and not isinstance(layer_types, list):
-        raise ValueError(f"config.json: layer_types={layer_types!r} must be a list")
-    if others := [kind for kind in layer_types or [] if kind != "full_attention"]:
-        raise ValueError(f"config.json: layer_types has {others[0]!r}, which is not supported, only 'full_attention'")
     family, num_heads = hf["model_type"], hf["num_attention_heads"]
     # Qwen's defaults for these two are numbers of one particular model: transformers never leaves them out.
     if missing := [key for key in _qwen_required(family) if hf.get(key) is None]:
@@ -93,12 +92,10 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """One after another, so that the joined copies do not all exist at once. Parts that lack a partner are left out.
 
-    Raises ValueError for parts that cannot be joined, and for a matrix that is joined already: in an order of rows that
-    nobody tells.
+    Raises ValueError for parts that cannot be joined, and for a matrix that is joined already, in an unknown order of
+    rows.
     """
     for name, tensor in tensors.items():
-        if name.endswith("rotary_emb.inv_freq"):
-            continue  # computed from the config
         if joined := [whole for whole in FUSED if f".{whole}." in name]:
             raise ValueError(f"weight {name} is not supported, only {', '.join(FUSED[joined[0]])} on their own")
         whole, parts = _fused_from(name)

@@ -124,7 +124,8 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     copies: dict[str, Tensor] = {}
     try:
         for name, weight in weights_from_hf(_read_tensors(folder), config):
-            _check_weight(name, weight, copies)
+            if name in copies:
+                raise ValueError(f"weight {name} is there twice, under names that mean the same")
             copies[name] = weight.to(device=device, dtype=dtype).contiguous()
         if config.tie_embeddings:
             _drop_tied(copies, model)
@@ -135,13 +136,6 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     _check_shapes(model, copies, folder)
     model.load_state_dict(copies, assign=True)
     return model.requires_grad_(False).eval()
-
-
-def _check_weight(name: str, weight: Tensor, others: dict[str, Tensor]) -> None:
-    if name in others:
-        raise ValueError(f"weight {name} is there twice, under names that mean the same")
-    if not weight.is_floating_point():
-        raise ValueError(f"weight {name} is {weight.dtype}: quantised weights are not supported")
 
 
 def _drop_tied(weights: dict[str, Tensor], model: Model) -> None:

@@ -177,6 +177,18 @@ def test_an_output_matrix_of_its_own_is_used_or_refused(folder):
     assert_equals_transformers(load_model(str(folder)))
 
 
+@pytest.mark.parametrize("parts", [["q_proj"], ["q_proj", "k_proj", "v_proj"], ["norm"]], ids="-".join)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_quantised_part_of_a_matrix_is_refused(folder, dtype, parts):
+    tensors = load_file(folder / "model.safetensors")
+    for name in tensors:
+        if any(part in name for part in parts):
+            tensors[name] = tensors[name].to(dtype)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=rf"weight model.* is {dtype}: quantised weights are not supported"):
+        load_model(str(folder))
+
+
 @pytest.mark.parametrize("beside", [True, False], ids=["beside its parts", "alone"])
 def test_a_matrix_that_is_joined_already_is_refused(folder, beside):
     tensors = load_file(folder / "model.safetensors")
@@ -241,6 +253,49 @@ def test_a_copy_for_transformers_is_a_copy(model):
 def test_a_config_that_does_not_fit_is_named(folder, changes, message):
     edit_config(folder, **changes)
     with pytest.raises(ModelLoadError, match=message):
+        load_model(str(folder))
+
+
+WINDOWED = [
+    ("llama", {"sliding_window": 4}), ("llama", {"sliding_window": 0}), ("llama", {"attention_chunk_size": 4}),
+    ("llama", {"sliding_window": 4, "use_sliding_window": False}), ("llama", {"is_causal": False}),
+    ("qwen2", {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0, "layer_types": None}),
+]  # fmt: skip
+UNUSED = [
+    ("llama", {"sliding_window": None}), ("llama", {"sliding_window": 4096}), ("llama", {"is_causal": True}),
+    ("llama", {"attention_chunk_size": 10**6}),
+    ("llama", {"sliding_window": 4, "layer_types": ["full_attention"] * 2}),
+    ("qwen2", {"sliding_window": 4, "use_sliding_window": False}),
+    ("qwen2", {"sliding_window": 4, "layer_types": None}),
+    ("qwen3", {"attention_chunk_size": 4}), ("qwen3", {"sliding_window": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "changes"), WINDOWED + UNUSED, ids=str)
+def test_a_window_is_refused_where_transformers_uses_it(tmp_path, family, changes):
+    """In Llama, its KV cache does: from the token on that the window leaves out."""
+    from transformers import AutoModelForCausalLM
+
+    plain = small_llama(family)
+    to_hf(plain).save_pretrained(tmp_path)
+    edit_config(tmp_path, **changes)
+    prompt = [3, 7, 11, 5, 9, 2, 8]
+    hf = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    theirs = hf.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    [full] = reference_generate(plain, [prompt], 12)
+    assert (theirs[0, len(prompt) :].tolist() == full) == ((family, changes) in UNUSED)
+    if (family, changes) in UNUSED:
+        assert reference_generate(load_model(str(tmp_path)), [prompt], 12) == [full]
+    else:
+        with pytest.raises(ModelLoadError, match=f"config.json: .*={list(changes.values())[0]!r}.*|use_sliding_window"):
+            load_model(str(tmp_path))
+
+
+def test_a_window_is_named_with_what_is_allowed(folder):
+    to_hf(small_llama("llama")).save_pretrained(folder)
+    edit_config(folder, sliding_window=4)
+    wanted = "config.json: sliding_window=4 is not supported, only null or at least max_position_embeddings="
+    with pytest.raises(ModelLoadError, match=wanted):
         load_model(str(folder))
 
 

@@ -55,6 +55,11 @@ def test_a_config_that_is_no_object_is_named(folder, name):
         ({"layer_norm_epsilon": float("inf")}, "norm_eps must be a number above 0, got inf"),
         ({"model_type": ["gpt2"]}, r"model_type=\['gpt2'\] is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
+        ({"sliding_window": 4}, "sliding_window=4 is not supported, only null or at least n_positions=192"),
+        ({"is_causal": False}, "is_causal=False is not supported, only True"),
+        ({"num_attention_heads": 2}, "num_attention_heads=2 contradicts n_head=4"),
+        ({"max_position_embeddings": 64}, "max_position_embeddings=64 contradicts n_positions=192"),
+        ({"layer_types": ["sliding_attention"] * 2}, "layer_types has 'sliding_attention', which is not supported"),
     ],
 )
 def test_a_config_that_does_not_fit_is_named(folder, changes, message):

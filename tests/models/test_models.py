@@ -165,9 +165,10 @@ def test_weights_that_are_there_twice_are_refused(folder):
         load_model(str(folder))
 
 
-def test_quantised_weights_are_refused(folder):
-    edit_tensors(folder, lambda t: t.update({"transformer.ln_f.bias": torch.ones(32, dtype=torch.int8)}))
-    with pytest.raises(ModelLoadError, match="weight ln_f.bias is torch.int8: quantised weights"):
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_quantised_weights_are_refused(folder, dtype):
+    edit_tensors(folder, lambda t: t.update({"transformer.ln_f.bias": torch.ones(32).to(dtype)}))
+    with pytest.raises(ModelLoadError, match=rf"weight transformer.ln_f.bias is {dtype}: quantised weights are not"):
         load_model(str(folder))
 
 
