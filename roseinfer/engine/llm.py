@@ -22,7 +22,7 @@ from .chat import ChatTemplate, Message
 from .config import check_block_size
 from .detokenizer import Vocabulary
 from .engine import Engine, checked_budget, checked_length
-from .loading import model_to_serve, tokenizer_to_serve
+from .loading import default_params, model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .policies import Policy, policy_for
 from .pool_size import bytes_of_steps, most_blocks, pool_blocks
@@ -95,6 +95,7 @@ class LLM:
         check_block_size(block_size, self.model.device.type)
         self.spec = model if isinstance(model, str) else None
         self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
+        self._default_params = default_params(self.spec)
         self._template_spec = self.spec if tokenizer is None else tokenizer
         self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
         self.max_model_len = checked_length(max_model_len, self.model)
@@ -119,9 +120,9 @@ class LLM:
     ) -> list[RequestOutput]:  # fmt: skip
         """Run all prompts to their end; the outputs in the order of the prompts.
 
-        prompts: a text or a list of token ids, or a list of them. sampling_params: one for all (None: the defaults), or
-        one for each. use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for each prompt; of
-        those that wait, the lower goes first, whatever the scheduling policy (None: all have 0).
+        prompts: a text or a list of token ids, or a list of them. sampling_params: one for all, or one for each (None:
+        get_default_sampling_params()). use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for
+        each prompt; of those that wait, the lower goes first, whatever the scheduling policy (None: all have 0).
         Raises ValueError for a request that can never run, before any does. Whatever ends it, Ctrl-C too, no request
         of it stays behind.
         """
@@ -177,6 +178,11 @@ class LLM:
             raise ValueError(f"{self._name} has no tokenizer: give token ids, or LLM(..., tokenizer=...)")
         return self.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the params of requests that bring none: temperature, top_k, top_p and max_new_tokens of the model's
+        generation_config.json, or SamplingParams() if it has none of them."""
+        return self._default_params
+
     @cached_property
     def chat_template(self) -> ChatTemplate:
         """Raises ValueError for a model without one."""
@@ -198,7 +204,7 @@ class LLM:
         prompts = [prompts] if one else prompts
         if not isinstance(prompts, List):
             raise ValueError(f"prompts must be a text, a list of token ids, or a list of them, got {prompts!r:.100}")
-        params = SamplingParams() if params is None else params
+        params = self.get_default_sampling_params() if params is None else params
         params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         if not isinstance(params, List) or len(params) != len(prompts):
             raise ValueError(f"sampling_params must be a SamplingParams or {len(prompts)} of them, got {params!r:.100}")

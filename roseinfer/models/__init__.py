@@ -6,7 +6,7 @@ from .config import ModelConfig
 from .gpt2 import GPT2
 from .hf import to_hf
 from .llama import Llama
-from .load import ModelLoadError, load_model, model_config, shape_of, tokenizer_folder
+from .load import ModelLoadError, generation_config, load_model, model_config, shape_of, tokenizer_folder
 from .model import Attend, Model
 from .rope import Rope
 from .shapes import empty_model, random_model
@@ -14,6 +14,6 @@ from .tokenizer import load_tokenizer, pretrained_tokenizer
 
 __all__ = [
     "GPT2", "Attend", "Llama", "Model", "ModelConfig", "ModelLoadError", "Rope",
-    "empty_model", "load_model", "load_tokenizer", "model_config", "pretrained_tokenizer", "random_model",
-    "shape_of", "to_hf", "tokenizer_folder",
+    "empty_model", "generation_config", "load_model", "load_tokenizer", "model_config", "pretrained_tokenizer",
+    "random_model", "shape_of", "to_hf", "tokenizer_folder",
 ]  # fmt: skip

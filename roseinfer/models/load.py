@@ -51,6 +51,14 @@ def model_config(spec: str) -> ModelConfig:
     return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, CONFIG_FILES))
 
 
+def generation_config(spec: str) -> dict[str, Any]:
+    """Return what generation_config.json of `spec` holds: {} without such a file. Raises ModelLoadError."""
+    if spec.startswith("random:"):
+        return {}
+    path = _folder(spec, CONFIG_FILES) / "generation_config.json"
+    return _read_json(path) if path.is_file() else {}
+
+
 def tokenizer_folder(spec: str) -> Path:
     """Where the tokenizer of `spec` is, and its chat template if it has one. Raises ModelLoadError."""
     if spec.startswith("random:"):

@@ -118,7 +118,8 @@ def outcome(seed: int, folder: Path) -> str:
 def _is_a_tie(hf: PreTrainedModel, prompt: list[int], ours: list[int], theirs: list[int]) -> bool:
     """Whether the first tokens that differ are equally likely, but for rounding."""
     at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-    logits = hf(torch.tensor([prompt + ours[:at]])).logits[0, -1]
+    with torch.no_grad():
+        logits = hf(torch.tensor([prompt + ours[:at]])).logits[0, -1]
     return float((logits[ours[at]] - logits[theirs[at]]).abs()) < 1e-5 * float(logits.abs().max())
 
 
