@@ -70,7 +70,9 @@ def _guarded(run: Callable[[], int | None]) -> int:
             status, line = _explained(error)
             if status is None:
                 raise
-            print(f"error: {line}", file=sys.stderr)
+            from roseinfer.display.cells import printable  # an error may quote a file
+
+            print(f"error: {printable(line)}", file=sys.stderr)
             return status
 
 

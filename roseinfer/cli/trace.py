@@ -152,7 +152,9 @@ def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def captioned(trace: Trace, table: Facts) -> str:
-    return f"{table.title}: {table.note}\n{as_text(*trace.rows(table.query), decimals=DECIMALS)}"
+    from roseinfer.display.cells import printable
+
+    return f"{printable(table.title)}: {table.note}\n{as_text(*trace.rows(table.query), decimals=DECIMALS)}"
 
 
 def as_text(columns: list[str], rows: list[tuple[Any, ...]], decimals: int | None = None) -> str:

@@ -21,6 +21,7 @@ NARROWEST = 20  # columns of the terminal, of a column that is folded
 NO_ROWS = "(no rows)"
 LEFT, RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line's end
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
 # Underscores inside a word start no emphasis; an ampersand is one unless it looks like an entity.
 SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_+|_+\b|&(?=#?\w+;)")
@@ -59,14 +60,15 @@ class Cells:
         width: of a terminal; where the table is wider, its widest column of text is folded, each cell onto as many
         lines as it needs.
         """
+        names, *rows = ([*map(printable, texts)] for texts in (self.names, *self.rows))
         widths = [
             max(text_width(line) for text in texts for line in text.split("\n"))
-            for texts in zip(self.names, *self.rows, strict=True)
+            for texts in zip(names, *rows, strict=True)
         ]
         if width is not None:
             widths = fitted(widths, self.right, width)
-        lines = [*self._lines(self.names, widths, below=False), GAP.join("-" * size for size in widths)]
-        lines += [line for row in self.rows for line in self._lines(row, widths)] or [NO_ROWS]
+        lines = [*self._lines(names, widths, below=False), GAP.join("-" * size for size in widths)]
+        lines += [line for row in rows for line in self._lines(row, widths)] or [NO_ROWS]
         return "\n".join(lines)
 
     def _lines(self, texts: Sequence[str], widths: Sequence[int], below: bool = True) -> list[str]:
@@ -118,6 +120,11 @@ def fitted(widths: list[int], right: Sequence[bool], width: int) -> list[int]:
         return widths
     size = max(widths[folding] - excess, min(NARROWEST, widths[folding]))
     return [size if i == folding else other for i, other in enumerate(widths)]
+
+
+def printable(text: str) -> str:
+    """The text with its control characters spelled out: a trace's names must not steer a terminal."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def text_width(text: str) -> int:

@@ -203,7 +203,10 @@ def _shards(index: Path) -> list[Path]:
     weight_map = _read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelLoadError(f"{index}: weight_map must be an object of file names, got {weight_map!r:.60}")
-    return [index.parent / name for name in sorted(set(weight_map.values()))]
+    names = sorted(set(weight_map.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise ModelLoadError(f"{index}: weight_map names {outside[0]!r}, which is no file of this folder")
+    return [index.parent / name for name in names]
 
 
 def _check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:

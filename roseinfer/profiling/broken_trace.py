@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .chrome import GZIP_MAGIC, is_complete
+from .chrome import GZIP_MAGIC, MOST_BYTES, is_complete
 
 EVENT_LIST = re.compile(r'\A\s*\[|"traceEvents"\s*:\s*\[')
 BETWEEN = " \t\r\n,"  # two events
@@ -66,7 +66,7 @@ def _unpacked(raw: bytes) -> bytes:
     if not raw.startswith(GZIP_MAGIC):
         return raw
     try:
-        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(raw)
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(raw, MOST_BYTES)
     except zlib.error:
         return b""
 

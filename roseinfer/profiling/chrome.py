@@ -6,12 +6,14 @@ Format: "Trace Event Format" (Google, 2016). Times in the file are microseconds;
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 GZIP_MAGIC = b"\x1f\x8b"
+MOST_BYTES = 4 * 2**30  # of a file's JSON: a gzip file can hold a thousand times its own size
 
 
 class Slice(NamedTuple):
@@ -44,13 +46,22 @@ def read_chrome_trace(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"path={str(path)!r}: there is no such trace file")
     raw = path.read_bytes()
     try:
-        text = gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw
-        data = json.loads(text)
+        text = decompressed(raw) if raw.startswith(GZIP_MAGIC) else raw
     except (OSError, EOFError, zlib.error) as error:
         raise BrokenFile(f"path={str(path)!r}: damaged gzip file ({error})") from error
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"path={str(path)!r}: its JSON has more than {MOST_BYTES:,} bytes")
+    try:
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BrokenFile(f"path={str(path)!r}: not JSON ({error})") from error
     return as_chrome_trace(data, where=f"path={str(path)!r}")
+
+
+def decompressed(raw: bytes) -> bytes:
+    """The content of a gzip file, of one that is too large its first MOST_BYTES + 1."""
+    with gzip.open(io.BytesIO(raw)) as file:
+        return file.read(MOST_BYTES + 1)
 
 
 def as_chrome_trace(data: Any, where: str) -> dict[str, Any]:
