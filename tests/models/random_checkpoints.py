@@ -1,7 +1,7 @@
 """Random checkpoints of every family, as transformers saves them, with settings in config.json that may change the
 numbers: each is loaded and answers as transformers does, or is refused.
 
-    python tests/models/random_checkpoints.py 300
+    python tests/models/random_checkpoints.py 0 300
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ def _is_a_tie(hf: PreTrainedModel, prompt: list[int], ours: list[int], theirs: l
     return float((logits[ours[at]] - logits[theirs[at]]).abs()) < 1e-5 * float(logits.abs().max())
 
 
-def main(count: int) -> None:
+def main(first: int, last: int) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     found: Counter[str] = Counter()
-    for seed in range(count):
+    for seed in range(first, last):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 result = outcome(seed, Path(folder))
@@ -137,11 +137,11 @@ def main(count: int) -> None:
             except Exception as e:  # transformers fails: the checkpoint should be refused
                 result = "an error"
                 print(f"an error: {seed} {type(e).__name__}: {' '.join(str(e).split())[:160]}")
-        name, _, tokens = result.rpartition(" ") if result.endswith("equal") else ("", "", result)
-        found["equal models" if name else result] += 1
-        found["equal tokens"] += int(result.split()[0]) if result.endswith("equal") else 0
+        tokens = result.removesuffix(" equal")
+        found["equal models" if tokens.isdecimal() else result] += 1
+        found["equal tokens"] += int(tokens) if tokens.isdecimal() else 0
     print(dict(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
