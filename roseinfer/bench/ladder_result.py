@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.display.table import Table
 
 from .contenders import HF_NAMES
+from .verdict import explanation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,8 +108,7 @@ class LadderResult:
         products = 1e3 * self.machine["products_seconds"]
         text = (
             "tok/s: decoding alone, by each run's median step; the median run, and the slowest and the fastest; step "
-            "ms and of floor follow from it. A difference is shown where two ranges lie further apart than half the "
-            f"wider one. Bound by the host: the model's matrix products alone, {products:.3f} ms here, with reading "
+            "ms and of floor follow from it. {explanation(self.arguments['repeats'])} Bound by the host: the model's matrix products alone, {products:.3f} ms here, with reading "
             "keys and values, the step's own copies and what it computes again take less than half of the step. "
             f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
             "start, the others without what linear layers, embeddings and fused attention do inside."
