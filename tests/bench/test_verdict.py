@@ -27,7 +27,7 @@ def test_a_verdict_names_how_many_runs_beat_every_run_of_the_other(after, said):
 
 
 def test_a_wide_range_that_lies_above_is_called_faster():
-    """Three runs between 450 and 620 against three between 1,271 and 2,686: a reader takes "no difference" for a bug."""
+    """A reader takes "no difference" between these for a bug."""
     assert verdict([450, 620, 500], [1271, 2686, 2000]) == "faster in 3 of 3 runs"
 
 

@@ -132,9 +132,9 @@ class OfflineResult:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
         text = (
             f"{a['model']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
-            f"{short_commit(self.commit)}. {runs} each; the table has the median. tok/s: of whole runs, prefill included; ~ "
-            f"in place of ×: the ranges overlap. {explanation(repeats)} The floor: each step's bytes at the measured bandwidth or "
-            "its operations at the measured rate, whichever takes longer. "
+            f"{short_commit(self.commit)}. {runs} each; the table has the median. tok/s: of whole runs, prefill "
+            f"included; ~ in place of ×: the ranges overlap. {explanation(repeats)} The floor: each step's bytes at "
+            "the measured bandwidth or its operations at the measured rate, whichever takes longer. "
         )
         text += self._on_tokens
         by_reason: dict[str, list[str]] = {}

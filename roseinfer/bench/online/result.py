@@ -133,9 +133,10 @@ class OnlineResult:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
         text = (
             f"{a['model']} in {a['dtype']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
-            f"{short_commit(self.commit)}. {runs} of each; the table has the median. ~ in place of ×: the ranges overlap. "
-            f"{explanation(a['repeats'])} req/s: from the first arrival to the last token; below its capacity a "
-            "contender shows the rate of the arrivals. latency: of a step, as post 003 has it. `roseinfer bench online --help` defines every time; the JSON has them, too. "
+            f"{short_commit(self.commit)}. {runs} of each; the table has the median. ~ in place of ×: the ranges "
+            f"overlap. {explanation(a['repeats'])} req/s: from the first arrival to the last token; below its capacity "
+            "a contender shows the rate of the arrivals. latency: of a step, as post 003 has it. `roseinfer bench "
+            "online --help` defines every time; the JSON has them, too. "
         )
         smaller = [budget for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
         if smaller:
