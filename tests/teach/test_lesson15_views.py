@@ -134,7 +134,7 @@ def test_first_tokens_are_told_exactly_where_time_is_counted_in_steps(model):
     requests = teach.work(model, [Arrival(0, 9, 2, prefix=(0, 9))] * 2)
     sizes = {"num_blocks": 12, "block_size": 4, "max_num_seqs": 2, "max_num_batched_tokens": 9}
     stages = PrefixCache(model, **sizes), PrefixCache(model, **sizes)
-    teach.record_run(stages[1], teach.work(model, [(0, 9, 2), (0, 9, 4)], seed=1))  # captures its graphs
+    teach.record_run(stages[1], teach.work(model, [(0, 4, 4), (0, 4, 3)], seed=1))  # captures its graphs
     runs = [teach.record_run(*run, name="s15") for run in zip(stages, [requests] * 2, ("steps", "wall"), strict=True)]
     exact, live = (repr(teach.draw_first_tokens(run)) for run in runs)
     assert exact == f"{live}, half of them after 1, all after 2"
