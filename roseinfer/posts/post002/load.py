@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from roseinfer.engine.block_manager import BlockManager
-from roseinfer.models import ModelConfig
+from roseinfer.models import model_config
 
 from ..report.content import Grid, Section, judge
 
 # The post names the model, its vocabulary and its longest sequence; the rest of the shape is published with the model.
-LLAMA_7B = ModelConfig(
-    architecture="llama", vocab_size=32000, max_model_len=4096, hidden_size=4096, num_layers=32, num_heads=32,
-    num_kv_heads=32, head_dim=128, intermediate_size=11008, norm_eps=1e-5, tie_embeddings=False,
-)  # fmt: skip
+LLAMA_7B = model_config("random:llama-7b")
 
 
 def load_section(about: Mapping[str, Any]) -> Section:
