@@ -21,8 +21,8 @@ def load_section(about: Mapping[str, Any]) -> Section:
     return Section(
         "The load test and the pool",
         [
-            f"The post sends {about['requests_per_second']} requests a second for {about['seconds']} seconds, to a "
-            f"server that decodes at most {slots} at a time.",
+            f"The post sends {about['requests_per_second']} requests a second for {about['seconds']} seconds, "
+            f"{requests:,} in all, to a server that decodes at most {slots} at a time.",
             f"Its pool of {about['num_blocks']:,} blocks of {block_size} tokens is small for that. With all slots "
             "taken each request has few tokens, its prompt included, so the slots can all be filled by short requests "
             "only. The post does not say how long its requests are.",
@@ -30,7 +30,6 @@ def load_section(about: Mapping[str, Any]) -> Section:
             "the last block of each is all that stays unused. Both are counted below.",
         ],
         facts=[
-            judge("requests in all", requests, about["requests_per_second"] * about["seconds"], why="rate x seconds"),
             judge("columns of a block table in the warm-up", about["block_table_columns"], blocks.table.shape[1],
                   why="seq_length / block_size"),
         ],
