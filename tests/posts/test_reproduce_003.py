@@ -232,7 +232,7 @@ def test_executors_in_the_report(report: PostReport):
 def test_every_fact_is_equal_or_explained(report: PostReport):
     assert report.verdicts == {"equal": 12, "explained": 2}
     facts = facts_of(report)
-    # What follows from the post's own figures, or is set to them, is no fact of this machine: it stands in the grids and times.
+    # What follows from the post's own figures, or is set to them, is no fact of this machine.
     assert "operations to bytes, from the post's two rates" not in facts
     assert {what for what, fact in facts.items() if fact.verdict == "explained"} == {
         "waiting_time", "device steps from a token to the next, one step behind"
