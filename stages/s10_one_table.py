@@ -9,9 +9,8 @@ The change:     one table for all layers. The host works out where each new toke
 What it gives:  one row a sequence instead of L. No append. One upload. A prompt, a chunk of one and a new token are
                 the same case, so one attention serves all. And what one head keeps in a block is one piece of memory:
                 the pool is head-major now.
-Where it loses: a prompt's attention reads K and V back from the pool, a block at a time, where a plain causal
-                attention has them at hand. Every row is still built from a Python list on every step. And a GPU gets
-                the whole buffer each time, most of it room for a long prompt.
+Where it loses: every row is still built from a Python list on every step. And a GPU gets the whole buffer each time,
+                most of it room for a long prompt.
 
 This module is complete: the third family starts here. The attention is the library's, roseinfer/kernels: loops that
 Numba compiles on a CPU, Triton's on a GPU. slot_mapping is vLLM's name (Kwon et al., 2023).

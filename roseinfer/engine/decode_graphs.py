@@ -52,8 +52,13 @@ class DecodeGraphs:
         return self.graphs[size].replay()
 
     def warm_up(self, blocks: BlockManager) -> None:
-        """On a GPU, capture every size: the largest first, whose memory the others then use."""
-        for size in reversed(self.sizes) if self.on_gpu else ():
+        """On a GPU, capture every size."""
+        if self.on_gpu:
+            self.capture_all(blocks)
+
+    def capture_all(self, blocks: BlockManager) -> None:
+        """Capture every size: the largest first, whose memory the others then use."""
+        for size in reversed(self.sizes):
             fill_up(self.inputs, 0, size, blocks)
             self.inputs.upload()
             self.capture(size)

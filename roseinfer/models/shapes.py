@@ -29,6 +29,12 @@ RANDOM_SHAPES = {
         architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,
         head_dim=64, intermediate_size=3072, max_model_len=1024, eos_token_id=50256,
     ),
+    # Post 002's model: LLaMA 2 with the context length that the post configures.
+    "llama-7b": ModelConfig(
+        architecture="llama", vocab_size=32000, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=32,
+        head_dim=128, intermediate_size=11008, max_model_len=4096, norm_eps=1e-5, eos_token_id=2, rope=Rope(),
+        tie_embeddings=False,
+    ),
     "qwen2.5-0.5b": ModelConfig(
         **_QWEN2_5, vocab_size=151936, hidden_size=896, num_layers=24, num_heads=14, num_kv_heads=2, head_dim=64,
         intermediate_size=4864,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import asdict, dataclass
+from itertools import count
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -87,8 +88,12 @@ def validate(
     together = at_once(num_requests, **sizes)
     setting.check_fits(together)
 
+    engine, seeds = real_engine(model, setting), count(seed)
+
     def run(arrivals: list[Arrival]) -> RealRun:
-        return real_run(real_engine(model, setting), arrivals, seed, clock)
+        """Other prompts each time, so that the prefix cache has none of them. One engine, so that graphs are captured
+        in the first runs alone."""
+        return real_run(engine, arrivals, next(seeds), clock)
 
     measured, rng = StepMeasure(model, setting.max_num_seqs, setting.block_size, clock), Random(seed)
     measured.round(-1, rng)

@@ -54,6 +54,7 @@ from .views.prefix_tree import walk_prefix_tree
 from .views.program_picture import draw_programs
 from .views.rows_picture import draw_rows_built
 from .views.run_charts import draw_gaps, draw_requests, draw_steps
+from .views.said import say
 from .views.seam_picture import draw_seam
 from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
@@ -73,7 +74,7 @@ __all__ = [
     "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
     "predict", "predictions", "progress", "prove", "race", "race_lanes", "record_lanes", "record_run",
     "record_schedule", "record_tree", "recorded", "recorded_kernels", "recorded_online", "recorded_trace", "reveal",
-    "roofline", "round_inputs", "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side", "sql",
-    "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_prefix_tree",
+    "roofline", "round_inputs", "say", "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side",
+    "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_prefix_tree",
     "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ GPT2_SMALL = {"model": "random:gpt2", "num_blocks": 2048}
 
 @pytest.mark.parametrize(
     ("model", "num_weights"),  # as published for GPT-2 small, Qwen2.5-0.5B and Qwen2.5-7B
-    [("gpt2", 124_439_808), ("qwen2.5-0.5b", 494_032_768), ("qwen2.5-7b", 7_615_616_512)],
+    [("gpt2", 124_439_808), ("qwen2.5-0.5b", 494_032_768), ("qwen2.5-7b", 7_615_616_512), ("llama-7b", 6_738_415_616)],
 )
 def test_weights_are_counted_once(model: str, num_weights: int):
     sizes = EngineConfig(model=f"random:{model}", num_blocks=1, dtype="float16").sizes()

@@ -96,9 +96,9 @@ def test_an_order_that_fits_neither_way_is_said():
 def test_the_engine_takes_the_steps_that_are_simulated(report: PostReport):
     rows = grid(report, f"{budgets.QUICK_REQUESTS} requests of 256 and 16")
     assert [row[0] for row in rows] == ABOUT["budgets"]
-    assert all(here == simulated for _, here, simulated in rows)
+    assert all(most == budget and here == simulated for budget, most, here, simulated in rows)
     # All prompt tokens, and of the outputs all but the last one, are computed; the last steps only decode.
-    for budget, steps, _ in rows:
+    for budget, _, steps, _ in rows:
         assert steps >= -(-budgets.QUICK_REQUESTS * (256 + 15) // budget)
 
 
@@ -230,9 +230,10 @@ def test_executors_in_the_report(report: PostReport):
 
 
 def test_every_fact_is_equal_or_explained(report: PostReport):
-    assert report.verdicts == {"equal": 14, "explained": 2}
+    assert report.verdicts == {"equal": 12, "explained": 2}
     facts = facts_of(report)
-    assert facts["operations to bytes, from the post's two rates"].here == ABOUT["flop_to_byte"]
+    # What follows from the post's own figures, or is set to them, is no fact of this machine.
+    assert "operations to bytes, from the post's two rates" not in facts
     assert {what for what, fact in facts.items() if fact.verdict == "explained"} == {
         "waiting_time", "device steps from a token to the next, one step behind"
     }  # fmt: skip
@@ -260,7 +261,6 @@ def test_every_figure_has_a_row(report: PostReport):
 def test_what_the_post_does_not_state_is_marked(report: PostReport):
     rows = [row for section in report.sections for row in (*section.facts, *section.times) if row.source]
     kinds = {row.what: row.source.kind for row in rows if not row.source.is_stated}
-    assert {what for what, kind in kinds.items() if kind == "repository"} == {"tokens of a full step, budget by budget"}
     assert {what for what, kind in kinds.items() if kind == "computed"} == {
         "operations for each byte read",
         *(f"latency in device steps, {name}" for name in (executors.ONE_BEHIND, executors.TWO_IN_FLIGHT)),
@@ -293,13 +293,13 @@ def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPat
         "step_is_bound_by": "batch size",
         "a_step_holds": "prompts",
     }
-    wrong = ABOUT | {"flop_to_byte": "83:1", "latency_factor_two_in_flight": 3, "claims": claims,
+    wrong = ABOUT | {"latency_factor_two_in_flight": 3, "claims": claims,
                      "num_requests": 40, "budgets": [1536, 64]}  # fmt: skip
     monkeypatch.setattr(post003, "post_facts", lambda post: wrong)
     facts = facts_of(post003.reproduce(QUICK))
     # The rule of one step behind does not depend on the post; all others do.
     assert {what for what, fact in facts.items() if fact.verdict == "different"} == {
-        "operations to bytes, from the post's two rates", "what simple asynchronous scheduling gains, 7B",
+        "what simple asynchronous scheduling gains, 7B",
         "which model gains more", "latency in device steps, two batches in flight",
         "latency in device steps, one step behind", "device steps from a token to the next, two batches in flight",
         "what decides a step's time, within 5%", "what a full step holds once requests run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 from oracles import small_model
@@ -143,3 +144,40 @@ def test_all_at_once_is_the_same_run_by_any_clock():
         run = teach.record_run(stage, work, clock)
         shapes.append([[row[:2] for row in step.rows] for step in run.steps])
     assert shapes[0] == shapes[1]
+
+
+TIMED = {
+    "draw_requests": "4 requests, 22 tokens",
+    "draw_gaps": "18 gaps between tokens",
+    "draw_steps": "of prompts among them",
+    "draw_first_tokens": "first tokens of 4 requests",
+    "draw_step_times": "s14_token_budget, budget 8",
+    "draw_budgets": "budgets: 8",
+}
+
+
+@pytest.mark.parametrize(("view", "text"), TIMED.items())
+def test_a_picture_by_the_wall_clock_says_how_many_graphs_were_captured_meanwhile(view, text):
+    model = small_model()
+    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
+    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3, max_num_batched_tokens=8)
+    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
+    assert (cold.num_captures, warm.num_captures) == (len(stage.graphs), 0)
+    told = f"{text}, {len(stage.graphs)} graphs captured meanwhile"
+    assert told in repr(getattr(teach, view)(cold))
+    assert text in (shown := repr(getattr(teach, view)(warm))) and "captured" not in shown
+
+
+def test_a_step_that_captures_its_graph_is_not_drawn_as_a_replayed_one():
+    model = small_model()
+    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
+    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3)
+    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
+
+    def kinds(*runs):
+        points = teach.draw_step_times(*runs).spec["data"]["values"].splitlines()[1:]
+        return Counter(point.rpartition(",")[2].strip('"') for point in points)
+
+    captured, replayed = "decode only; captures its graph", "decode only; replayed"
+    assert kinds(cold)[captured] == len(stage.graphs) and kinds(cold)[replayed] > 0
+    assert captured not in kinds(warm) and kinds(warm)[replayed] > kinds(cold)[replayed]

@@ -133,7 +133,9 @@ def test_hit_rates_are_those_of_the_stage(model):
 def test_first_tokens_are_told_exactly_where_time_is_counted_in_steps(model):
     requests = teach.work(model, [Arrival(0, 9, 2, prefix=(0, 9))] * 2)
     sizes = {"num_blocks": 12, "block_size": 4, "max_num_seqs": 2, "max_num_batched_tokens": 9}
-    runs = [teach.record_run(PrefixCache(model, **sizes), requests, clock, name="s15") for clock in ("steps", "wall")]
+    stages = PrefixCache(model, **sizes), PrefixCache(model, **sizes)
+    teach.record_run(stages[1], teach.work(model, [(0, 4, 4), (0, 4, 3)], seed=1))  # captures its graphs
+    runs = [teach.record_run(*run, name="s15") for run in zip(stages, [requests] * 2, ("steps", "wall"), strict=True)]
     exact, live = (repr(teach.draw_first_tokens(run)) for run in runs)
     assert exact == f"{live}, half of them after 1, all after 2"
     assert live == "s15: first tokens of 2 requests"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from .result import OnlineResult, Row
 
-SHOWN = {"latency": "latency of a step, p50 (ms)", "ttft": "TTFT, p50 (ms)", "itl": "ITL, p99 (ms)"}
+SHOWN = {"latency": "time of a step, p50 (ms)", "ttft": "TTFT, p50 (ms)", "itl": "ITL, p99 (ms)"}
 STAT = {"latency": "p50", "ttft": "p50", "itl": "p99"}
 MARGIN, HEIGHT = 70, 220
 BEYOND = 1.2  # of the largest value, for what stands beside it

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from roseinfer.engine.block_manager import BlockManager
-from roseinfer.models import ModelConfig
+from roseinfer.models import model_config
 
 from ..report.content import Grid, Section, judge
 
 # The post names the model, its vocabulary and its longest sequence; the rest of the shape is published with the model.
-LLAMA_7B = ModelConfig(
-    architecture="llama", vocab_size=32000, max_model_len=4096, hidden_size=4096, num_layers=32, num_heads=32,
-    num_kv_heads=32, head_dim=128, intermediate_size=11008, norm_eps=1e-5, tie_embeddings=False,
-)  # fmt: skip
+LLAMA_7B = model_config("random:llama-7b")
 
 
 def load_section(about: Mapping[str, Any]) -> Section:
@@ -24,8 +21,8 @@ def load_section(about: Mapping[str, Any]) -> Section:
     return Section(
         "The load test and the pool",
         [
-            f"The post sends {about['requests_per_second']} requests a second for {about['seconds']} seconds, to a "
-            f"server that decodes at most {slots} at a time.",
+            f"The post sends {about['requests_per_second']} requests a second for {about['seconds']} seconds, "
+            f"{requests:,} in all, to a server that decodes at most {slots} at a time.",
             f"Its pool of {about['num_blocks']:,} blocks of {block_size} tokens is small for that. With all slots "
             "taken each request has few tokens, its prompt included, so the slots can all be filled by short requests "
             "only. The post does not say how long its requests are.",
@@ -33,7 +30,6 @@ def load_section(about: Mapping[str, Any]) -> Section:
             "the last block of each is all that stays unused. Both are counted below.",
         ],
         facts=[
-            judge("requests in all", requests, about["requests_per_second"] * about["seconds"], why="rate x seconds"),
             judge("columns of a block table in the warm-up", about["block_table_columns"], blocks.table.shape[1],
                   why="seq_length / block_size"),
         ],

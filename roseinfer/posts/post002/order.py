@@ -38,8 +38,11 @@ Runs = dict[tuple[str, str, str], dict[str, Any]]  # by LENGTHS, pool and policy
 
 def order_section(about: Mapping[str, Any]) -> Section:
     cost, runs = step_cost(), simulated(about)
-    saved_steps = {
-        lengths: runs[lengths, LARGE_POOL, FIRST_COME]["steps"] - runs[lengths, LARGE_POOL, LONGEST_FIRST]["steps"]
+    saved_here = {
+        lengths: {
+            what: runs[lengths, LARGE_POOL, FIRST_COME][what] - runs[lengths, LARGE_POOL, LONGEST_FIRST][what]
+            for what in ("steps", "seconds")
+        }
         for lengths in LENGTHS
     }
     large, posts = (fewest_steps(runs, pool) for pool in (LARGE_POOL, POST_POOL))
@@ -63,10 +66,11 @@ def order_section(about: Mapping[str, Any]) -> Section:
             "those that wait. Which order is faster then depends on the lengths.",
             "Where it loses: with equal lengths it gains nothing, and a request with a short output waits for the long "
             "ones. A server outside of a contest does not know the lengths beforehand.",
-            "What would have to hold for the post's seconds is in the last table: how long a step must take for that "
-            "many seconds to be the steps that are saved. Longer outputs would save more steps, too.",
+            "The last table says what would have to hold for the post's seconds: how many times as long as the floor "
+            "every step would have to take. The saved steps are those of the tail, in which few requests decode, so "
+            "they are priced as the simulation prices them. Longer outputs would save more.",
             f"Assumed: {cost.about} " + " ".join(ASSUMPTIONS) + " The policy orders requests within rounds of "
-            f"{ROUND} arrivals, so that nobody waits for ever.",
+            f"{ROUND} arrivals, which bounds how often a request is overtaken; the post's order has none.",
         ],
         facts=[
             judge(
@@ -94,12 +98,12 @@ def order_section(about: Mapping[str, Any]) -> Section:
                 [[*key[:2], NAMES[key[2]], *_figures(row)] for key, row in runs.items()],
             ),
             Grid(
-                "What would have to hold, with room for all slots: milliseconds a step",
-                ["lengths", "steps saved", *(f"for {seconds:g} s" for _, seconds in saved), f"floor, {GPU}"],
+                f"What would have to hold, with room for all slots: steps so many times as long as the floor, {GPU}",
+                ["lengths", "steps saved", "saved at the floor, s", *(f"for {seconds:g} s" for _, seconds in saved)],
                 [
-                    [lengths, steps, *(round(1e3 * s / steps) if steps else None for _, s in saved),
-                     round(1e3 * runs[lengths, LARGE_POOL, FIRST_COME]["seconds_a_step"], 1)]
-                    for lengths, steps in saved_steps.items()
+                    [lengths, here["steps"], round(here["seconds"], 2),
+                     *(round(s / here["seconds"]) if here["steps"] else None for _, s in saved)]
+                    for lengths, here in saved_here.items()
                 ],
             ),
         ],
@@ -128,7 +132,6 @@ def simulated(about: Mapping[str, Any]) -> Runs:
             setting = EngineSetting(num_blocks, block_size, slots, about["seq_length"], budget(about))
             found = simulations(arrivals, setting, step_cost(), policies=list(NAMES), replicas=[1])
             for row in found.rows:
-                row["seconds_a_step"] = row["busy"][0] * row["seconds"] / row["steps"]
                 runs[lengths, pool, row["policy"]] = row
     return runs
 

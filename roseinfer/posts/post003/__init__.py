@@ -14,7 +14,7 @@ from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
 
 from ..data import COMPUTED, Source, post_facts, post_table
-from ..report.content import Exact, Grid, NotRun, PostReport, Section, Time, judge
+from ..report.content import Exact, Grid, NotRun, PostReport, Section, Time
 from ..report.setting import Setting
 from . import budgets, executors, host, times
 
@@ -63,12 +63,6 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
             "shares.",
             f"{about['tflops']} TFLOPS is the card's rate without tensor cores. With them the products of an fp16 "
             "model are faster, and the batch may be larger still.",
-        ],
-        facts=[
-            judge(
-                "operations to bytes, from the post's two rates",
-                printed, f"{ratio:.0f}:1", why="operations a second over bytes a second",
-            )
         ],
         times=[
             Time("operations for each byte read", "FLOP/byte", round(ratio, 2), list(ratios.values())[-1],

@@ -93,11 +93,6 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
                 "what a full step holds once requests run", about["claims"]["a_step_holds"], " or ".join(sorted(held)),
                 source=source_of(about, "claims.a_step_holds"),
             ),
-            judge(
-                "tokens of a full step, budget by budget", ", ".join(map(str, about["budgets"])),
-                ", ".join(str(max(step.num_tokens for step in run.steps)) for run in served.values()),
-                source=source_of(about, "budgets"),
-            ),
         ],
         times=[
             time for budget, run in served.items() for time in (
@@ -109,8 +104,12 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
             *(simulated_grid(about, name, rows) for name, rows in simulated.items()),
             Grid(
                 f"{config.max_num_seqs} requests of {prompt_len} and {output_len} tokens, steps",
-                ["budget", "the engine", "its simulation"],
-                [[budget, len(run.steps), simulated_steps(config, work, budget)] for budget, run in served.items()],
+                ["budget", "most tokens in a step", "steps", "steps, simulated"],
+                [
+                    [budget, max(step.num_tokens for step in run.steps), len(run.steps),
+                     simulated_steps(config, work, budget)]
+                    for budget, run in served.items()
+                ],
             ),
         ],
         images=[curves(simulated["7B"], served)],

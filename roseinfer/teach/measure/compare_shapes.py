@@ -24,6 +24,11 @@ from roseinfer.stage import Stage
 
 from .progress_bar import progress_bar
 
+try:
+    import resource
+except ImportError:  # Windows has none
+    resource = None
+
 
 def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
     """A query over the table `slice` of a trace. Columns that `exact` does not name are shown, but not compared."""
@@ -38,8 +43,11 @@ def compare_shapes(
 ) -> Table:
     """One decode step of each stage on each batch: exact counts, and the median time of `steps` interleaved steps.
 
-    shapes: a name -> prompt lengths, one a sequence. The last column is each stage's time against the first stage's
-    on the same batch (above 1: faster). Raises ValueError for what is no list of Stage classes with names of their own.
+    shapes: a name -> prompt lengths, one a sequence. speed: each stage's time against the first stage's on the same
+    batch (above 1: faster). page faults: pages that the kernel mapped in the median step, where the system counts them;
+    memory that a step allocates costs them when the C library has given it back.
+
+    Raises ValueError for what is no list of Stage classes with names of their own.
     """
     import pandas as pd
 
@@ -50,18 +58,20 @@ def compare_shapes(
             running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
             counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
             decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
-            times = interleaved(decodes, steps)
-            medians = {stage: median(seconds) for stage, seconds in times.items()}
+            timed = interleaved(decodes, steps)
+            medians = {stage: median(seconds for seconds, _ in steps) for stage, steps in timed.items()}
             for stage, seconds in medians.items():
                 rows.append({"batch": name, "stage": stage, "cached tokens": sum(lengths), **counted[stage]})
                 rows[-1] |= {"step ms": 1e3 * seconds, "speed": medians[stages[0].name] / seconds}
+                rows[-1]["page faults"] = round(median(faults for _, faults in timed[stage]))
     exact = ["batch", "stage", "cached tokens", "copies", "cats", "selects", "bytes copied", "bytes zeroed"]
     return Table(
         pd.DataFrame(rows),
         exact=exact,
-        live=["step ms", "speed"],
+        live=["step ms", "speed", "page faults"],
         note=f"step ms: median of {steps} interleaved steps; speed: against {stages[0].name} on the same batch",
-        formats={"step ms": "{:.2f}", "speed": "×{:.2f}", "bytes copied": "{:,}", "bytes zeroed": "{:,}"},
+        formats={"step ms": "{:.2f}", "speed": "×{:.2f}"}
+        | dict.fromkeys(["bytes copied", "bytes zeroed", "page faults"], "{:,}"),
     )
 
 
@@ -92,7 +102,15 @@ def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dic
     }  # fmt: skip
 
 
-def _timed(decode: Callable[[], object], done: Callable[[], None]) -> float:
+def _timed(decode: Callable[[], object], done: Callable[[], None]) -> tuple[float, int]:
+    """The seconds of a step, and the page faults in it."""
+    faults = page_faults()
     seconds = seconds_of(decode)  # sampling reads the tokens back, so a GPU has finished at its end
+    faults = page_faults() - faults
     done()
-    return seconds
+    return seconds, faults
+
+
+def page_faults() -> int:
+    """Pages mapped for this process so far, without reading a disk; 0 on a system that does not count them."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else 0

@@ -40,10 +40,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """times: as the engine keeps them (engine/metrics.py). rows: in the step's order."""
+    """times: as the engine keeps them (engine/metrics.py). rows: in the step's order. num_captures: graphs that it
+    captured, which takes as long as several steps."""
 
     times: Step
     rows: tuple[Row, ...]
+    num_captures: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -86,6 +88,11 @@ class Run:
     @property
     def num_preemptions(self) -> int:
         return sum(len(request.preempted) for request in self.requests)
+
+    @property
+    def num_captures(self) -> int:
+        """Graphs captured in its steps. A run whose times are compared should have none: run the stage once before."""
+        return sum(step.num_captures for step in self.steps)
 
     def tokens_of(self, kind: str) -> int:
         return sum(step.tokens_of(kind) for step in self.steps)
@@ -154,6 +161,13 @@ def name_of(stage: Any) -> str:
     return getattr(stage, "name", type(stage).__name__)
 
 
+def num_graphs(loop: Any) -> int:
+    """Graphs that a stage, the stage of a RequestLoop or an Engine has captured so far."""
+    if hasattr(loop, "runner"):
+        return len(loop.runner.graphs.graphs) if loop.runner.graphs else 0
+    return len(getattr(getattr(loop, "stage", loop), "graphs", ()))
+
+
 def _request(arrival: Arrival, prompt: list[int]) -> RunRequest:
     seq = Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True))
     return RunRequest(arrival, seq, SequenceTimes(arrival.seconds))
@@ -201,6 +215,7 @@ class _Recorder:
         self.requests: dict[int, RunRequest] = {}  # by seq_id
         self.places: dict[int, int] = {}
         self.steps: list[RunStep] = []
+        self._num_graphs = num_graphs(loop)
         self._scheduled: deque[tuple[Step, list[Sequence], list[Row]]] = deque()
 
     def add(self, request: RunRequest) -> None:
@@ -253,7 +268,8 @@ class _Recorder:
         done = commit(*args, **named)
         times = times._replace(inference_end=ended, finish=self.watch.now(), num_new_tokens=len(done))
         got = {self.places[seq.seq_id] for seq in done}
-        self.steps.append(RunStep(times, tuple(row._replace(got_token=row.request in got) for row in rows)))
+        captured, self._num_graphs = num_graphs(self.loop) - self._num_graphs, num_graphs(self.loop)
+        self.steps.append(RunStep(times, tuple(row._replace(got_token=row.request in got) for row in rows), captured))
         for seq in done:
             own = self.requests[seq.seq_id].times
             own.steps.append(times)

@@ -12,7 +12,7 @@ from roseinfer.display.figure import PALETTE
 from roseinfer.models import Model
 
 from ..measure.request_run import Run, record_run
-from .run_charts import DIGITS, GAP, TIME
+from .run_charts import DIGITS, GAP, TIME, cold_text
 
 WIDTH, HEIGHT = PAGE_WIDTH - 150, 220
 
@@ -92,4 +92,6 @@ def _first_tokens_text(run: Run) -> str:
     """Exact facts: by the wall clock, how many there are."""
     first = f"{run.name}: first tokens of {len(run.requests)} requests"
     ttft = run.metrics()["ttft"]
-    return first if run.clock == "seconds" else f"{first}, half of them after {ttft['p50']}, all after {ttft['max']}"
+    if run.clock == "seconds":
+        return first + cold_text(run)
+    return f"{first}, half of them after {ttft['p50']}, all after {ttft['max']}"

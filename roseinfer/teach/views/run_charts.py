@@ -189,15 +189,20 @@ def _requests_text(run: Run) -> str:
     """Exact facts: by the wall clock, no more than what came and what was made."""
     made = f"{len(run.requests)} requests, {sum(map(len, run.outputs))} tokens"
     if run.clock == "seconds":
-        return made
+        return made + cold_text(run)
     spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
     idle = sum(span.end - span.begin for span in spans if not span.tokens)
     return f"{made} by {run.end}, {idle} of waiting and standing still, {run.num_preemptions} preemptions"
 
 
+def cold_text(run: Run) -> str:
+    """What a picture by the wall clock has to say of a run that captured graphs; nothing of a warm one."""
+    return f", {run.num_captures} graphs captured meanwhile" if run.num_captures else ""
+
+
 def _steps_text(run: Run) -> str:
     if run.clock == "seconds":
-        return f"the tokens of its steps, {run.tokens_of(PROMPT)} of prompts among them"
+        return f"the tokens of its steps, {run.tokens_of(PROMPT)} of prompts among them{cold_text(run)}"
     kinds = ", ".join(f"{run.tokens_of(kind)} {kind}" for kind in COMPUTED if run.tokens_of(kind))
     return f"{len(run.steps)} steps, {kinds}, at most {max(step.num_tokens for step in run.steps)} in one"
 
@@ -205,5 +210,5 @@ def _steps_text(run: Run) -> str:
 def _gaps_text(run: Run) -> str:
     gaps = [gap for _, _, gap in _gaps(run)]
     if run.clock == "seconds":
-        return f"{len(gaps)} gaps between tokens"
+        return f"{len(gaps)} gaps between tokens{cold_text(run)}"
     return f"{len(gaps)} gaps between tokens, the longest {max(gaps, default=0)} {GAP[run.clock][0]}"

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import INK, PALETTE
 
-from ..measure.request_run import PROMPT, RECOMPUTED, Run
-from .run_charts import COMPUTED, TIME, WIDTH, require_runs, span_colours, spans_of
+from ..measure.request_run import PROMPT, RECOMPUTED, Run, RunStep
+from .run_charts import TIME, WIDTH, cold_text, require_runs, span_colours, spans_of
 
 if TYPE_CHECKING:
     import altair
 
 MS = 1e3
 LANE = 22
-# p90, since in a short load most tokens come from steps without a prompt, whatever the budget.
-CURVES = {"latency": ("p90", "latency of a step, p90 (ms)"), "itl": ("p99", "ITL, p99 (ms)")}
+# p90 of a step, since in a short load most tokens come from steps without a prompt, whatever the budget. The longest
+# ITL, since a short load has too few for a p99.
+CURVES = {"latency": ("p90", "time of a step, p90 (ms)"), "itl": ("max", "longest ITL (ms)")}
+WITH_PROMPT, REPLAYED, CAPTURED = "with a prompt", "decode only; replayed", "decode only; captures its graph"
+LOOKS = {WITH_PROMPT: (PALETTE[1], "circle"), REPLAYED: (PALETTE[0], "triangle"), CAPTURED: (PALETTE[3], "cross")}
 BEYOND = 1.15  # of the largest value, for what stands beside it
 
 
@@ -67,22 +70,30 @@ def draw_step_times(*runs: Run) -> Chart:
     import pandas as pd
 
     require_runs(runs)
-    kinds = {True: "with a prompt", False: "decode only, replayed"}
     points = pd.DataFrame(
         [
-            (run.name, step.num_tokens, MS * (step.times.finish - step.times.scheduled), kinds[_has_prompt(step)])
+            (run.name, step.num_tokens, MS * (step.times.finish - step.times.scheduled), _kind(step))
             for run in runs for step in run.steps
         ],
         columns=["run", "tokens", "ms", "step"],
     ).round(3)  # fmt: skip
+    kinds = [kind for kind in LOOKS if (points["step"] == kind).any()]
+    colours, shapes = ([LOOKS[kind][part] for kind in kinds] for part in (0, 1))
     colour = alt.Color("step:N", title=None, legend=alt.Legend(orient="top"),
-                       scale=alt.Scale(domain=list(kinds.values()), range=[PALETTE[1], PALETTE[0]]))  # fmt: skip
-    shape = alt.Shape("step:N", title=None, scale=alt.Scale(domain=list(kinds.values()), range=["circle", "triangle"]))
+                       scale=alt.Scale(domain=kinds, range=colours))  # fmt: skip
+    shape = alt.Shape("step:N", title=None, scale=alt.Scale(domain=kinds, range=shapes))
     chart = alt.Chart(csv_data(points), width=WIDTH, height=220).mark_point(filled=True, size=45, opacity=0.7).encode(
         x=alt.X("tokens:Q", title="tokens of a step"), y=alt.Y("ms:Q", title="ms a step"), color=colour, shape=shape,
         tooltip=["run:N", "tokens:Q", "ms:Q", "step:N"],
     )  # fmt: skip
-    return Chart(chart, f"how long steps took, by their tokens: {', '.join(run.name for run in runs)}")
+    told = ", ".join(f"{run.name}{cold_text(run)}" for run in runs)
+    return Chart(chart, f"how long steps took, by their tokens: {told}")
+
+
+def _kind(step: RunStep) -> str:
+    if any(step.tokens_of(kind) for kind in (PROMPT, RECOMPUTED)):
+        return WITH_PROMPT
+    return CAPTURED if step.num_captures else REPLAYED
 
 
 def draw_budgets(*runs: Run) -> Chart:
@@ -107,7 +118,7 @@ def draw_budgets(*runs: Run) -> Chart:
         dots = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(tooltip=tips)
         labels = base.mark_text(align="left", dx=7, dy=-7, fontSize=11).encode(text="budget:Q")
         panels.append((line + dots + labels).properties(width=PAGE_WIDTH // 2 - 90, height=220))
-    budgets = ", ".join(str(run.budget) for run in runs)
+    budgets = ", ".join(f"{run.budget}{cold_text(run)}" for run in runs)
     return Chart(alt.hconcat(*panels, title="Throughput and latency over token budgets"), f"budgets: {budgets}")
 
 
@@ -120,7 +131,3 @@ def _from_0(values: Any) -> altair.Scale:
 def _throughput(run: Run) -> float:
     """Requests a second, from the first arrival to the last token."""
     return len(run.requests) / (run.end - run.requests[0].times.arrival)
-
-
-def _has_prompt(step: Any) -> bool:
-    return any(step.tokens_of(kind) for kind in COMPUTED if kind in (PROMPT, RECOMPUTED))

@@ -1,0 +1,83 @@
+"""Does a section show what its heading claims? "Prove it faster" and "Where it loses", held against their own tables.
+
+A claim that the run may refute has to be computed (teach.say): then the page says what this run shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+COMPUTED = "computed from this run"  # how the text/plain of teach.say begins
+GAIN, LOSS = "## Prove it faster", "## Where it loses"
+ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", re.DOTALL)
+SPEED, AGAINST = "speed", "against the first"
+
+
+def unproved_claims(nb: NotebookNode, lesson: str) -> list[str]:
+    """Where the lesson's stage is slower under a heading that promises a gain, or where no row of compare_shapes is
+    slower under one that promises a loss; each with its cell among all cells, if no computed sentence says so.
+
+    lesson: two digits, as in s09_numba_paged.
+    """
+    found = []
+    for heading, cells in claims(nb):
+        shown = [(n, table) for n, cell in cells for table in tables(cell)]
+        if any(text.startswith(COMPUTED) for _, cell in cells for text in plain_texts(cell)):
+            continue
+        if heading == GAIN:
+            said = ((n, slower_last(table, lesson)) for n, table in shown)
+            found += [f"cell {n}: {GAIN[3:]}, and {slower}" for n, slower in said if slower]
+        elif speeds := [speed for _, table in shown for speed in speeds_of(table)]:
+            if min(speeds) >= 1:
+                found.append(f"cell {shown[0][0]}: {LOSS[3:]}, and nothing in it is slower")
+    return found
+
+
+def claims(nb: NotebookNode) -> Iterator[tuple[str, list[tuple[int, NotebookNode]]]]:
+    """(heading, its code cells with their numbers), for a section that claims a gain, and for each point, which begins
+    in bold, of one that claims losses."""
+    heading, cells = "", []
+    for number, cell in enumerate(nb.cells):
+        if cell.cell_type == "code":
+            cells.append((number, cell))
+            continue
+        for line in cell.source.splitlines():
+            new_section = line.startswith("## ")
+            if new_section or (heading == LOSS and line.startswith("**")):
+                if heading in (GAIN, LOSS):
+                    yield heading, cells
+                cells = []
+            if new_section:
+                heading = line.strip()
+    if heading in (GAIN, LOSS):
+        yield heading, cells
+
+
+def slower_last(table: list[dict[str, str]], lesson: str) -> str:
+    """What a race says of the lesson's stage where that is slower than the first; "" elsewhere."""
+    said = {row["stage"]: row[AGAINST] for row in table if AGAINST in row and row["stage"].startswith(f"s{lesson}_")}
+    return "; ".join(f"{stage} is {verdict}" for stage, verdict in said.items() if "slower" in verdict)
+
+
+def speeds_of(table: list[dict[str, str]]) -> list[float]:
+    """The speeds of a compare_shapes table, without the rows that they are against."""
+    ratio = re.compile(r"×\d+\.\d+")
+    shown = [float(row[SPEED][1:]) for row in table if "stage" in row and ratio.fullmatch(row.get(SPEED, ""))]
+    return [speed for speed in shown if speed != 1]
+
+
+def tables(cell: NotebookNode) -> Iterator[list[dict[str, str]]]:
+    """The rows of each table in a cell's live view, by the names of their columns."""
+    for output in cell.outputs:
+        page = "".join(output.get("data", {}).get("text/html", "")).split("<details>")[0]
+        rows = [[re.sub(r"<[^>]*>", "", text).strip() for text in CELL.findall(row)] for row in ROW.findall(page)]
+        if rows:
+            yield [dict(zip(rows[0], row, strict=False)) for row in rows[1:]]
+
+
+def plain_texts(cell: NotebookNode) -> Iterator[str]:
+    for output in cell.outputs:
+        yield "".join(output.get("data", {}).get("text/plain", ""))
