@@ -16,6 +16,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .decode_graphs import DecodeGraphs
+from .interrupts import interruptible
 from .kv_pool import KVPool
 from .logprobs import StepLogprobs, step_logprobs
 from .sampler import Sampler, greedy_tokens, read_tokens
@@ -167,7 +168,8 @@ class Runner:
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [B, V] of the last token of each sequence; K and V of all tokens are written to the pool."""
-        hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
+        with interruptible():  # it may take long, and keeps nothing
+            hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
 
     def attend(self, batch: Batch) -> Attend:

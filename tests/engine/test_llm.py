@@ -335,18 +335,18 @@ def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
 
 def test_ctrl_c_between_steps_frees_everything(llm):
     """Tokens are committed and their texts are not: those that the engine has ended are not ended twice."""
-    step = llm._step
+    step = llm._live.step
 
     def interrupted() -> None:
         llm.engine.step()
         raise KeyboardInterrupt
 
-    llm._step = interrupted
+    llm._live.step = interrupted
     try:
         with pytest.raises(KeyboardInterrupt):
             llm.generate(TEXTS[:2], [params(1), params(5)])
     finally:
-        llm._step = step
+        llm._live.step = step
 
 
 # Log-probabilities
