@@ -188,10 +188,22 @@ class BlockManager:
         while self._idle:
             self._free.append(self.prefix_cache.evict())
 
-    def keep_computed(self, seq: Sequence) -> None:
-        """Let the prefix cache find the blocks that are full of cached tokens."""
+    def keep_computed(self, seq: Sequence, is_proven: bool = True) -> None:
+        """Let the prefix cache find the blocks that are full of cached tokens. is_proven: they led to finite logits."""
         if not self.prefix_cache:
             return
+        self._put_computed(seq)
+        if is_proven and self.prefix_cache.unproven:
+            self.prefix_cache.unproven.difference_update(self._chains[seq.seq_id])
+
+    def forget_unproven(self, seq_id: int) -> None:
+        """The blocks that a sequence was reading its prompt from, and that may hold NaN, are not found any more."""
+        for entry in self._chains[seq_id] if self.prefix_cache else ():
+            if entry in self.prefix_cache.unproven:
+                self._free += self.prefix_cache.forget(entry)  # with those after it in the chain
+                return
+
+    def _put_computed(self, seq: Sequence) -> None:
         blocks, chain = self._blocks[seq.seq_id], self._chains[seq.seq_id]
         for i in range(len(chain), seq.num_cached_tokens // self.block_size):
             entry = self.prefix_cache.put(seq, i, blocks[i], chain[-1] if chain else None)

@@ -94,11 +94,12 @@ class Engine:
             return self.metrics.begin(seq, arrival)
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more. Those whose prompts are not done yet have none; and with
-        async_scheduling nobody has after the first one, which is only launched.
+        """One step; the sequences that have one token more. Those whose prompts are not done yet have none, and with
+        async_scheduling no sequence has one after the first step, which is only launched.
 
-        On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
-        logits are not finite, and without work.
+        A sequence whose logits are not finite ends: it is among those, with finish_reason "error" and a message in
+        `error`. On an error of the whole step nothing is appended, and the next call makes the same step again. Raises
+        ValueError without work.
         """
         with self._one_caller.call():
             if not self.has_work:

@@ -15,8 +15,8 @@ Stop = Callable[[], bool]
 
 
 class _Deferral:
-    """SIGINT's handler inside deferred_interrupts: notes the signal, for the handler `before` it. is_open: the signal is
-    passed on at once."""
+    """SIGINT's handler inside deferred_interrupts: notes the signal, for the handler `before` it. is_open: passes it on
+    at once."""
 
     def __init__(self) -> None:
         self.before: Handler | None = None

@@ -120,6 +120,7 @@ class LLM:
         prompts: a text or a list of token ids, or a list of them. sampling_params: one for all (None: the defaults), or
         one for each. use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for each prompt; of
         those that wait, the lower goes first, whatever the scheduling policy (None: all have 0).
+        A sample whose logits are not finite ends with finish_reason "error" and a message in `error`; the others go on.
         Raises ValueError for a request that can never run, before any does, and RuntimeError while another thread is in
         a call. Whatever ends the call, Ctrl-C too, none of its requests stays in the engine.
         """

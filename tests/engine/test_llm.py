@@ -370,8 +370,10 @@ def test_logprobs_are_those_of_the_model(llm, tiny):
 def test_logits_that_are_no_numbers_end_a_request_that_asks_for_them(llm, monkeypatch):
     logits = llm.model.logits
     monkeypatch.setattr(llm.model, "logits", lambda hidden: logits(hidden) * float("nan"))
-    with pytest.raises(ValueError, match="^logits must be finite to sample from them"):
-        llm.generate(TEXTS[:2], [params(), params(logprobs=2)])
+    for output in llm.generate(TEXTS[:2], [params(), params(logprobs=2)]):
+        [sample] = output.outputs
+        assert output.finished and (sample.finish_reason, sample.token_ids, sample.text) == ("error", [], "")
+        assert sample.error.startswith("logits must be finite to sample from them") and not sample.logprobs
 
 
 # Tokenizers

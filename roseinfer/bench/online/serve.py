@@ -77,7 +77,7 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
 
     A request that comes during a step is added after it; its arrival is when it was due. stop: asked between two steps;
     once it says yes, what runs is aborted. Whatever ends the run, no sequence of it stays in the engine.
-    Raises ValueError for a request that can never fit.
+    Raises ValueError for a request that can never fit, and for logits that are not finite.
     """
     clock = engine.metrics.clock
     params = (SamplingParams(max_tokens=arrival.output_len, ignore_eos=True) for arrival, _ in work)
@@ -93,7 +93,9 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
                 arrival, seq = coming.popleft()
                 came.append((seq, engine.add(seq, began + arrival.seconds)))
             if engine.has_work:
-                engine.step()
+                for seq in engine.step():
+                    if seq.error:
+                        raise ValueError(seq.error)
                 steps.append(engine.metrics.history[-1])
             else:
                 sleep(min(coming[0][0].seconds - now, LOOK_S))
