@@ -16,6 +16,8 @@ from test_executors import engine_of
 
 import roseinfer.engine
 from roseinfer.contract.small_models import prompts_of
+from roseinfer.engine import block_manager
+from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import deferred_interrupts, interruptible, noted_interrupts
 from roseinfer.engine.llm import LLM
@@ -26,6 +28,7 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
 
 FILES = {str(path) for path in Path(roseinfer.engine.__file__).parent.glob("*.py")} | {devices.__file__}
+BOOKS = {block_manager.__file__}
 LENGTHS = (5, 30, 13, 30)
 MOST_LINES = 60  # at which something happens in a test, spread over all
 EXECUTORS = pytest.mark.parametrize("async_scheduling", [False, True], ids=["in turn", "one behind"])
@@ -38,8 +41,8 @@ def press() -> None:
 class AtLine:
     """Does something before line number `number` that the engine runs inside, in this thread. num_lines: so far."""
 
-    def __init__(self, number: int | None, action: Callable[[], None]) -> None:
-        self.number, self.action, self.num_lines, self.where = number, action, 0, ""
+    def __init__(self, number: int | None, action: Callable[[], None], files: set[str] = FILES) -> None:
+        self.number, self.action, self.files, self.num_lines, self.where = number, action, files, 0, ""
 
     def __enter__(self) -> AtLine:
         sys.settrace(self.trace)
@@ -49,7 +52,7 @@ class AtLine:
         sys.settrace(None)
 
     def trace(self, frame, event, arg):
-        if frame.f_code.co_filename not in FILES:
+        if frame.f_code.co_filename not in self.files:
             return None
         if event == "line":
             self.num_lines += 1
@@ -173,6 +176,33 @@ def test_ctrl_c_before_any_line_of_an_engine_s_call_does_it_whole_or_not_at_all(
                 assert seq.output_ids in ([], ids), at.where
         number += 1 if name != "step" else 3
     assert raised > 3
+
+
+def test_ctrl_c_before_any_line_of_the_books_when_a_stage_changes_them(small, prompts):
+    """EngineStage has no engine around it: blocks are reserved and freed whole all the same."""
+    stage = EngineStage(small, num_blocks=9, block_size=8)
+    number, raised = 0, []
+    while True:
+        seqs = [Sequence(prompt, params(9)) for prompt in prompts[:2]]
+        try:
+            with AtLine(number, press, BOOKS) as at:
+                for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
+                    seq.append(token)
+                stage.next_tokens(seqs)
+                for seq in seqs:
+                    stage.free(seq)
+        except KeyboardInterrupt:
+            raised.append(at.where)
+        if not at.where:
+            break
+        stage.tables.check()
+        for seq in seqs:
+            if stage.holds(seq):
+                stage.free(seq)
+        stage.tables.check()
+        assert stage.num_free_blocks == 9, at.where
+        number += 1
+    assert len(raised) > 30
 
 
 # The mechanism
