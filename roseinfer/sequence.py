@@ -78,7 +78,8 @@ class Sequence:
     priority: of those that wait in an engine, the lower goes first. parent: a sequence with the same prompt, to share
     its cache with. num_cached_tokens counts the tokens whose K and V are in a cache; it is also the position of the
     next input token, and only a stage or a scheduler changes it. finish_reason is None while running, then "length",
-    "stop" or "abort". block_keys: of its full blocks in a prefix cache, as far as they were asked for.
+    "stop", "abort" or "error", and error says what went wrong. block_keys: of its full blocks in a prefix cache, as far
+    as they were asked for.
     logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
@@ -89,6 +90,7 @@ class Sequence:
     num_prompt_tokens: int = field(init=False)
     num_cached_tokens: int = field(init=False, default=0)
     finish_reason: str | None = field(init=False, default=None)
+    error: str | None = field(init=False, default=None)
     logprobs: list[dict[int, float]] | None = field(init=False, default=None)
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
     seq_id: int = field(init=False, default_factory=lambda: next(_ids))

@@ -13,6 +13,7 @@ import numpy as np
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.sequence import Sequence
 
+from .interrupts import deferred_interrupts
 from .prefix_cache import Entry, PrefixCache
 
 # A sequence joins only if this leaves a free block for each so many that run, as far as they can grow: the first to be
@@ -105,8 +106,9 @@ class BlockManager:
                 f"{needed} more blocks of {self.block_size} tokens are needed, {self.num_free} of num_blocks="
                 f"{self.num_blocks} are free: nothing was written; free a sequence or make the pool larger"
             )
-        for seq_id, n in missing.items():
-            self.hold(seq_id, [self._take() for _ in range(n)])
+        with deferred_interrupts():
+            for seq_id, n in missing.items():
+                self.hold(seq_id, [self._take() for _ in range(n)])
 
     def share(self, seq_id: int, blocks: Iterable[int]) -> None:
         """Blocks that are idle, or that other tables hold, become the next ones of this sequence, too."""
@@ -134,14 +136,15 @@ class BlockManager:
 
     def free(self, seq_id: int) -> None:
         """Give back the row of a sequence, and every block that stands in no other table. KeyError when it has none."""
-        self._free_rows.append(self.rows.pop(seq_id))
-        self._num_owed -= self._owed.pop(seq_id, 0)
-        self._chains.pop(seq_id, None)
-        if self.prefix_cache:
-            self.prefix_cache.unclaim(seq_id)
-        # From the end, so that of a text that becomes idle the end is evicted before its beginning.
-        for block in reversed(self._blocks.pop(seq_id)):
-            self._release(block)
+        with deferred_interrupts():
+            self._free_rows.append(self.rows.pop(seq_id))
+            self._num_owed -= self._owed.pop(seq_id, 0)
+            self._chains.pop(seq_id, None)
+            if self.prefix_cache:
+                self.prefix_cache.unclaim(seq_id)
+            # From the end, so that of a text that becomes idle the end is evicted before its beginning.
+            for block in reversed(self._blocks.pop(seq_id)):
+                self._release(block)
 
     # What sequences share
 
@@ -188,10 +191,22 @@ class BlockManager:
         while self._idle:
             self._free.append(self.prefix_cache.evict())
 
-    def keep_computed(self, seq: Sequence) -> None:
-        """Let the prefix cache find the blocks that are full of cached tokens."""
+    def keep_computed(self, seq: Sequence, is_proven: bool = True) -> None:
+        """Let the prefix cache find the blocks that are full of cached tokens. is_proven: they led to finite logits."""
         if not self.prefix_cache:
             return
+        self._put_computed(seq)
+        if is_proven and self.prefix_cache.unproven:
+            self.prefix_cache.unproven.difference_update(self._chains[seq.seq_id])
+
+    def forget_unproven(self, seq_id: int) -> None:
+        """The blocks that a sequence was reading its prompt from, and that may hold NaN, are not found any more."""
+        for entry in self._chains[seq_id] if self.prefix_cache else ():
+            if entry in self.prefix_cache.unproven:
+                self._free += self.prefix_cache.forget(entry)  # with those after it in the chain
+                return
+
+    def _put_computed(self, seq: Sequence) -> None:
         blocks, chain = self._blocks[seq.seq_id], self._chains[seq.seq_id]
         for i in range(len(chain), seq.num_cached_tokens // self.block_size):
             entry = self.prefix_cache.put(seq, i, blocks[i], chain[-1] if chain else None)

@@ -11,6 +11,7 @@ from .block_manager import BlockManager
 from .executors import Executor, OneBehind, Sync
 from .kv_pool import KVPool
 from .metrics import EngineMetrics, SequenceTimes
+from .one_caller import OneCaller
 from .policies import Policy, policy_for
 from .prefix_cache import PrefixCache
 from .runner import Runner
@@ -63,6 +64,7 @@ class Engine:
         self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager, overlap)
         self.metrics = EngineMetrics(self.scheduler)
         self.executor: Executor = (OneBehind if overlap else Sync)(self.scheduler, self.runner, self.metrics)
+        self._one_caller = OneCaller("Engine")
 
     def warm_up(self) -> None:
         """Make ready what the first steps would have to make. Before the first request."""
@@ -87,26 +89,30 @@ class Engine:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
         if seq.num_cached_tokens or seq in self.scheduler:
             raise ValueError(f"sequence {seq.seq_id} was added already")
-        self.scheduler.add(seq)
-        return self.metrics.begin(seq, arrival)
+        with self._one_caller.call():
+            self.scheduler.add(seq)
+            return self.metrics.begin(seq, arrival)
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more. Those whose prompts are not done yet have none; and with
-        async_scheduling nobody has after the first one, which is only launched.
+        """One step; the sequences that have one token more. Those whose prompts are not done yet have none, and with
+        async_scheduling no sequence has one after the first step, which is only launched.
 
-        On an error of the model nothing is appended, and the next call does the same step again. Raises ValueError when
-        logits are not finite, and without work.
+        A sequence whose logits are not finite ends: it is among those, with finish_reason "error" and a message in
+        `error`. On an error of the whole step nothing is appended, and the next call makes the same step again. Raises
+        ValueError without work.
         """
-        if not self.has_work:
-            raise ValueError("step needs a sequence that waits or runs: add one first")
-        return self.executor.step()
+        with self._one_caller.call():
+            if not self.has_work:
+                raise ValueError("step needs a sequence that waits or runs: add one first")
+            return self.executor.step()
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
-        self.scheduler.abort(seq)
-        self.metrics.end(seq)
-        if not self.scheduler.has_work:
-            self.executor.rest()
+        with self._one_caller.call():
+            self.scheduler.abort(seq)
+            self.metrics.end(seq)
+            if not self.scheduler.has_work:
+                self.executor.rest()
 
 
 def checked_budget(max_num_batched_tokens: int | None, max_num_seqs: int) -> int:

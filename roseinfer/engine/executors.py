@@ -31,9 +31,10 @@ class Flight:
 
 class Executor(Protocol):
     def step(self) -> list[Sequence]:
-        """Go on until a step has been committed, or launched: the sequences that have one token more.
+        """Go on until a step has been committed, or launched: the sequences that have one token more, and those that
+        ended with an error of their own.
 
-        After an error of the model nothing is appended, and the next call makes the same step again.
+        After an error of the whole step nothing is appended, and the next call makes the same step again.
         """
 
     def rest(self) -> None:
@@ -76,7 +77,8 @@ class Sync:
         ended = now()
         with span("roseinfer.engine.commit"):
             done = self.scheduler.commit(step.seqs, step.num_new, tokens)
-            times = Step(flight.scheduled, flight.launched, ended, now(), sum(step.num_new), len(done), *flight.load)
+            num_tokens = sum(not seq.error for seq in done)
+            times = Step(flight.scheduled, flight.launched, ended, now(), sum(step.num_new), num_tokens, *flight.load)
             self.metrics.record(times, step.seqs, done)
         return done
 

@@ -21,10 +21,24 @@ from roseinfer.kernels.int8_numba import TILE, linear_int8, tiles, tiles_shape
 
 PIECE = 16 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
+EXACT_ROWS = 16  # x with more rows is padded
+
+
+def padded_rows(num_rows: int) -> int:
+    """num_rows, above EXACT_ROWS rounded up to one of eight counts for each power of two.
+
+    oneDNN compiles a product for each count of rows that it meets, and keeps about half a megabyte for each: without
+    this the memory of a process grows with the variety of its batches. At most one row in nine is padding.
+    """
+    if num_rows <= EXACT_ROWS:
+        return num_rows
+    step = 2 ** ((num_rows - 1).bit_length() - 4)
+    return -(-num_rows // step) * step
 
 
 class PackedLinear(nn.Module):
-    """A matrix in oneDNN's blocked order, for whatever number of rows x has. weight [M, K], bias [M] or None.
+    """A matrix in oneDNN's blocked order, for any number of rows of x (see padded_rows). weight [M, K], bias [M] or
+    None.
 
     gelu: applied to the result, before it is written (the tanh form). Raises RuntimeError where oneDNN does not
     multiply this dtype on this CPU, and AttributeError where torch has no such ops: they are private ones of
@@ -40,7 +54,11 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         after = "gelu" if self.gelu else "none"
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, after, [], "tanh")
+        num_rows = len(x)
+        num_padding = padded_rows(num_rows) - num_rows
+        x = F.pad(x, (0, 0, 0, num_padding)) if num_padding else x
+        y = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, after, [], "tanh")
+        return y[:num_rows] if num_padding else y
 
     @property
     def nbytes(self) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,7 +12,6 @@ from tokenizers import Tokenizer
 
 from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.models import Model
-from roseinfer.profiling import span
 from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
 from roseinfer.stage import check_fits
 
@@ -22,20 +19,21 @@ from .chat import ChatTemplate, Message
 from .config import check_block_size
 from .detokenizer import Vocabulary
 from .engine import Engine, checked_budget, checked_length
+from .live_requests import Inbox, LiveRequests
 from .loading import default_params, model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .policies import Policy, policy_for
 from .pool_size import bytes_of_steps, most_blocks, pool_blocks
 from .progress import progress_bar
 from .request import Request, Sample
+from .request_stream import RequestStream
 
 Prompt = str | List[int]
-Inbox = dict[Request, None]  # in the order of their coming, each once
 
 
 @refuse_wrong_arguments
 class LLM:
-    """A model that answers, with a KV cache for many requests at a time. Not for several threads.
+    """A model that answers, with a KV cache for many requests at a time. One thread at a time may call it.
 
     model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype. tokenizer:
     a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty. dtype: of
@@ -112,7 +110,7 @@ class LLM:
         self.engine.warm_up()
         torch.manual_seed(seed)
         self._request_ids = itertools.count()
-        self._live: dict[int, tuple[Request, Sample, Inbox]] = {}  # by seq_id: those in the engine, who waits for them
+        self._live = LiveRequests(self.engine)
 
     def generate(
         self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
@@ -122,23 +120,24 @@ class LLM:
 
         prompts: a text or a list of token ids, or a list of them. sampling_params: one for all, or one for each (None:
         get_default_sampling_params()). use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for
-        each prompt; of those that wait, the lower goes first, whatever the scheduling policy (None: all have 0).
-        Raises ValueError for a request that can never run, before any does. Whatever ends it, Ctrl-C too, no request
-        of it stays behind.
+        each prompt; among queued requests the lowest goes first, whatever the scheduling policy (None: all have 0).
+        A sample whose logits are not finite ends with finish_reason "error" and a message in `error`; the others go on.
+        Raises ValueError for a request that can never run, before any does, and RuntimeError while another thread is in
+        a call. Whatever ends the call, Ctrl-C too, none of its requests stays in the engine.
         """
         return self._finished(self._requests(prompts, sampling_params, priority), use_tqdm)
 
     def stream(
         self, prompts: Prompt | List[Prompt], sampling_params: SamplingParams | List[SamplingParams] | None = None,
         priority: List[int] | None = None,
-    ) -> Iterator[RequestOutput]:  # fmt: skip
-        """As generate, but yield a request's output whenever it has a new token, many requests interleaved.
+    ) -> RequestStream:  # fmt: skip
+        """As generate, but give a request's output whenever it has a new token, many requests interleaved.
 
         Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
-        characters that are not whole, are held back. Close the iterator to end all its requests early. Raises when it
-        is called, not at its first output.
+        characters that are not whole, are held back. Call close() to end all its requests early; the next call of this
+        LLM ends those of a stream that was given up without it. Wrong arguments raise here, not at the first output.
         """
-        return self._outputs(self._requests(prompts, sampling_params, priority))
+        return RequestStream(self._live, self._requests(prompts, sampling_params, priority))
 
     def chat(
         self, messages: list[Message] | list[list[Message]],
@@ -161,16 +160,13 @@ class LLM:
 
     def abort(self, request_id: str) -> None:
         """End a request of a stream now: its last output has finish_reason "abort". KeyError when it does not run."""
-        for request, _, inbox in self._live.values():
-            if request.request_id == request_id:
-                self._drop(request)
-                inbox[request] = None
-                return
-        raise KeyError(request_id)
+        with self._live.call():
+            self._live.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Forget what requests that have ended computed, as before timing a prompt that was run already."""
-        self.engine.blocks.forget_idle()
+        with self._live.call():
+            self.engine.blocks.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
@@ -250,64 +246,20 @@ class LLM:
 
     def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         num_done = num_tokens = 0
-        with progress_bar(len(requests), use_tqdm) as show, self._running(requests) as inbox:
-            while num_done < len(requests):
-                num_tokens += self._step()
-                num_done += sum(request.finished for request in inbox)
-                inbox.clear()
-                show(num_done, num_tokens)
+        inbox = Inbox()
+        with self._live.call() as edge:
+            try:
+                self._live.add(requests, inbox)
+                with progress_bar(len(requests), use_tqdm) as show:
+                    while num_done < len(requests):
+                        num_tokens += self._live.step()
+                        num_done += sum(request.finished for request in inbox)
+                        inbox.clear()
+                        show(num_done, num_tokens)
+                        edge()
+            finally:
+                self._live.end(requests)
         return [request.output() for request in requests]
-
-    def _outputs(self, requests: list[Request]) -> Iterator[RequestOutput]:
-        with self._running(requests) as inbox:
-            num_left = len(requests)
-            while num_left:
-                while not inbox:
-                    self._step()
-                request = next(iter(inbox))  # one at a time: whoever takes it may run others meanwhile
-                del inbox[request]
-                num_left -= request.finished
-                yield request.output()
-
-    @contextmanager
-    def _running(self, requests: list[Request]) -> Iterator[Inbox]:
-        """Let requests run, and give the inbox for those that have something new after a step. When it is left, for
-        whatever reason, none of them is in the engine any more.
-
-        Several may run side by side: each one's steps compute the others' requests, too.
-        """
-        inbox: Inbox = {}
-        try:
-            for request in requests:
-                for sample in request.samples:
-                    sample.times = self.engine.add(sample.seq)
-                    self._live[sample.seq.seq_id] = request, sample, inbox
-            yield inbox
-        finally:
-            for request in requests:
-                self._drop(request)
-
-    def _step(self) -> int:
-        """The number of new tokens, of all that run."""
-        seqs = self.engine.step()
-        with span("roseinfer.engine.detokenise"):
-            for seq in seqs:
-                request, sample, inbox = self._live[seq.seq_id]
-                sample.read()
-                if sample.finish_reason:
-                    self._end(sample)
-                inbox[request] = None
-        return len(seqs)
-
-    def _drop(self, request: Request) -> None:
-        """Take what is left of a request out of the engine."""
-        for sample in request.samples:
-            self._end(sample)
-
-    def _end(self, sample: Sample) -> None:
-        if self._live.pop(sample.seq.seq_id, None) and sample.seq in self.engine.scheduler:
-            self.engine.abort(sample.seq)
-        sample.finish_reason = sample.finish_reason or "abort"
 
 
 def _is_token_ids(prompts: object) -> bool:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from roseinfer.sequence import Sequence
 
+from .scheduler import NO_TOKEN
+
 
 @dataclass(frozen=True, slots=True)
 class StepLogprobs:
@@ -21,8 +23,8 @@ class StepLogprobs:
     def report(self) -> None:
         """Write them to the sequences, as those of the token that each is about to get. Waits for the device."""
         for seq, ids, values in zip(self.seqs, self.ids.tolist(), self.values.tolist(), strict=True):
-            if seq.finish_reason:
-                continue  # it ended while this step was in flight
+            if seq.finish_reason or ids[0] == NO_TOKEN:
+                continue  # it ended while this step was in flight, or ends with this step
             n = 1 + seq.params.logprobs
             # At its place, so that a step which is made again after an error reports once.
             seq.logprobs[len(seq) - seq.num_prompt_tokens :] = [dict(zip(ids[:n], values[:n], strict=True))]
@@ -37,5 +39,6 @@ def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepL
     log_probs = logits[rows].float().log_softmax(dim=-1)
     most = min(max(seq.params.logprobs for seq in asking), log_probs.size(-1))
     likeliest, ids = log_probs.topk(most)
-    chosen = tokens[rows, None].clamp(min=0)  # below 0: its logits are not finite, and the step will be refused
-    return StepLogprobs(asking, torch.cat([chosen, ids], 1), torch.cat([log_probs.gather(1, chosen), likeliest], 1))
+    chosen = tokens[rows, None]
+    values = log_probs.gather(1, chosen.clamp(min=0))  # of NO_TOKEN, any
+    return StepLogprobs(asking, torch.cat([chosen, ids], 1), torch.cat([values, likeliest], 1))

@@ -105,7 +105,7 @@ class EngineMetrics:
         return times
 
     def record(self, step: Step, seqs: list[Sequence], done: list[Sequence]) -> None:
-        """A step of `seqs`, of which `done` have one token more."""
+        """A step of `seqs`, of which `done` have one token more or ended with an error."""
         self.num_steps += 1
         self.num_tokens += step.num_tokens
         self.num_new_tokens += step.num_new_tokens
@@ -116,7 +116,8 @@ class EngineMetrics:
                     times.first_scheduled = step.scheduled
         live = self._live
         for seq in done:
-            live[seq.seq_id].steps.append(step)
+            if not seq.error:
+                live[seq.seq_id].steps.append(step)
             if seq.finish_reason:
                 live.pop(seq.seq_id).ended = step.finish
 

@@ -12,8 +12,9 @@ class CompletionOutput:
     """The text that follows a prompt, so far or to its end.
 
     index: of the sample, 0 to n - 1. token_ids: with those of a stop string, stop token or end token, which the text
-    leaves out. finish_reason: None while it runs, "stop" (a stop string, stop token or the model's end token), "length"
-    or "abort". stop_reason: the stop string or the stop token's id; None for any other end.
+    leaves out. finish_reason: None while it runs, then "stop" (a stop string, stop token or the model's end token),
+    "length", "abort" or "error". stop_reason: the stop string or the stop token's id; None for any other end. error:
+    what went wrong with this sample alone, such as logits that are not finite; text and tokens are those before it.
     logprobs: for each token, {token id: log-probability} of the chosen token, then of the likeliest ones;
     cumulative_logprob: the sum over the chosen ones. Both None unless they were asked for.
     """
@@ -25,6 +26,7 @@ class CompletionOutput:
     logprobs: list[dict[int, float]] | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

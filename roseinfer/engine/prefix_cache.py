@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from roseinfer.sequence import Sequence
@@ -17,12 +17,14 @@ def block_key(before: bytes, token_ids: list[int]) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A block that can be found. before: the entry of the block before it in the text, None for the first."""
+    """A block that can be found. before: the entry of the block before it in the text, None for the first. after: those
+    that go on from it."""
 
     key: bytes
     block: int
     token_ids: list[int]
     before: Entry | None
+    after: set[Entry] = field(default_factory=set, repr=False)
 
 
 class PrefixCache:
@@ -39,6 +41,8 @@ class PrefixCache:
         self.of_block: dict[int, Entry] = {}
         # Blocks with an entry that stand in no table, those that were released last at the end.
         self.idle: OrderedDict[int, None] = OrderedDict()
+        # Entries of prompts that are not done: whether their K and V are finite shows in the logits after the prompt.
+        self.unproven: set[Entry] = set()
         self.num_asked_tokens = self.num_found_tokens = 0
         self._computing: set[bytes] = set()
         self._claims: dict[int, list[bytes]] = {}  # of these, what each running sequence computes
@@ -75,27 +79,63 @@ class PrefixCache:
 
     def put(self, seq: Sequence, index: int, block: int, before: Entry | None) -> Entry | None:
         """Let a block be found as the sequence's block number `index`. The entry; an earlier one with the same text,
-        if there is one; None where another text has the key."""
+        if there is one; None where another text has the key, and where the block before it is not found any more."""
         key, token_ids = self._keys(seq, index + 1)[index], self._tokens(seq, index)
         self._computing.discard(key)
+        if before and self.entries.get(before.key) is not before:
+            return None
         if entry := self.entries.get(key):
             return entry if self._is(entry, before, token_ids) else None
         assert block not in self.of_block, f"block {block} has two texts"
         self.entries[key] = self.of_block[block] = entry = Entry(key, block, token_ids, before)
+        self.unproven.add(entry)
+        if before:
+            before.after.add(entry)
         return entry
 
     def evict(self) -> int:
-        """Forget the block that has been idle longest, and hand it out."""
-        block, _ = self.idle.popitem(last=False)
-        del self.entries[self.of_block.pop(block).key]
+        """Forget the block that has been idle longest, of those from which no other goes on, and return it.
+
+        Where others go on from each of them, these are held, behind copies of the idle block that were computed at the
+        same time. Then they are forgotten with it.
+        """
+        ends = (block for block in self.idle if not self.of_block[block].after)
+        last_idle = (block for block in self.idle if not any(e.block in self.idle for e in self._from(block)[1:]))
+        [block] = self.forget(self.of_block[next(ends, None) or next(last_idle)])
         return block
+
+    def forget(self, entry: Entry) -> list[int]:
+        """An entry, and all that go on from it, are not found any more. The blocks among them that were idle."""
+        if entry.before:
+            entry.before.after.discard(entry)
+        freed = []
+        for gone in self._from(entry.block):
+            del self.entries[gone.key], self.of_block[gone.block]
+            self.unproven.discard(gone)
+            if gone.block in self.idle:
+                del self.idle[gone.block]
+                freed.append(gone.block)
+        return freed
 
     def check(self) -> None:
         """Every entry is found by its key and by its block; only blocks with an entry are idle."""
         assert {entry.block: entry for entry in self.entries.values()} == self.of_block, "entries and blocks differ"
         assert all(key == entry.key for key, entry in self.entries.items()), "an entry under another key"
         assert all(len(entry.token_ids) == self.block_size for entry in self.entries.values()), "a block is not full"
-        assert self.idle.keys() <= self.of_block.keys(), "an idle block that nobody can find"
+        assert self.idle.keys() <= self.of_block.keys(), "an idle block without an entry"
+        for entry in self.entries.values():
+            before = entry.before
+            found = before is None or (self.entries.get(before.key) is before and entry in before.after)
+            assert found, "an entry behind one that is not found"
+            assert all(self.entries.get(after.key) is after for after in entry.after), "an entry goes on in none"
+        assert self.unproven <= {*self.entries.values()}, "an entry is unproven and not there"
+
+    def _from(self, block: int) -> list[Entry]:
+        """Its entry, and then all that go on from it."""
+        entries = [self.of_block[block]]
+        for entry in entries:
+            entries += entry.after
+        return entries
 
     def _keys(self, seq: Sequence, num_blocks: int) -> list[bytes]:
         """Of its first blocks. Kept with the sequence: no token is hashed twice."""

@@ -35,7 +35,7 @@ class Sample:
             if seq.finish_reason:
                 stop = stop or self.detokenizer.finish()
         self.num_read = len(seq)
-        if stop:
+        if stop and not seq.error:
             self.finish_reason, self.stop_reason = "stop", stop
         elif seq.finish_reason:
             self.finish_reason = seq.finish_reason
@@ -50,7 +50,9 @@ class Sample:
         if seq.logprobs is not None:
             logprobs = list(seq.logprobs)
             total = sum(at[token_id] for at, token_id in zip(logprobs, token_ids, strict=True))
-        return CompletionOutput(index, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason)
+        return CompletionOutput(
+            index, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason, seq.error
+        )
 
 
 @dataclass(eq=False, slots=True)

@@ -16,10 +16,11 @@ from roseinfer.sequence import SamplingParams, Sequence
 from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .decode_graphs import DecodeGraphs
+from .interrupts import interruptible
 from .kv_pool import KVPool
 from .logprobs import StepLogprobs, step_logprobs
-from .sampler import Sampler, greedy_tokens, read_tokens
-from .scheduler import NOTHING, Ahead
+from .sampler import Sampler, greedy_tokens
+from .scheduler import NO_TOKEN, NOTHING, Ahead, not_finite
 
 
 @dataclass(slots=True, eq=False)
@@ -36,15 +37,14 @@ class InFlight:
     work: Launched[Computed]
 
     def token_ids(self) -> list[int]:
-        """The token that follows each of `chosen`: waits for the device. Raises ValueError for logits that are not
-        finite, and what the step itself raised."""
+        """The token that follows each of `chosen`, NO_TOKEN for logits that are not finite. Waits for the device, and
+        raises what the step itself raised."""
         computed = self.work.result()
         if computed.is_copied:
             computed.is_copied.synchronize()
-        token_ids = read_tokens(computed.on_host, self.chosen)
         if computed.logprobs:
             computed.logprobs.report()
-        return token_ids
+        return computed.on_host.tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,11 @@ class Runner:
         """
         step = self.launch(seqs, num_new)
         try:
-            return step.token_ids()
+            token_ids = step.token_ids()
+            for seq, token in zip(step.chosen, token_ids, strict=True):
+                if token == NO_TOKEN:
+                    raise ValueError(not_finite(seq))
+            return token_ids
         except BaseException:
             self.drop(step)
             raise
@@ -145,7 +149,7 @@ class Runner:
         self.inputs.upload(batch.host)
         if batch.num_fed:
             fed, sources = batch.token_ids[: batch.num_fed], batch.sources[: batch.num_fed]
-            # Below 0: of a row that is not finite, for which the step before is going to be refused.
+            # Below 0: of a row that is not finite, whose sequence the step before is going to end.
             fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
     def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], batch: Batch) -> Computed:
@@ -167,7 +171,8 @@ class Runner:
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [B, V] of the last token of each sequence; K and V of all tokens are written to the pool."""
-        hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
+        with interruptible():  # it may take long, and keeps nothing
+            hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
 
     def attend(self, batch: Batch) -> Attend:

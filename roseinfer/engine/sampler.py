@@ -10,13 +10,12 @@ from roseinfer.sampling import distribution, exponential_race, finite_temperatur
 from roseinfer.sequence import Sequence
 
 from .batch import InputBuffers, Shapes
-
-NO_TOKEN = -1
+from .scheduler import NO_TOKEN
 
 
 def greedy_tokens(logits: Tensor) -> Tensor:
     """The argmax of each row of logits [B, V], [B] int64; of equals, the first. A row that holds NaN or infinity gives
-    NO_TOKEN, since a check on the host would wait for the device; see read_tokens."""
+    NO_TOKEN, since a check on the host would wait for the device."""
     largest, tokens = logits.max(dim=-1)
     return torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
@@ -83,15 +82,3 @@ class Sampler:
             if generator := generator_of(seq, self.device, length):
                 row.exponential_(generator=generator)
         return noise
-
-
-def read_tokens(tokens: Tensor, seqs: list[Sequence]) -> list[int]:
-    """Token ids [B] on the host, once the device has them; anything for a sequence that has ended meanwhile. Raises
-    ValueError for another one's row whose logits are not finite."""
-    read = tokens.tolist()
-    if NO_TOKEN in read:
-        for seq, token in zip(seqs, read, strict=True):
-            if token == NO_TOKEN and not seq.finish_reason:
-                which = f"sequence {seq.seq_id} has NaN or infinity"
-                raise ValueError(f"logits must be finite to sample from them, {which}")
-    return read

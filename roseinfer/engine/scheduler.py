@@ -13,6 +13,7 @@ from .policies import ROUND, FirstCome, Place, Policy
 
 Ahead = Mapping[int, int]  # what a step in flight computes: tokens of each sequence by seq_id, in the order of its rows
 NOTHING: Ahead = {}
+NO_TOKEN = -1  # what a step gives a sequence whose logits are not finite
 
 
 class Scheduler:
@@ -94,7 +95,8 @@ class Scheduler:
 
     def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> list[Sequence]:
         """What a step computed is cached; append its tokens, one of each sequence but not of a last one whose prompt is
-        cut. A sequence that its token finishes gives back its blocks. Those that have a new token.
+        cut. A sequence that its token finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with
+        an error. Return those that have a new token or ended.
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
@@ -105,8 +107,14 @@ class Scheduler:
             if seq.seq_id not in held:
                 continue
             seq.num_cached_tokens += n
+            if token == NO_TOKEN:
+                self.blocks.forget_unproven(seq.seq_id)
+                seq.finish_reason, seq.error = "error", not_finite(seq)
+                done.append(seq)
+                ended.append(seq)
+                continue
             if n > 1 or not seq.num_cached_tokens % size:
-                self.blocks.keep_computed(seq)
+                self.blocks.keep_computed(seq, is_proven=token is not None)
             if token is None:
                 continue
             seq.append(token)
@@ -211,3 +219,7 @@ class Scheduler:
     def _end(self, seq: Sequence) -> None:
         seq.num_cached_tokens = 0
         del self._arrivals[seq.seq_id]
+
+
+def not_finite(seq: Sequence) -> str:
+    return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity"

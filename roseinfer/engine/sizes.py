@@ -15,6 +15,7 @@ from roseinfer.profiling.facts import Facts, HasFacts
 from .batch import batch_shapes, padded_bytes
 from .config import DTYPE_BYTES, EngineConfig
 from .engine import checked_budget
+from .linear import padded_rows
 from .sampler import sampler_shapes
 from .weights import int8_sizes, packed_output_bytes
 
@@ -35,7 +36,8 @@ class EngineSizes(HasFacts):
     shape: of the model. num_weights: values, tied ones counted once; num_in_int8 of them are not in the dtype but in 8
     bits, int8_bytes with their scales. packed_bytes: of an output matrix that is there once more in another layout.
     Left out is what comes and goes with a step, the activations; what a GPU's runtime and its graphs take for
-    themselves; and Python's own objects.
+    themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
+    objects.
     """
 
     config: EngineConfig
@@ -76,6 +78,14 @@ class EngineSizes(HasFacts):
     def max_num_tokens(self) -> int:
         """Tokens of one step."""
         return checked_budget(None, self.config.max_num_seqs)
+
+    @property
+    def num_row_counts(self) -> int:
+        """Different numbers of rows that products in oneDNN's layout meet, at most. oneDNN keeps a compiled product for
+        each of them and each shape of matrix, in memory of its own. 0 where oneDNN multiplies nothing."""
+        if not self._on_cpu or self.config.quantization:
+            return 0
+        return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
 
     @property
     def loaded_bytes(self) -> int:
@@ -195,6 +205,7 @@ class EngineSizes(HasFacts):
             "inputs": self.input_bytes, "attention's result": self.attended_bytes,
             "block table": self.block_table_bytes if self._on_cpu else 0,
         }  # fmt: skip
+        row_counts = self.num_row_counts
         rotation = f"{counted(s.max_model_len, 'position')} x 3 (cos, -sin, sin) x {s.head_dim // 2} x {item}"
         host = "" if self._on_cpu else ", on the host"
         return [
@@ -205,6 +216,7 @@ class EngineSizes(HasFacts):
             ("pool", self.pool_bytes, "bytes", f"{blocks} + 1 that belongs to nobody"),
             ("tokens in the pool", self.pool_tokens, "tokens", f"{blocks} x {c.block_size:,}"),
             ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
+            *([("row counts", row_counts, "counts", f"of products, up to {step}")] if row_counts else []),
             ("inputs", self.input_bytes, "bytes", f"{step}, {seqs} of {width}"),
             ("attention's result", self.attended_bytes, "bytes", attended),
             ("block table", self.block_table_bytes, "bytes", f"[{seqs}, {width}] x {BLOCK_ID_BYTES}{host}"),

@@ -12,8 +12,8 @@ from oracles import prompts_of
 
 from roseinfer.arrivals import Arrival
 from roseinfer.bench.online import serve
-from roseinfer.bench.online.serve import deferred_interrupt
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.interrupts import noted_interrupts
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 
@@ -119,7 +119,7 @@ def test_ctrl_c_is_heard_between_two_steps_and_the_second_one_at_once(small: GPT
 
     engine = engine_of(small, clock, press)
     before = signal.getsignal(signal.SIGINT)
-    with deferred_interrupt() as stop:
+    with noted_interrupts() as stop:
         served = serve(engine, work_of(small, Arrival(0, 5, 3)), stop, clock.sleep)
         assert stop() and seen == [101] and served.finished == [False]
         with pytest.raises(KeyboardInterrupt):
@@ -130,7 +130,7 @@ def test_ctrl_c_is_heard_between_two_steps_and_the_second_one_at_once(small: GPT
 def test_where_ctrl_c_is_ignored_it_stays_so():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with deferred_interrupt() as stop:
+        with noted_interrupts() as stop:
             os.kill(os.getpid(), signal.SIGINT)
             assert not stop() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
 from roseinfer.engine.prefix_cache import PrefixCache
-from roseinfer.engine.scheduler import Scheduler
+from roseinfer.engine.scheduler import NO_TOKEN, Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
 
 VOCAB_SIZE = 97
@@ -50,6 +50,7 @@ class FakeEngine:
         self.steps: list[list[tuple[Sequence, int]]] = []
         self.behind = behind
         self.in_flight: Step | None = None
+        self.fails_after: dict[int, int] = {}  # by seq_id, new tokens after which logits are not finite
 
     def add(self, *seqs: Sequence) -> None:
         for seq in seqs:
@@ -108,7 +109,8 @@ class FakeEngine:
             read = [self.pool[table[at // size]][at % size] for at in range(end)]
             assert read == fingerprints(text[:end]), f"sequence {seq.seq_id} reads what is not its text"
             if end == len(text):
-                tokens.append(read[-1] % VOCAB_SIZE)
+                fails = len(text) - seq.num_prompt_tokens == self.fails_after.get(seq.seq_id)
+                tokens.append(NO_TOKEN if fails else read[-1] % VOCAB_SIZE)
         return tokens
 
     def check(self) -> None:
@@ -133,8 +135,8 @@ class FakeEngine:
 
 
 def assert_right(seq: Sequence) -> None:
-    """To its end, or to where it was aborted."""
+    """To its end, or to where it was aborted or failed."""
     wanted = continuation(seq.token_ids[: seq.num_prompt_tokens], seq.params.max_tokens)
     ends = [i for i, token in enumerate(wanted) if token in seq.params.stop_token_ids]
     wanted = wanted[: ends[0] + 1] if ends else wanted
-    assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)
+    assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason in ("abort", "error") else wanted)

@@ -33,14 +33,17 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(
         base=st.sampled_from(BASES), shared=st.integers(0, 24), own=st.lists(st.integers(0, 6), max_size=5),
         max_tokens=st.integers(1, 9), priority=st.integers(-1, 1), stops_at=st.none() | st.integers(0, 8),
+        fails_after=st.none() | st.none() | st.integers(0, 8),
     )  # fmt: skip
-    def add(self, base, shared, own, max_tokens, priority, stops_at):
+    def add(self, base, shared, own, max_tokens, priority, stops_at, fails_after):
         prompt = (base[:shared] + own)[: self.tokens] or [0]
         max_tokens = min(max_tokens, self.tokens + 1 - len(prompt))  # the last token needs no slot
         stop = None
         if stops_at is not None and self.policy != "longest_output":  # which has to know how many come
             stop = continuation(prompt, max_tokens)[min(stops_at, max_tokens - 1)]
-        self.engine.add(request(prompt, max_tokens, stop, priority=priority))
+        self.engine.add(seq := request(prompt, max_tokens, stop, priority=priority))
+        if fails_after is not None:
+            self.engine.fails_after[seq.seq_id] = fails_after
 
     @precondition(lambda self: self.live())
     @rule(data=st.data(), more=st.integers(0, 2))

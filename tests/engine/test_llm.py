@@ -348,18 +348,18 @@ def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
 
 def test_ctrl_c_between_steps_frees_everything(llm):
     """Tokens are committed and their texts are not: those that the engine has ended are not ended twice."""
-    step = llm._step
+    step = llm._live.step
 
     def interrupted() -> None:
         llm.engine.step()
         raise KeyboardInterrupt
 
-    llm._step = interrupted
+    llm._live.step = interrupted
     try:
         with pytest.raises(KeyboardInterrupt):
             llm.generate(TEXTS[:2], [params(1), params(5)])
     finally:
-        llm._step = step
+        llm._live.step = step
 
 
 # Log-probabilities
@@ -383,8 +383,10 @@ def test_logprobs_are_those_of_the_model(llm, tiny):
 def test_logits_that_are_no_numbers_end_a_request_that_asks_for_them(llm, monkeypatch):
     logits = llm.model.logits
     monkeypatch.setattr(llm.model, "logits", lambda hidden: logits(hidden) * float("nan"))
-    with pytest.raises(ValueError, match="^logits must be finite to sample from them"):
-        llm.generate(TEXTS[:2], [params(), params(logprobs=2)])
+    for output in llm.generate(TEXTS[:2], [params(), params(logprobs=2)]):
+        [sample] = output.outputs
+        assert output.finished and (sample.finish_reason, sample.token_ids, sample.text) == ("error", [], "")
+        assert sample.error.startswith("logits must be finite to sample from them") and not sample.logprobs
 
 
 # Tokenizers

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import tracemalloc
 import weakref
+from random import Random
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.engine import weights
-from roseinfer.engine.linear import Int8Linear, PackedLinear, packs
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.linear import Int8Linear, PackedLinear, packs, padded_rows
+from roseinfer.engine.llm import LLM
 from roseinfer.engine.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.profiling.floors import decode_floor
 from roseinfer.reference import reference_generate, reference_logits
+from roseinfer.sequence import SamplingParams
 
 MODELS = {
     "tiny": lambda: load_model("tiny"),
@@ -64,6 +69,56 @@ def test_packed_and_plain_logits_agree_for_one_row_and_for_many(name):
         torch.testing.assert_close(
             reference_logits(prepared, prompt), reference_logits(plain, prompt), rtol=1e-3, atol=1e-3
         )
+
+
+def test_row_counts_are_few_and_padding_is_little():
+    assert [padded_rows(n) for n in (1, 15, 16, 17, 32, 33, 36, 64, 65, 127, 1000, 1024)] == [
+        1, 15, 16, 18, 32, 36, 36, 64, 72, 128, 1024, 1024,
+    ]  # fmt: skip
+    for n in range(1, 5000):
+        assert padded_rows(padded_rows(n)) == padded_rows(n) >= n > 8 * padded_rows(n) / 9 - 1e-9
+    assert len({padded_rows(n) for n in range(1, 1025)}) == 64
+
+
+@needs_packing
+@pytest.mark.parametrize("gelu", [False, True])
+def test_a_row_s_product_does_not_depend_on_padding(gelu):
+    layer = PackedLinear(torch.randn(24, 40), torch.randn(24))
+    layer.gelu = gelu
+    x = torch.randn(padded_rows(70), 40)
+    for num_rows in range(1, len(x) + 1):
+        torch.testing.assert_close(layer(x[:num_rows]), layer(x)[:num_rows], rtol=1e-5, atol=1e-5)
+
+
+class RowCounts(TorchDispatchMode):
+    """Of x in each product in oneDNN's layout, with the shape of the matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, torch.Size]] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.name() == "mkldnn::_linear_pointwise":
+            self.seen.add((len(args[0]), args[1].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@needs_packing
+def test_products_meet_few_row_counts_whatever_the_requests(tiny):
+    """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
+    give no more of them than the sizes say."""
+    llm, rng, steps = LLM(tiny, num_kvcache_blocks=99, block_size=16), Random(0), set()
+    launch = llm.engine.runner.launch
+    llm.engine.runner.launch = lambda seqs, num_new, before: steps.add(sum(num_new)) or launch(seqs, num_new, before)
+    with RowCounts() as counts:
+        for _ in range(40):
+            prompts = [[rng.randrange(2000)] * rng.randint(1, 40) for _ in range(rng.randint(1, 50))]
+            params = [SamplingParams(max_tokens=rng.randint(1, 3)) for _ in prompts]
+            llm.generate(prompts, params, use_tqdm=False)
+    most = EngineConfig(model="tiny", num_blocks=99, device="cpu").sizes().num_row_counts
+    rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
+    assert len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
+    assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

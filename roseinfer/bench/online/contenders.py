@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.loading import model_to_serve
 from roseinfer.engine.metrics import SequenceTimes, Step
 from roseinfer.models import Model, load_model, to_hf
 
 from ..contenders import BLOCK_SIZE, ContenderFailed, blame
 from ..peers import wait_until_idle
-from .serve import LOOK_S, Served, Stop, serve
+from .serve import LOOK_S, Served, serve
 from .workload import Work
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from roseinfer.arguments import require_count, require_positive, unknown_name
 from roseinfer.arrivals import Arrival
 from roseinfer.engine.config import DTYPE_BYTES
 from roseinfer.engine.definitions import definitions
+from roseinfer.engine.interrupts import Stop, noted_interrupts
 from roseinfer.engine.policies import POLICIES
 from roseinfer.models import Model, load_model, model_config
 
@@ -20,7 +21,7 @@ from ..provenance import describe_host
 from ..token_check import NEAR_TIE, Referee
 from .contenders import CONTENDERS, USUAL, Contender, Setting, contenders_of
 from .result import OnlineResult, rows_of
-from .serve import Served, Stop, deferred_interrupt
+from .serve import Served
 from .workload import Work, Workload, at_once
 
 BUDGETS = (1536, 1024, 768, 512, 384, 256, 128, 64, 32)  # post 003's
@@ -76,7 +77,7 @@ def online(
     if not running:
         raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
     race = _Race(model, running, workload, repeats, dtype, on_progress)
-    with deferred_interrupt() as stop:
+    with noted_interrupts() as stop:
         race.run(lengths, rates, loads, stop)
     return OnlineResult(
         arguments={

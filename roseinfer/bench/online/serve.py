@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from threading import current_thread, main_thread
 from typing import Any
 
 from roseinfer.engine.definitions import summary
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.metrics import SequenceTimes, Step
 from roseinfer.sequence import SamplingParams, Sequence
 
 from .workload import Work
 
-LOOK_S = 0.05  # who sleeps looks that often whether Ctrl-C was pressed
+LOOK_S = 0.05  # a sleep is cut into pieces of this length, to look whether Ctrl-C was pressed
 DIGITS = 6  # of the seconds in a record
 
 Sleep = Callable[[float], None]
-Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
 
     A request that comes during a step is added after it; its arrival is when it was due. stop: asked between two steps;
     once it says yes, what runs is aborted. Whatever ends the run, no sequence of it stays in the engine.
-    Raises ValueError for a request that can never fit.
+    Raises ValueError for a request that can never fit, and for logits that are not finite.
     """
     clock = engine.metrics.clock
     params = (SamplingParams(max_tokens=arrival.output_len, ignore_eos=True) for arrival, _ in work)
@@ -96,7 +93,9 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
                 arrival, seq = coming.popleft()
                 came.append((seq, engine.add(seq, began + arrival.seconds)))
             if engine.has_work:
-                engine.step()
+                for seq in engine.step():
+                    if seq.error:
+                        raise ValueError(seq.error)
                 steps.append(engine.metrics.history[-1])
             else:
                 sleep(min(coming[0][0].seconds - now, LOOK_S))
@@ -109,26 +108,3 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
         outputs=[seq.output_ids for seq, _ in came], finished=[seq.finish_reason == "length" for seq, _ in came],
         steps=steps, counters=engine.metrics.counters(),
     )  # fmt: skip
-
-
-@contextmanager
-def deferred_interrupt() -> Iterator[Stop]:
-    """Inside, Ctrl-C tears nothing apart: ask what this gives whether it was pressed. A second one is raised at once.
-
-    In another thread than the main one, and where it is ignored, Ctrl-C is somebody else's business.
-    """
-    pressed: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)

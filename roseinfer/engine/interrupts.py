@@ -1,0 +1,103 @@
+"""Ctrl-C that waits for a moment at which nothing is half done. Python delivers signals to the main thread alone, so in
+any other thread all of this does nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], object]
+Edge = Callable[[], None]
+Stop = Callable[[], bool]
+
+
+class _Deferral:
+    """SIGINT's handler inside deferred_interrupts: notes the signal, for the handler `before` it. is_open: passes it on
+    at once."""
+
+    def __init__(self) -> None:
+        self.before: Handler | None = None
+        self.pressed = self.is_open = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.pressed = True
+        if self.is_open:
+            self.is_open = False  # the handler raises, perhaps before `interruptible` could close what it opened
+            self.deliver()
+
+    def deliver(self) -> None:
+        if self.pressed and self.before:
+            self.pressed = False
+            self.before(signal.SIGINT, None)
+
+
+_current: _Deferral | None = None  # the main thread's
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[Edge]:
+    """Inside, Ctrl-C is only noted. It is delivered when the block is left, and wherever the function that this gives
+    is called: at an edge, with nothing half done. Inside another such block, that one delivers it."""
+    global _current
+    if current_thread() is not main_thread() or _current is not None:
+        yield lambda: None
+        return
+    deferral = _Deferral()
+    try:
+        with _handled_by(deferral) as deferral.before:
+            try:
+                _current = deferral
+                yield deferral.deliver
+            finally:
+                _current = None
+    finally:
+        deferral.deliver()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A part of a deferred_interrupts block that may stop anywhere: Ctrl-C is delivered at once, one that was noted
+    too."""
+    deferral = _current if current_thread() is main_thread() else None
+    if deferral is None:
+        yield
+        return
+    try:
+        deferral.is_open = True
+        deferral.deliver()
+        yield
+    finally:
+        deferral.is_open = False
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Stop]:
+    """Inside, Ctrl-C raises nothing: the function that this gives says whether it was pressed. A second one is raised
+    at once, or at the end of a deferred_interrupts block."""
+    pressed: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    with _handled_by(note):
+        yield lambda: bool(pressed)
+
+
+@contextmanager
+def _handled_by(handler: Handler) -> Iterator[Handler | None]:
+    """SIGINT goes to `handler`, and this gives the one before it. None, and nothing changes, in another thread than the
+    main one, and where no Python function handles the signal: it is ignored, or ends the process."""
+    before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
+    if not callable(before):
+        yield None
+        return
+    try:
+        signal.signal(signal.SIGINT, handler)
+        yield before
+    finally:
+        signal.signal(signal.SIGINT, before)
