@@ -10,6 +10,7 @@ from roseinfer.stage import Stage
 from . import block_promises as books
 from . import choice_promises as choice
 from . import error_promises as errors
+from . import model_promises as model
 from . import reach_promises as reach
 from . import reuse_promises as reuse
 from . import schedule_search as schedule
@@ -67,17 +68,24 @@ PROMISES = (
     Promise("Very large batches", "more than 255 sequences", reach.very_large_batches, slow=True),
     Promise("Half precision", "nothing is fp32 by accident, nothing is rounded twice", tokens.half_precision),
     Promise("Tokens of its own choice", "chosen in the step or after it: the same", choice.chooses_as_sample),
+    Promise("Prompts together", "many prompts in one call, in the order given", choice.prompts_together),
     Promise("Freeing twice is refused", "else two sequences share a block one day", books.freeing_twice),
     Promise("Prefilled again", "a preempted sequence comes back with its output", books.prefilled_again),
     Promise("Neighbours come and go", "a sequence may live as long as a server", reuse.neighbours_come_and_go),
     Promise("Back in other blocks", "nothing kept for a sequence outlives its blocks", reuse.other_blocks),
     Promise("Two at once", "what one stage keeps is not another's", reuse.two_at_once),
-    Promise("What is yours stays", "lists, tokens, logits and weights", reuse.leaves_what_is_yours),
+    Promise("What is yours stays", "lists, tokens and logits are the caller's", reuse.leaves_what_is_yours),
+    Promise("Your model stays as it is", "other stages share its weights", model.leaves_your_model),
+    Promise(
+        "Padding touches nothing", "rows that only fill a batch up belong to no sequence",
+        reuse.padding_touches_nothing,
+    ),
     Promise("Misuse is refused by name", "a wrong call must not become wrong tokens", books.misuse),
     Promise("Refused before any runs", "a request that can never fit must not wait for ever", books.never_fits),
     Promise("An empty pool changes nothing", "the engine frees a sequence and tries again", books.pool_exhausted),
     Promise("Errors and Ctrl-C free everything", "one bad request must not cost blocks", errors.errors_free_everything),
     Promise("A failed step is made again", "out of memory in the model: it counts once", errors.failed_steps),
+    Promise("A failed choice counts nothing", "NaN is no token, and the step is made again", choice.failed_choice),
     Promise(
         "Errors anywhere", "at any operation of a call, nothing is lost and nothing counts twice",
         errors.errors_anywhere, slow=True,

@@ -6,6 +6,7 @@ from .failures import MUTANTS as FAILURES
 from .memories import MUTANTS as MEMORIES
 from .mutant import Mutant
 from .operators import MUTANTS as OPERATORS
+from .steps import MUTANTS as STEPS
 from .wrong_beyond import MUTANTS as WRONG_BEYOND
 
-MUTANTS: tuple[Mutant, ...] = (*OPERATORS, *WRONG_BEYOND, *BOOKS, *MEMORIES, *FAILURES, *CHOOSERS)
+MUTANTS: tuple[Mutant, ...] = (*OPERATORS, *WRONG_BEYOND, *BOOKS, *MEMORIES, *FAILURES, *CHOOSERS, *STEPS)
