@@ -107,7 +107,7 @@ QUEUE_PROMISES = (
     Promise("Nothing after the end", "a stop token ends a request in any step", queue.ends_where_it_should),
     Promise("Any budget", "prompts are cut anywhere, and no step is larger than it may be", queue.any_budget),
     Promise("A pool that runs short", "a preempted request comes back with the same tokens", queue.small_pools),
-    Promise("No request starves", "others keep coming", queue.nobody_starves),
+    Promise("No request starves", "others keep coming", queue.no_request_starves),
     Promise("Orders as documented", "priority, then the policy, then arrival", queue.ordered_by_policy),
     Promise("Shared beginnings", "a block is free when no sequence holds it", sharing.shared_beginnings),
     Promise("Samples of a prompt", "a shared block is copied before it is written", sharing.samples_of_a_prompt),

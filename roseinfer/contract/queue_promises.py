@@ -9,7 +9,7 @@ from typing import Any
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .broken_promises import refused
+from .broken_promises import count, refused
 from .making import copy_of
 from .queue_driver import BUDGET, POLICY, Queue, takes
 from .small_models import expected, prompts_for
@@ -108,19 +108,23 @@ def _request(prompt: list[int], max_tokens: int, **wishes: Any) -> Sequence:
     return Sequence(prompt, SamplingParams(max_tokens=max_tokens, **wishes))
 
 
-def nobody_starves(stage_class: type[Stage], device: str) -> None:
+def no_request_starves(stage_class: type[Stage], device: str) -> None:
     """A request ends although others come faster than they are served: several hundred later ones at most go first."""
-    places, steps = 16, 40
-    queue = Queue(stage_class, device, num_blocks=40, block_size=4, max_num_seqs=places)
-    for i in range(places):
-        queue.add([i], 1)
-    victim = queue.add(prompts_for(MODEL, (20,))[0], 1)
-    for step in range(steps):
-        for i in range(places):
-            queue.add([(31 * step + i) % 97], 1)
-        queue.step()
-    assert victim.finish_reason, f"{places * steps} requests came after {queue.name(victim)}, and it still waits"
-    queue.run_out()
+    policies = ({}, {POLICY: "shortest"}, {POLICY: "longest_output"}) if takes(stage_class, POLICY) else ({},)
+    for policy in policies:
+        queue = Queue(stage_class, device, num_blocks=60, block_size=4, max_num_seqs=16, **policy)
+        for i in range(16):
+            queue.add([i], 2)
+        starved = queue.add(prompts_for(MODEL, (20,))[0], 1)
+        for i in range(16):
+            queue.add([i], 2)
+        for step in range(64):
+            for i in range(9):
+                queue.add([(31 * step + i) % 97], 2)
+            queue.step()
+        later = f"{count(64 * 9, 'request')} came after {queue.name(starved)}"
+        assert starved.finish_reason, f"{later}, and it still waits ({policy or 'no policy given'})"
+        queue.run_out()
 
 
 def ordered_by_policy(stage_class: type[Stage], device: str) -> None:

@@ -35,10 +35,10 @@ def samples_of_a_prompt(stage_class: type[Stage], device: str) -> None:
         for steps_before in (0, 1, 2, 4, 9):
             queue = Queue(stage_class, device, budget=5, num_blocks=16, block_size=BLOCK, max_num_seqs=4)
             prompt = prompts_for(MODEL, (length,))[0]
-            first = queue.add(prompt, 6, temperature=5.0, seed=0)
+            first = queue.add(prompt, 12, temperature=1.0, seed=0)
             queue.steps(steps_before)
             for seed in (1, 2, 3):
-                queue.add(prompt, 4 + seed, temperature=5.0, seed=seed, parent=first)
+                queue.add(prompt, 4 + seed, temperature=1.0, seed=seed, parent=first)
             queue.steps(2)
             queue.add([9, 9, 9], 9)
             queue.run_out()
