@@ -79,7 +79,9 @@ def _run_with(queue: Queue, injection: ErrorAt) -> None:
     assert heard or not interrupted, f"{where_raised(injection)} in a step is swallowed, the caller never hears of it"
     try:
         queue.run_out()
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and error is not injection.raised:
+            raise  # a Ctrl-C of the user's own
         raise AssertionError(f"after a step that failed ({where_raised(injection)}): {error}") from error
 
 

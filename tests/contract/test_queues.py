@@ -1,4 +1,4 @@
-"""The promises behind a queue: stages 14 to 17 and the engine keep them, mutants break them, unusual stages keep them."""
+"""The promises behind a queue: stages 14 to 17, unusual ones and the engine keep them, and mutants break them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from random import Random
 
 from right_stage import Right
@@ -148,10 +147,11 @@ class TakesTurns(Overlap):
 
     def step(self):
         done = super().step()
-        if self.in_flight:
-            with suppress(IndexError):
-                done = done + self.finish()
-        return done
+        try:
+            return done + self.finish() if self.in_flight else done
+        except BaseException:
+            self.drop()
+            raise
 
 
 class OnItsOwnClock(Overlap):
