@@ -353,3 +353,11 @@ def test_the_random_state_stays():
     before = torch.get_rng_state(), random.getstate()
     list(check_promises(Right, promises=[p for p in QUICK_ONLY if p.name in ("half_precision", "random_schedules")]))
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+def test_a_stage_that_writes_into_its_model_harms_no_later_stage():
+    [rounds] = [mutant for mutant in MUTANTS if mutant.name == "RoundsYourWeights"]
+    names = ("can_be_made", "one_sequence", "batch_grows_and_shrinks", "leaves_your_model", "half_precision")
+    promises = [BY_NAME[name] for name in names]
+    assert any(outcome.verdict == "broken" for outcome in check_promises(rounds.make(), promises=promises))
+    assert [outcome.verdict for outcome in check_promises(Right, promises=promises)] == ["held"] * len(names)
