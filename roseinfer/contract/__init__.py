@@ -4,7 +4,7 @@ The tests run these promises on all stages of the ladder, and `teach.contract` s
 """
 
 from .block_promises import bytes_held
-from .promises import PROMISES, Promise
+from .promises import PROMISES, QUEUE_PROMISES, Promise, promises_of
 from .run import Outcome, check_promises
 
-__all__ = ["PROMISES", "Outcome", "Promise", "bytes_held", "check_promises"]
+__all__ = ["PROMISES", "QUEUE_PROMISES", "Outcome", "Promise", "bytes_held", "check_promises", "promises_of"]

@@ -13,7 +13,8 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .broken_promises import refused, require_all_free, require_logits, require_tokens
-from .small_models import expected, last_logits, model_of, prompts_for
+from .making import copy_of, stage_of
+from .small_models import expected, last_logits, prompts_for
 from .teacher_forced import TeacherForced
 from .token_promises import greedy
 
@@ -21,8 +22,8 @@ from .token_promises import greedy
 def can_be_made(stage_class: type[Stage], device: str) -> None:
     lacking = " and ".join(sorted(stage_class.__abstractmethods__))
     assert not lacking, f"{stage_class.name} lacks {lacking}"
-    model = model_of("gpt2", device)
-    stage = stage_class(model, num_blocks=4, block_size=16, max_num_seqs=2)
+    model = copy_of("gpt2", device)
+    stage = stage_of(stage_class, model, device, num_blocks=4, block_size=16, max_num_seqs=2)
     assert stage.num_free_blocks == 4, f"made with num_blocks=4, {stage.num_free_blocks} are free"
     for wrong in ({"num_blocks": 0}, {"num_blocks": 4, "block_size": 0}, {"num_blocks": 4, "max_num_seqs": -1}):
         argument, value = list(wrong.items())[-1]
@@ -31,7 +32,7 @@ def can_be_made(stage_class: type[Stage], device: str) -> None:
 
 
 def blocks_come_back(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=12, block_size=4)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=12, block_size=4)
     seqs = begin(stage, prompts_for("gpt2", (3, 9)), greedy(4))
     stage.decode(seqs)
     for i, seq in enumerate(seqs):
@@ -42,7 +43,7 @@ def blocks_come_back(stage_class: type[Stage], device: str) -> None:
 
 
 def freeing_twice(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=4)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=4)
     [seq] = begin(stage, [[1, 2, 3]], greedy(4))
     stage.free(seq)
     with refused("freeing a sequence twice", f"sequence {seq.seq_id} is not held"):
@@ -54,7 +55,7 @@ def freeing_twice(stage_class: type[Stage], device: str) -> None:
 
 def prefilled_again(stage_class: type[Stage], device: str) -> None:
     """Three times over, each time longer by a block's edge; what every round loses would be missed at its end."""
-    stage = stage_class(model_of("gpt2", device), num_blocks=4, block_size=16)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=4, block_size=16)
     [seq] = begin(stage, prompts_for("gpt2", (3,)), greedy(40))
     decode_step(stage, [seq])
     for round in range(3):
@@ -71,7 +72,7 @@ def prefilled_again(stage_class: type[Stage], device: str) -> None:
 
 
 def misuse(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=4, max_num_seqs=1)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=4, max_num_seqs=1)
     [seq] = begin(stage, [[1, 2, 3]], greedy(4))
     with refused("prefilling a sequence twice", "already held"):
         stage.prefill(seq)
@@ -108,7 +109,7 @@ def _refusals_change_nothing(stage_class: type[Stage], device: str) -> None:
 
 
 def never_fits(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=1)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=1)
     too_long, too_many_blocks, no_token = ([1] * 150, 100), ([1] * 60, 6), ([97], 1)
     for (prompt, max_tokens), named in (
         (too_long, "max_model_len=192"), (too_many_blocks, "num_blocks=1"), (no_token, "97"),
@@ -145,7 +146,7 @@ def pool_exhausted(stage_class: type[Stage], device: str) -> None:
 
 
 def closed_stream(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=8)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=8)
     tokens = stream(stage, [Sequence([1, 2, 3], greedy(9)), Sequence([4], greedy(9))])
     for _ in range(5):
         next(tokens)
@@ -154,7 +155,7 @@ def closed_stream(stage_class: type[Stage], device: str) -> None:
 
 
 def memory_comes_back(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=8)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=8)
     held = []
     for _ in range(3):
         generate(stage, prompts_for("gpt2", (3, 17)), greedy(2))

@@ -11,7 +11,8 @@ from roseinfer.stage import Stage
 
 from .broken_promises import require_all_free, require_one_owner, require_tokens
 from .injected_errors import ErrorAt, ErrorBehind, Injection, OutOfMemory, attempt, num_operations, where_raised
-from .small_models import expected, model_of, prompts_for, text_of
+from .making import stage_of
+from .small_models import expected, prompts_for, text_of
 from .teacher_forced import TeacherForced
 from .token_promises import greedy
 
@@ -24,7 +25,7 @@ PARTS = ("wte", "h.0.attn.c_attn", "h.0", "h.1.attn", "")  # of the model: befor
 
 def errors_free_everything(stage_class: type[Stage], device: str) -> None:
     """An error anywhere in a run of two requests, from outside: the run ends, and all is free."""
-    stage = stage_class(model_of("gpt2", device), num_blocks=8)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=8)
     total = num_operations(lambda: list(_started(stage)))
     for i in range(STREAMED):
         injection = ErrorAt(ERRORS[i % 2], i * total // STREAMED)

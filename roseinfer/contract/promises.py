@@ -10,10 +10,16 @@ from roseinfer.stage import Stage
 from . import block_promises as books
 from . import choice_promises as choice
 from . import error_promises as errors
+from . import model_promises as model
+from . import queue_failures as failures
+from . import queue_promises as queue
+from . import queue_search as search
+from . import queue_sharing as sharing
 from . import reach_promises as reach
 from . import reuse_promises as reuse
 from . import schedule_search as schedule
 from . import token_promises as tokens
+from .queue_driver import has_queue
 
 
 @dataclass(frozen=True)
@@ -67,17 +73,24 @@ PROMISES = (
     Promise("Very large batches", "more than 255 sequences", reach.very_large_batches, slow=True),
     Promise("Half precision", "nothing is fp32 by accident, nothing is rounded twice", tokens.half_precision),
     Promise("Tokens of its own choice", "chosen in the step or after it: the same", choice.chooses_as_sample),
+    Promise("Prompts together", "many prompts in one call, in the order given", choice.prompts_together),
     Promise("Freeing twice is refused", "else two sequences share a block one day", books.freeing_twice),
     Promise("Prefilled again", "a preempted sequence comes back with its output", books.prefilled_again),
     Promise("Neighbours come and go", "a sequence may live as long as a server", reuse.neighbours_come_and_go),
     Promise("Back in other blocks", "nothing kept for a sequence outlives its blocks", reuse.other_blocks),
     Promise("Two at once", "what one stage keeps is not another's", reuse.two_at_once),
-    Promise("What is yours stays", "lists, tokens, logits and weights", reuse.leaves_what_is_yours),
+    Promise("What is yours stays", "lists, tokens and logits are the caller's", reuse.leaves_what_is_yours),
+    Promise("Your model stays as it is", "other stages share its weights", model.leaves_your_model),
+    Promise(
+        "Padding touches nothing", "rows that only fill a batch up belong to no sequence",
+        reuse.padding_touches_nothing,
+    ),
     Promise("Misuse is refused by name", "a wrong call must not become wrong tokens", books.misuse),
     Promise("Refused before any runs", "a request that can never fit must not wait for ever", books.never_fits),
     Promise("An empty pool changes nothing", "the engine frees a sequence and tries again", books.pool_exhausted),
     Promise("Errors and Ctrl-C free everything", "one bad request must not cost blocks", errors.errors_free_everything),
     Promise("A failed step is made again", "out of memory in the model: it counts once", errors.failed_steps),
+    Promise("A failed choice counts nothing", "NaN is no token, and the step is made again", choice.failed_choice),
     Promise(
         "Errors anywhere", "at any operation of a call, nothing is lost and nothing counts twice",
         errors.errors_anywhere, slow=True,
@@ -86,3 +99,28 @@ PROMISES = (
     Promise("Memory comes back", "free means the stage's own tensors too", books.memory_comes_back),
     Promise("Random schedules", "a search for what nobody thought of", schedule.random_schedules, last=True),
 )  # fmt: skip
+
+# For a stage with a queue.
+QUEUE_PROMISES = (
+    Promise("A queue runs to its end", "whatever comes when, each request gets its own tokens", queue.runs_a_queue),
+    Promise("Refused when added", "a request that can never run must not wait for ever", queue.refused_when_added),
+    Promise("Nothing after the end", "a stop token ends a request in any step", queue.ends_where_it_should),
+    Promise("Any budget", "prompts are cut anywhere, and no step is larger than it may be", queue.any_budget),
+    Promise("A pool that runs short", "a preempted request comes back with the same tokens", queue.small_pools),
+    Promise("No request starves", "others keep coming", queue.no_request_starves),
+    Promise("Orders as documented", "priority, then the policy, then arrival", queue.ordered_by_policy),
+    Promise("Shared beginnings", "a block is free when no sequence holds it", sharing.shared_beginnings),
+    Promise("Samples of a prompt", "a shared block is copied before it is written", sharing.samples_of_a_prompt),
+    Promise("Told apart by all tokens", "texts that look alike share nothing", sharing.told_apart_by_all_tokens),
+    Promise("Token ids of any size", "ids over 255 and 65,535 have keys of their own", sharing.token_ids_of_any_size),
+    Promise("Many texts", "keys of 16 bits meet among some thousand blocks", sharing.many_texts),
+    Promise("Aborted anywhere", "clients hang up: the others go on", failures.aborted_anywhere),
+    Promise("One bad request", "logits that are not finite are one request's error", failures.one_bad_request),
+    Promise("A failed step of a queue", "out of memory or Ctrl-C: nothing is lost", failures.failed_queue_steps),
+    Promise("Random queues", "a search for what no other promise tries", search.random_queues, last=True),
+)  # fmt: skip
+
+
+def promises_of(stage_class: type[Stage]) -> tuple[Promise, ...]:
+    """All that a stage can be judged by: those of a queue too where it has add, step, abort and has_work."""
+    return (*PROMISES, *QUEUE_PROMISES) if has_queue(stage_class) else PROMISES

@@ -10,7 +10,7 @@ import torch
 
 from roseinfer.stage import Stage
 
-from .promises import PROMISES, Promise
+from .promises import PROMISES, Promise, promises_of
 from .time_limit import TookTooLong, time_limit
 
 SECONDS = 60.0  # for one promise; a dense stage takes a few at most
@@ -29,18 +29,18 @@ class Outcome:
 def check_promises(
     stage_class: type[Stage],
     *,
-    promises: Iterable[Promise] = PROMISES,
+    promises: Iterable[Promise] | None = None,
     quick: bool = False,
     device: str = "cpu",
     seconds: float = SECONDS,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each promise as it is known. Errors of the stage's are outcomes, an interrupt is raised.
 
-    quick: without the slow ones. seconds: for each; behind a stage that takes longer, or cannot be made, nothing is
-    tried. torch's global random state is left as it was.
+    promises: None for all that fit the stage. quick: without the slow ones. seconds: for each; after a stage that takes
+    longer, or cannot be made, nothing is tried. torch's global random state is left as it was.
     """
     hopeless, any_broken = "", False
-    for promise in promises:
+    for promise in promises_of(stage_class) if promises is None else promises:
         if reason := hopeless or _why_left_out(promise, quick, any_broken):
             yield Outcome(promise, "not tried", reason=reason)
             continue

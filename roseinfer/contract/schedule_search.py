@@ -15,7 +15,8 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .broken_promises import count, lengths_text, require_all_free, require_one_owner
-from .small_models import SMALL, last_logits, model_of
+from .making import stage_of
+from .small_models import SMALL, last_logits
 
 NUM_CASES, NUM_CALLS = 22, 25
 NUM_BLOCKS, BLOCK_SIZE = 9, 4
@@ -125,8 +126,8 @@ class Play:
     def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
         self.model, self.device = model, device
         self.live: dict[str, Sequence] = {}
-        self.stage = stage_class(
-            model_of(model, device), num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)
+        self.stage = stage_of(
+            stage_class, model, device, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)
         )
 
     def take(self, call: StageCall) -> None:

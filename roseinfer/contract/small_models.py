@@ -16,11 +16,11 @@ from roseinfer.reference import hf_generate, reference_generate, reference_logit
 LLAMAS = ("llama", "qwen2", "qwen3")
 
 
-def small_model(num_kv_heads: int = 4, seed: int = 1) -> GPT2:
+def small_model(num_kv_heads: int = 4, seed: int = 1, vocab_size: int = 97) -> GPT2:
     """Two layers whose weights are large enough that attention and positions decide which token comes next."""
     config = ModelConfig(
-        architecture="gpt2", vocab_size=97, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=num_kv_heads,
-        head_dim=8, intermediate_size=64, max_model_len=192,
+        architecture="gpt2", vocab_size=vocab_size, hidden_size=32, num_layers=2, num_heads=4,
+        num_kv_heads=num_kv_heads, head_dim=8, intermediate_size=64, max_model_len=192,
     )  # fmt: skip
     model = random_model(config, seed)
     for p in model.parameters():
@@ -80,6 +80,7 @@ SHAPES = {
 }
 ODD_LENGTH = 45  # max_model_len of these: no multiple of any usual block size
 LONG, LONGEST = 4_211, 33_003
+MANY_IDS = "66,000 token ids"
 
 MAKERS: dict[str, Callable[[], Model]] = {
     "gpt2": small_model,
@@ -93,6 +94,7 @@ SMALL = tuple(name for name in MAKERS if name not in ("tiny", "random:gpt2"))  #
 MAKERS |= {name: lambda shape=shape: soft_model(ODD_LENGTH, *shape) for name, shape in SHAPES.items()} | {
     "two layers": lambda: soft_model(256, 2, 4, 4, 8),
     "long": lambda: soft_model(LONG, 1, 2, 1, 8),
+    MANY_IDS: lambda: small_model(vocab_size=66_000),
     "longest": lambda: soft_model(LONGEST, 1, 1, 1, 4),
 }
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .broken_promises import count, require_all_free, require_one_owner
-from .small_models import model_of, text_logits, text_of
+from .making import stage_of
+from .small_models import text_logits, text_of
 
 # Of the largest logit. Right stages are off by 1e-6 and less; one token in 4,000 moves more than 1e-4.
 TOLERANCE = 1e-5
@@ -24,13 +26,17 @@ TOLERANCE = 1e-5
 class TeacherForced:
     """A stage on the model of that name in small_models.MAKERS, with the texts that its sequences follow.
 
+    own: a copy of that model that stages share; None for a copy of this stage's own.
+
     Every call is judged by its logits, by what the sequences then count as cached, and by the books: no block is lost
     or shared. `where` says in a broken promise's words what the situation was.
     """
 
-    def __init__(self, stage_class: type[Stage], device: str, model: str, **sizes: int) -> None:
+    def __init__(
+        self, stage_class: type[Stage], device: str, model: str, *, own: Model | None = None, **sizes: int
+    ) -> None:
         self.model, self.device = model, device
-        self.stage = stage_class(model_of(model, device), **sizes)
+        self.stage = stage_of(stage_class, own or model, device, **sizes)
         self.texts: dict[int, tuple[int, ...]] = {}
 
     def begin(self, lengths: Iterable[int], num_steps: int, where: str = "", seed: int = 0) -> list[Sequence]:

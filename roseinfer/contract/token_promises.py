@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor
 
 from roseinfer.generate import begin, generate
 from roseinfer.models import Attend, Model
-from roseinfer.reference import reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .broken_promises import lengths_text, require_all_free, require_logits, require_tokens
+from .making import stage_of
 from .small_models import (
     LLAMAS,
     expected,
@@ -19,7 +21,6 @@ from .small_models import (
     half_logits,
     half_model,
     last_logits,
-    model_of,
     prompts_for,
     text_logits,
     text_of,
@@ -35,7 +36,7 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 
 def fits_the_seam(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=4)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=4)
     seqs = begin(stage, prompts_for("gpt2", (3, 5)), greedy(4))
 
     def look(_: Model, args: tuple[Tensor, Tensor, Attend]) -> tuple[Tensor, Tensor, Attend]:
@@ -86,11 +87,11 @@ def small_blocks(stage_class: type[Stage], device: str) -> None:
 
 
 def rows_in_order(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=4)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=4)
     seqs = begin(stage, prompts_for("gpt2", (3, 7)), greedy(8))[::-1]
     for i, (row, seq) in enumerate(zip(stage.decode(seqs), seqs, strict=True)):
         where = f"two sequences, the second one given first: in row {i}"
-        require_logits(row, reference_logits(stage.model, seq.token_ids)[-1], 1e-4, where)
+        require_logits(row, last_logits("gpt2", tuple(seq.token_ids), device), 1e-4, where)
 
 
 def batch_grows_and_shrinks(stage_class: type[Stage], device: str) -> None:
@@ -109,13 +110,13 @@ def llama_families(stage_class: type[Stage], device: str) -> None:
 
 
 def equals_transformers(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("tiny", device), num_blocks=16)
+    stage = stage_of(stage_class, "tiny", device, num_blocks=16)
     seqs = generate(stage, prompts_for("tiny", MIXED), greedy(12))
     require_tokens(seqs, expected_by_transformers("tiny", MIXED, 12, device), "transformers")
 
 
 def equals_transformers_in_full_size(stage_class: type[Stage], device: str) -> None:
-    stage = stage_class(model_of("random:gpt2", device), num_blocks=3)
+    stage = stage_of(stage_class, "random:gpt2", device, num_blocks=3)
     seqs = generate(stage, prompts_for("random:gpt2", (2, 9, 5)), greedy(4))
     require_tokens(seqs, expected_by_transformers("random:gpt2", (2, 9, 5), 4, device), "transformers")
 
@@ -139,7 +140,7 @@ def _rounding(
     texts = [text_of(name, length + num_steps, seed) for seed, length in enumerate(lengths)]
     exact = torch.stack([text_logits(name, text, device)[-num_steps:] for text in texts])
     usual = torch.stack([half_logits(name, text, device, dtype)[-num_steps:] for text in texts])
-    stage = stage_class(half_model(name, device, dtype), num_blocks=40)
+    stage = stage_of(stage_class, deepcopy(half_model(name, device, dtype)), device, num_blocks=40)
     seqs = [Sequence(list(text[:-num_steps]), SamplingParams()) for text in texts]
     for seq in seqs:
         stage.prefill(seq)
@@ -163,7 +164,7 @@ def _require_reference(
     num_blocks: int = 16,
     block_size: int = 64,
 ) -> None:
-    stage = stage_class(model_of("gpt2", device), num_blocks=num_blocks, block_size=block_size)
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=num_blocks, block_size=block_size)
     seqs = begin(stage, prompts_for("gpt2", lengths), greedy(max_tokens))
     rows = []  # (where, logits, the text that they follow)
     for step in range(max_tokens - 1):
@@ -180,7 +181,7 @@ def _require_reference(
 
 def _require_refilled(stage_class: type[Stage], device: str, name: str, places: int) -> None:
     """Mixed prompts and mixed outputs, `places` at once: a batch that is refilled all the time."""
-    stage = stage_class(model_of(name, device), num_blocks=16, max_num_seqs=places)
+    stage = stage_of(stage_class, name, device, num_blocks=16, max_num_seqs=places)
     seqs = generate(stage, prompts_for(name, MIXED), [greedy(n) for n in MIXED_OUTPUTS])
     tokens = expected(name, MIXED, max(MIXED_OUTPUTS), device)
     try:

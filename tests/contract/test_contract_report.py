@@ -241,6 +241,12 @@ BY_A_MUTANT = [
     ("other_blocks", "rows by sequence, first and last", "freed and prefilled again, before in blocks 1, 2"),
     ("two_at_once", "SharedPool", "two stages side by side: in a step of"),
     ("leaves_what_is_yours", "SortsYours", "decode changed the caller's list of sequences"),
+    ("leaves_your_model", "RoundsYourWeights", "changes its caller's model when it is made: wte.weight differs"),
+    ("leaves_your_model", "s12: packs the caller's model", "c_attn is a PackedLinear now, and was a Linear"),
+    ("padding_touches_nothing", "LeftoverPadding", "freed by rows 3 and up, after a step of 3 rows: in a step of one"),
+    ("prompts_together", "LastBatchFirst", "prompts of 100, 150, 60, 7, 180, 20 tokens together, first_tokens: row 0"),
+    ("failed_choice", "s11: NaN gives a token", "a prompt whose logits are NaN is not refused; wanted a ValueError"),
+    ("failed_choice", "CountsBeforeItReads", "a row of NaN is refused: [3, 12] tokens were cached before it"),
     ("chooses_as_sample", "Forgetful", "greedy and drawn rows, token 0 of each: row 1, prompt of 9, SamplingParams("),
     ("failed_steps", "GrowsInTheStep", "made again after a KeyboardInterrupt in decode: in a step of 2 sequences"),
     ("errors_anywhere", "GrowsLayerByLayer", "in append, during decode: in a step of 2 sequences, row"),
@@ -274,8 +280,8 @@ def test_no_promise_is_left_out_above():
 
 def test_a_stage_that_keeps_them_all():
     report = contract(Right, quick=True, device="cpu")
-    assert report and repr(report) == ("Right: 37 promises held\nnot tried (left out by quick=True): the 6 others")
-    assert "37 held" in report.to_html() and "✓" in report.to_html()
+    assert report and repr(report) == ("Right: 41 promises held\nnot tried (left out by quick=True): the 6 others")
+    assert "41 held" in report.to_html() and "✓" in report.to_html()
 
 
 def test_a_report_says_where_to_look_first():
@@ -283,7 +289,7 @@ def test_a_report_says_where_to_look_first():
     lines = repr(report).splitlines()
     assert not report
     broken = len(report.broken)
-    assert lines[0] == f"LongestPosition: {36 - broken} of 36 promises held, {broken} broken"
+    assert lines[0] == f"LongestPosition: {40 - broken} of 40 promises held, {broken} broken"
     assert lines[1] == "look first at: A batch of mixed lengths (positions and masks are each sequence's own)"
     assert lines[2].startswith("  sequence 0 of 4, prompt of 3 tokens: token 1 is ")
     assert lines[3].startswith("also broken: Small blocks; ")
@@ -347,3 +353,11 @@ def test_the_random_state_stays():
     before = torch.get_rng_state(), random.getstate()
     list(check_promises(Right, promises=[p for p in QUICK_ONLY if p.name in ("half_precision", "random_schedules")]))
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+def test_a_stage_that_writes_into_its_model_harms_no_later_stage():
+    [rounds] = [mutant for mutant in MUTANTS if mutant.name == "RoundsYourWeights"]
+    names = ("can_be_made", "one_sequence", "batch_grows_and_shrinks", "leaves_your_model", "half_precision")
+    promises = [BY_NAME[name] for name in names]
+    assert any(outcome.verdict == "broken" for outcome in check_promises(rounds.make(), promises=promises))
+    assert [outcome.verdict for outcome in check_promises(Right, promises=promises)] == ["held"] * len(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
@@ -269,7 +270,43 @@ class OwnDecode(SelectAppend):
         return logits
 
 
+class BlocksOf32(SelectAppend):
+    """Where nothing else is asked for, blocks of 32 tokens."""
+
+    def __init__(self, model, *, num_blocks, block_size=32, max_num_seqs=64):
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+
+
+class FourAtATime(SelectAppend):
+    """Where nothing else is asked for, room for four sequences."""
+
+    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=4):
+        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+
+
+class OnACopy(SelectAppend):
+    """Runs on a copy of the caller's model."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(deepcopy(model), **sizes)
+
+
+class CountsItsCalls(SelectAppend):
+    """next_tokens and first_tokens wrapped, and the choice left to the template."""
+
+    calls = 0
+
+    def first_tokens(self, seqs):
+        self.calls += 1
+        return super().first_tokens(seqs)
+
+    def next_tokens(self, seqs):
+        self.calls += 1
+        return super().next_tokens(seqs)
+
+
 UNUSUAL = (
     Contiguous, TokensInDicts, HeadsFirst, KAndVInOne, LastBlockFirst, LazyBlocks, LongestFirst, PadsTheBatch,
     TwoLevelsDown, TwoLevelsDownAgain, PoolOfGarbage, CleansUp, KeepsTheBatch, OtherBooks, AnotherWay, OwnDecode,
+    BlocksOf32, FourAtATime, OnACopy, CountsItsCalls,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache, lru_cache
 from random import Random
 from typing import Any, NamedTuple
@@ -33,9 +34,16 @@ KV = tuple[Tensor, Tensor]
 Read = Callable[[Stage, list[Sequence]], list[list[KV]]]  # [layer][sequence] -> k and v [1, H_kv, T_i, D]
 
 
-@cache
 def drawn_model(num_layers: int = 2, num_kv_heads: int = 2) -> Model:
-    """A model so small that many batches run in no time; its weights are large enough for tokens that change."""
+    """A small model for many short runs. Its weights are large enough for tokens that change.
+
+    Each call returns a copy: what a stage writes into its weights reaches no other check.
+    """
+    return deepcopy(_drawn_model(num_layers, num_kv_heads))
+
+
+@cache
+def _drawn_model(num_layers: int, num_kv_heads: int) -> Model:
     config = ModelConfig(
         architecture="gpt2", vocab_size=31, hidden_size=16, num_layers=num_layers, num_heads=4,
         num_kv_heads=num_kv_heads, head_dim=4, intermediate_size=16, max_model_len=192,
@@ -52,10 +60,15 @@ def require_stage(stage_class: type[Stage]) -> None:
         raise Wrong(f"expected a subclass of a stage, got {stage_class!r}")
 
 
+def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block_size: int = 64) -> Stage:
+    """A learner's stage on a copy of the model, with every size given: no check rests on its defaults."""
+    return stage_class(deepcopy(model), num_blocks=num_blocks, block_size=block_size, max_num_seqs=64)
+
+
 def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12) -> None:
     """Raises Wrong unless a mixed batch gives the reference's tokens."""
     require_stage(stage_class)
-    stage = stage_class(model, num_blocks=8)
+    stage = stage_on_copy(stage_class, model, num_blocks=8)
     seqs = generate(stage, MIXED, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     for i, (seq, want) in enumerate(zip(seqs, _reference(model, max_tokens), strict=True)):
         if message := explain_tokens(seq.output_ids, want):
@@ -115,11 +128,9 @@ def require_cached(stage_class: type[Stage], read: Read) -> None:
 
 def _read(stage_class: type[Stage], batch: Batch, read: Read) -> Iterator[list[list[KV]]]:
     """What is cached before each decode step and behind the last, with the block of the next token reserved."""
-    stage = stage_class(
-        drawn_model(batch.num_layers, batch.num_kv_heads),
-        num_blocks=sum(n // batch.block_size + 2 for n in batch.lengths),
-        block_size=batch.block_size,
-    )
+    num_blocks = sum(n // batch.block_size + 2 for n in batch.lengths)
+    model = _drawn_model(batch.num_layers, batch.num_kv_heads)
+    stage = stage_on_copy(stage_class, model, num_blocks, batch.block_size)
     prompts = [[(7 * i + 3 * token) % 31 for token in range(n)] for i, n in enumerate(batch.lengths)]
     seqs = begin(stage, prompts, SamplingParams(max_tokens=batch.steps + 2))
     for step in range(batch.steps + 1):
@@ -136,7 +147,7 @@ def _read_right(base: type[Stage], batch: Batch, read: Read) -> list[list[list[K
 
 def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
     """Raises Wrong when the stage holds more and more memory, although every sequence is freed."""
-    stage, held = stage_class(model, num_blocks=8), []
+    stage, held = stage_on_copy(stage_class, model, num_blocks=8), []
     for _ in range(3):
         generate(stage, [[3, 4, 5], [6] * 9], SamplingParams(max_tokens=3, ignore_eos=True))
         held.append(bytes_held(stage) + sum(map(bytes_held, stage_class.__mro__)))
@@ -151,7 +162,7 @@ def require_repeatable(stage_class: type[Stage], read: Read) -> None:
     """Raises Wrong when a step that is interrupted in the model, and repeated, leaves other keys and values."""
     cached = []
     for interrupted in (False, True):
-        stage = stage_class(drawn_model(), num_blocks=8)
+        stage = stage_on_copy(stage_class, _drawn_model(2, 2), num_blocks=8)
         seqs = begin(stage, [[3, 4], [5]], SamplingParams())
         if interrupted:
             _interrupt_step(stage, seqs)
@@ -279,7 +290,7 @@ def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
 
 def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
     """A decode step of so many sequences, each with a prompt of num_tokens: what it costs is easy to say."""
-    stage = stage_class(model, num_blocks=num_seqs * (2 + num_tokens // 64))
+    stage = stage_on_copy(stage_class, model, num_blocks=num_seqs * (2 + num_tokens // 64))
     seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
     return lambda: decode_step(stage, seqs)
 

@@ -6,7 +6,7 @@ import html
 import sys
 from dataclasses import dataclass
 
-from roseinfer.contract import PROMISES, Outcome, check_promises
+from roseinfer.contract import Outcome, check_promises, promises_of
 from roseinfer.contract.run import SECONDS
 from roseinfer.display.view import View, card, inline
 from roseinfer.stage import Stage
@@ -96,7 +96,7 @@ def contract(
     if not (isinstance(stage_class, type) and issubclass(stage_class, Stage)):
         raise ValueError(f"stage_class must be a Stage class (not an object of it), got {stage_class!r}")
     outcomes = []
-    with progress_bar(f"promises of {stage_class.name}", total=len(PROMISES)) as done:
+    with progress_bar(f"promises of {stage_class.name}", total=len(promises_of(stage_class))) as done:
         for outcome in check_promises(stage_class, quick=quick, device=device or this_device(), seconds=seconds):
             outcomes.append(outcome)
             done()

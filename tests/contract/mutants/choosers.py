@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import torch
 
-from roseinfer.contract.small_models import model_of, prompts_of
+from roseinfer.contract.making import copy_of
+from roseinfer.contract.small_models import prompts_of
 from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -23,7 +24,7 @@ def chooses(*wishes: dict[str, float]) -> Demonstration:
 
     def demonstration(stage_class: type[Stage]) -> str:
         def what() -> None:
-            stage, plain = (cls(model_of("gpt2", "cpu"), num_blocks=16) for cls in (stage_class, FusedStep))
+            stage, plain = (cls(copy_of("gpt2", "cpu"), num_blocks=16) for cls in (stage_class, FusedStep))
             prompts = prompts_of([3 + 4 * i for i in range(len(wishes))], 61)
             seqs, twins = ([Sequence(list(p), SamplingParams(max_tokens=9, **w)) for p, w in zip(prompts, wishes, strict=True)]
                            for _ in range(2))  # fmt: skip
@@ -75,4 +76,6 @@ MUTANTS: tuple[Mutant, ...] = (
          chooses(FILTERED, FILTERED), NAMED),
     edit(FusedStep, "the largest quotient of another", "torch.where(is_drawn, exponential_race", "torch.where(~is_drawn, exponential_race",
          chooses(GREEDY, SEEDED), NAMED),
+    edit(FusedStep, "top_k modulo the vocabulary", "min(p.top_k, self.config.vocab_size)", "p.top_k % self.config.vocab_size",
+         chooses(*[SEEDED | {"temperature": 9.0, "top_k": 98, "seed": seed} for seed in range(3)]), NAMED),
 )  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.blocks import OutOfBlocks
+from roseinfer.contract.making import copy_of
 from roseinfer.contract.small_models import model_of, prompts_of
 from roseinfer.generate import stream
 from roseinfer.reference import reference_logits
@@ -41,7 +42,7 @@ class Engine:
     """Runs sequences greedily, and fails on the first token that is not the reference's."""
 
     def __init__(self, stage_class: type[Stage], model: str, **sizes: int) -> None:
-        self.model, self.stage = model, stage_class(model_of(model, "cpu"), **sizes)
+        self.model, self.stage = model, stage_class(copy_of(model, "cpu"), **sizes)
 
     def prefill(self, seq: Sequence) -> None:
         self.take([seq], self.stage.prefill(seq).unsqueeze(0))
@@ -252,7 +253,7 @@ def logits_kept(stage_class: type[Stage]) -> str:
 def dies_midway(stage_class: type[Stage]) -> str:
     """A request for which the model has too few positions is refused before it runs, or breaks when it gets there."""
     [prompt] = prompts_of([44], 97, seed=7)
-    stage, made = stage_class(model_of("groups of 3", "cpu"), num_blocks=4), []
+    stage, made = stage_class(copy_of("groups of 3", "cpu"), num_blocks=4), []
     with suppress(ValueError, IndexError):
         for _, token in stream(stage, [Sequence(prompt, SamplingParams(max_tokens=3, ignore_eos=True))]):
             made.append(token)

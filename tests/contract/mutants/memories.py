@@ -110,7 +110,7 @@ class SharedPool(VectorizedGather):
 
     def __init__(self, model, **sizes):
         super().__init__(model, **sizes)
-        at = id(model)
+        at = model.config
         shape = (self.config.num_layers, 16, 64, self.config.num_kv_heads, self.config.head_dim)
         if self.block_size <= 64 and self.tables.num_blocks <= 16:
             self.pools.setdefault(at, (torch.zeros(shape, dtype=model.dtype), torch.zeros(shape, dtype=model.dtype)))
