@@ -34,11 +34,12 @@ def _require_apart(answer: Callable[..., object]) -> None:
 
 @cache
 def _many() -> list[list[int]]:
-    """For each base up to 2**24, two texts a, b and c, d with a * base + b == c * base + d; and random ones, so many
+    """For each base up to 2**24, two texts that are one number in it, from either end; and random ones, so many
     that some meet in 32 bits."""
     places = 4096
     ends = [*range(places), *range(places, places * places + 1, places)]  # their differences: all up to 2**24
-    texts = [[first, end] for first in (0, 1) for end in ends]
+    texts = [pair for one in (0, 1) for end in ends for pair in ([one, end], [end, one])]
+    texts = list(map(list, dict.fromkeys(map(tuple, texts))))
     rng = Random(0)
     return texts + [[2 + rng.randrange(LARGEST_ID - 1), rng.randint(0, LARGEST_ID)] for _ in range(2**17)]
 
