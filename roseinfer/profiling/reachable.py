@@ -10,18 +10,21 @@ from torch import Tensor
 
 
 def tensors_of(*roots: Any, without: tuple[type, ...] = ()) -> list[Tensor]:
-    """Tensors that can be reached from the roots: in attributes, containers, partials. Not through Python's modules,
-    classes and functions, which lead everywhere, nor through objects of the types `without`. Each once."""
+    """Tensors that can be reached from the roots: in attributes, containers, partials, and what a function has closed
+    over. Not through modules, classes and a function's globals, which lead everywhere, nor through objects of the types
+    `without`. Each once."""
     found: list[Tensor] = []
     seen: set[int] = set()
     waiting = list(roots)
     while waiting:
         thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, (type, ModuleType, FunctionType, *without)):
+        if id(thing) in seen or isinstance(thing, (type, ModuleType, *without)):
             continue
         seen.add(id(thing))
         if isinstance(thing, Tensor):
             found.append(thing)
+        elif isinstance(thing, FunctionType):
+            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
         else:
             waiting += gc.get_referents(thing)
     return found

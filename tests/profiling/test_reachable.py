@@ -19,11 +19,11 @@ def ids(tensors: list[Tensor]) -> list[int]:
 
 
 def test_however_a_tensor_is_kept_it_is_found_once():
-    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
+    a, b, c, d, e = (torch.ones(n) for n in range(1, 6))
     layer = nn.Linear(2, 2)
     layer.beside, layer.plain = a, Plain({"deep": [(b, a)]})
-    thing = [layer, {"twice": a}, partial(print, c)]
-    assert ids(tensors_of(thing, layer)) == ids([a, b, c, layer.weight, layer.bias])
+    thing = [layer, {"twice": a}, partial(print, c), lambda x=d: x @ e]
+    assert ids(tensors_of(thing, layer)) == ids([a, b, c, d, e, layer.weight, layer.bias])
 
 
 def test_what_is_left_out_leads_nowhere():

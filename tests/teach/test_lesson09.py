@@ -128,9 +128,26 @@ def in_place(x):
     return (bits >> 16).astype(np.uint16)
 
 
+def only_positive_nan(x):
+    is_nan = np.isnan(x) & ~np.signbit(x)
+    return np.where(is_nan, np.uint16(0x7FC0), rounded(x, half_even, nan=False))
+
+
+def subnormals_flushed(x):
+    zeros = ((x.view(np.uint32) >> 16) & 0x8000).astype(np.uint16)
+    return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, zeros, rounded(x, half_even))
+
+
+def nan_cut(x):
+    return np.where(np.isnan(x), (x.view(np.uint32) >> 16).astype(np.uint16), rounded(x, half_even))
+
+
 @wrong_answers(
     "09.2",
     {
+        "positive NaN alone": (only_positive_nan, "what is added carries into the exponent of a NaN, or past it"),
+        "subnormal numbers flushed": (subnormals_flushed, "subnormal numbers are numbers, too"),
+        "a NaN cut off": (nan_cut, "the cut makes an infinity of a NaN"),
         "cut off": (lambda x: (x.view(np.uint32) >> 16).astype(np.uint16), "the lower half is cut off; round"),
         "ties up": (
             lambda x: rounded(x, lambda bits: np.uint32(0x8000)),
@@ -213,6 +230,29 @@ NEW_TOKEN_LEFT_OUT = (
     ("acc = v[seq, kv_head].copy()", "acc = np.zeros(head_dim, np.float32)"),
     ("acc[d] / total", "acc[d] / max(total, np.float32(1e-30))"),
 )
+NO_RUNNING_SOFTMAX = (
+    ("top *= scale", "top *= scale\n        first = math.exp(top)"),
+    ("total = np.float32(1)", "total = np.float32(first)"),
+    ("acc = v[seq, kv_head].copy()", "acc = (v[seq, kv_head] * first).astype(np.float32)"),
+    ("shrink, weight = math.exp(top - new_top), math.exp(score - new_top)", "shrink, weight = 1, math.exp(score)"),
+)
+TOP_FROM_ZERO = (
+    (
+        "top *= scale",
+        "score, top = top * scale, max(np.float32(0), top * scale)\n        first = math.exp(score - top)",
+    ),
+    ("total = np.float32(1)", "total = np.float32(first)"),
+    ("acc = v[seq, kv_head].copy()", "acc = (v[seq, kv_head] * first).astype(np.float32)"),
+)
+BEFORE_TASKS = "    for task in prange"
+ONE_ACC = (
+    (BEFORE_TASKS, "    acc = np.empty(head_dim, np.float32)\n" + BEFORE_TASKS),
+    ("acc = v[seq, kv_head].copy()", "acc[:] = v[seq, kv_head]"),
+)
+A_ROW_FOR_EACH_TASK = (
+    (BEFORE_TASKS, "    rows = np.empty((num_seqs * num_heads, head_dim), np.float32)\n" + BEFORE_TASKS),
+    ("acc = v[seq, kv_head].copy()", "acc = rows[task]\n        acc[:] = v[seq, kv_head]"),
+)
 OUT_OF_RANGE = ("block_table[seq, position // block_size]", "block_table[seq, position]")
 WRONG_LOOPS = {
     "not scaled": (loop_with(("score *= scale", "pass"), ("top *= scale", "pass")), "not multiplied by `scale`"),
@@ -234,6 +274,9 @@ WRONG_LOOPS = {
     ),
     "acc not shrunk": (loop_with(("acc[d] * shrink", "acc[d]")), "acc must shrink by exp(top - new_top)"),
     "total not shrunk": (loop_with(("total * shrink", "total")), "total must shrink by exp(top - new_top)"),
+    "no running softmax": (loop_with(*NO_RUNNING_SOFTMAX), "scores 128 times as large (exp overflows past 88)"),
+    "top from 0": (loop_with(*TOP_FROM_ZERO), "scores 128 times as large"),
+    "one acc for all tasks": (loop_with(*ONE_ACC), "acc is made before the loop, and more than one task writes to it"),
     "an index out of range": (loop_with(OUT_OF_RANGE), "IndexError"),
     "v is changed": (loop_with((".copy()", "")), "v was handed in, and you have changed it: only out is written"),
     "returned": (
@@ -294,6 +337,7 @@ def my_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
             for d in range(dim):
                 out[seq, head, d] /= total
 """,
+    "a row of one array for each task": loop_with(*A_ROW_FOR_EACH_TASK),
     "another name for prange": loop_with(("in prange(", "in numba.prange(")),
 }
 two_passes = {"np": np, "math": math, "njit": njit, "prange": prange}

@@ -126,6 +126,15 @@ def choose_by_if(logits, temperature, noise):
     return logits.argmax(-1)
 
 
+def choose_in_numpy(logits, temperature, noise):
+    drawn = right_choice(logits, temperature, noise).numpy()
+    return torch.from_numpy(np.where(temperature.numpy() > 0, drawn, logits.numpy().argmax(-1)))
+
+
+def choose_by_asarray(logits, temperature, noise):
+    return right_choice(logits, temperature, noise) if np.asarray(temperature).any() else logits.argmax(-1)
+
+
 def choose_in_place(logits, temperature, noise):
     logits /= torch.where(temperature > 0, temperature, 1.0)[:, None]
     return right_choice(logits, torch.where(temperature > 0, 1.0, 0.0), noise)
@@ -187,6 +196,8 @@ def choose_row_by_row(logits, temperature, noise):
         "item": (choose_by_item, "the host reads 1 time (item): on a GPU each read is a wait"),
         "a mask": (choose_by_mask, "the host reads 3 times (__getitem__, __setitem__)"),
         "an if": (choose_by_if, "the host reads 1 time (__bool__)"),
+        "numpy": (choose_in_numpy, "the tokens are right, but the host waits"),
+        "asarray": (choose_by_asarray, "the tokens are right, but the host waits"),
         "tolist": (lambda *a: right_choice(*a).tolist(), "the host reads 1 time (tolist)"),
         "in place": (choose_in_place, "logits was handed in, and you have changed it"),
         "a column": (lambda *a: right_choice(*a)[:, None], "shape (1, 1), expected (1,)"),
@@ -212,17 +223,25 @@ def test_an_unusual_choice_passes(answer):
 # 11.3
 
 
-def write(prompts, buffer, whole=True, limits=True, room=True):
+def write(prompts, buffer, whole="iu", limits=True, room=True, low=True, first=False, wraps=False, error=ValueError):
     arrays = [np.asarray(prompt) for prompt in prompts]
     n = sum(map(len, arrays))
     if room and n > len(buffer):
-        raise ValueError("too long")
-    if whole and any(a.dtype.kind not in "iu" for a in arrays):
-        raise ValueError("no whole numbers")
+        raise error("too long")
+    if whole and any(a.dtype.kind not in whole for a in (arrays[:1] if first else arrays)):
+        raise error("no whole numbers")
+    if wraps:
+        arrays = [a.astype(np.int64) for a in arrays]
     if limits and any(a.max() > np.iinfo(np.int32).max for a in arrays):
-        raise ValueError("too large")
+        raise error("too large")
+    if limits and low and any(a.min() < np.iinfo(np.int32).min for a in arrays):
+        raise error("too small")
     buffer[:n] = np.concatenate(arrays)[: len(buffer)].astype(np.int32)
     return buffer[:n]
+
+
+def write_float32(prompts, buffer):
+    return write([p.astype(np.int64) if getattr(p, "dtype", None) == np.float32 else p for p in prompts], buffer)
 
 
 def write_behind(prompts, buffer):
@@ -295,8 +314,12 @@ def write_by_torch(prompts, buffer):
         "written behind the ids": (write_behind, "what lies behind the ids was written, too"),
         "at the end": (write_at_the_end, "the ids are not at the beginning of the buffer"),
         "backwards": (write_backwards, "expected [1, 2]"),
-        "no check of the room": (partial(write, room=False), "2 ids in 1 place, and nothing was raised"),
-        "floats taken": (partial(write, whole=False), "ids of float64 are taken"),
+        "no check of the room": (partial(write, room=False), "2 ids in 1 slot, and nothing was raised"),
+        "floats taken": (partial(write, whole=""), "ids of float64 are taken"),
+        "no lower limit": (partial(write, low=False), "id -2147483649 does not fit into int32 and is taken"),
+        "float32 taken": (write_float32, "ids of float32 are taken"),
+        "only the first prompt's type": (partial(write, first=True), "[[5], [6]] as int32, float64"),
+        "uint64 that wraps": (partial(write, wraps=True), "id 18446744073709551611 does not fit into int32"),
         "limits not checked": (partial(write, limits=False), "does not fit into int32 and is taken: it comes out as -"),
         "written before all are checked": (write_one_by_one, "some ids are written by then: check all of them first"),
     },
@@ -307,7 +330,13 @@ def test_a_wrong_buffer_is_refused(answer, message):
 
 @right_answers(
     "11.3",
-    {"Python's ints": write_python_ints, "there and back": write_through_int64, "torch": write_by_torch},
+    {
+        "Python's ints": write_python_ints,
+        "there and back": write_through_int64,
+        "torch": write_by_torch,
+        "assertions": partial(write, error=AssertionError),
+        "an error of another kind": partial(write, error=RuntimeError),
+    },
 )
 def test_an_unusual_buffer_passes(answer):
     assert_accepted("11.3", answer)

@@ -111,6 +111,26 @@ class NeverLooksForNaN(Chooser):
         return tokens
 
 
+class LooksAtDrawnRows(Chooser):
+    """NaN in a greedy row stays unseen."""
+
+    def choose(self, logits, seqs):
+        _, tokens = logits.max(dim=-1)
+        if rows := self.drawn_rows(seqs):
+            tokens[rows] = super().choose(logits, seqs)[rows]
+        return tokens
+
+
+class LooksForNaNAlone(Chooser):
+    def checked(self, largest, tokens):
+        return torch.where(largest.isnan(), -1, tokens)
+
+
+class RefusesMasks(Chooser):
+    def choose(self, logits, seqs):
+        return torch.where(logits.isfinite().all(-1), super().choose(logits, seqs), -1)
+
+
 class SamplesOutside(OneTable):
     """Stage 10's way."""
 
@@ -189,7 +209,10 @@ def model():
         "a mask": (ReadsAMask, "the host reads 2 times in a step (__setitem__, tolist), the budget is 1"),
         "every token on its own": (ReadsEach, "the host reads 9 times in a step (__int__, tolist)"),
         "sampled outside": (SamplesOutside, "the host reads 2 times in a step (tolist), the budget is 1"),
-        "NaN not looked for": (NeverLooksForNaN, "logits of NaN in row 1, and next_tokens gives"),
+        "NaN not looked for": (NeverLooksForNaN, "NaN in the logits of a greedy row, row 0, and next_tokens gives"),
+        "NaN in drawn rows alone": (LooksAtDrawnRows, "NaN in the logits of a greedy row, row 0, and next_tokens"),
+        "infinity taken": (LooksForNaNAlone, "infinity in the logits of a greedy row, row 0, and next_tokens gives"),
+        "masks refused": (RefusesMasks, "are -inf, a mask, and next_tokens raises a ValueError; expected token 7"),
         "an error": (Crashes, "ValueError: None is not in list"),
         "no stage": (lambda logits: logits, "expected a subclass of a stage"),
     },

@@ -106,6 +106,10 @@ def zeros_divided(weight):
             "a negative one as well",
         ),
         "0 / 0": (zeros_divided, "values: dtype float32, expected int8"),
+        "zeros with scale NaN": (
+            lambda w: (quantize(w)[0], torch.where((w == 0).all(1), torch.nan, quantize(w)[1])),
+            "scales: ",
+        ),
         "int32": (lambda w: quantize(w, dtype=torch.int32), "values: dtype int32, expected int8"),
         "scales as a column": (lambda w: (quantize(w)[0], quantize(w)[1][:, None]), "only dimensions of size 1 differ"),
         "the other way round": (lambda w: quantize(w)[::-1], "values: "),
@@ -141,6 +145,7 @@ def in_numpy(weight):
         "row by row": row_by_row,
         "numpy": in_numpy,
         "NaN replaced": lambda w: (zeros_divided(w)[0].nan_to_num(0).to(torch.int8), zeros_divided(w)[1]),
+        "zeros with scale 1": lambda w: (quantize(w)[0], torch.where((w == 0).all(1), 1.0, quantize(w)[1])),
         "clamped from below": lambda w: (quantize(w.clone())[0], w.abs().amax(1).clamp_min(0) / 127),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -54,6 +55,40 @@ class KeepsBoth(Half):
     def __init__(self, weight, bias):
         super().__init__(weight, bias)
         self.original = weight
+
+
+class HiddenInPartial(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.product = partial(F.linear, weight=weight.clone())
+
+
+class HiddenInList(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.kept = [weight.flatten().clone()]
+
+
+class HiddenInClosure(Half):
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        kept = weight.clone()
+        self.product = lambda x: F.linear(x, kept)
+
+
+class Float16(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = weight.to(torch.float16), bias
+
+    def forward(self, x):
+        return F.linear(x, self.weight.float(), self.bias)
+
+
+class Float16Product(Float16):
+    def forward(self, x):
+        y = F.linear(x.to(torch.float16), self.weight).to(x.dtype)
+        return y if self.bias is None else y + self.bias
 
 
 class Transposed(Half):
@@ -111,6 +146,11 @@ class RoundsTheCallers(PackedWeights):
         "in 32 bits": (layout(InFull), "holds its matrix in float32"),
         "new weights": (layout(lambda w, b: nn.Linear(w.shape[1], w.shape[0]).to(w)), "values differ"),
         "both": (layout(KeepsBoth), "holds its matrix in float32"),
+        "hidden in a partial": (layout(HiddenInPartial), "holds its matrix in float32"),
+        "hidden in a list": (layout(HiddenInList), "holds its matrix in float32"),
+        "hidden in a closure": (layout(HiddenInClosure), "holds its matrix in float32"),
+        "float16": (layout(Float16), "holds its matrix in float16"),
+        "float16, x too": (layout(Float16Product), "values are NaN"),
         "no bias": (layout(NoBias), "the bias is missing"),
         "the result in 16 bits": (layout(ResultInHalf), "dtype bfloat16, expected float32"),
         "doubled": (layout(Doubled), "values differ"),

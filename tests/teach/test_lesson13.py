@@ -28,6 +28,11 @@ def captures_by(captures):
     return lambda sizes, buckets: (cost(sizes, buckets)[0], captures(sizes, buckets))
 
 
+def follow(sizes, buckets):
+    """Each size with the bucket of the step before."""
+    return zip(sizes, [None, *(bucket_of(size, buckets) for size in sizes)], strict=False)
+
+
 @wrong_answers(
     "13.1",
     {
@@ -72,6 +77,12 @@ def captures_by(captures):
         "one number": (lambda s, b: cost(s, b)[0], "expected (rows_for_nobody, captures)"),
         "the other way round": (lambda s, b: cost(s, b)[::-1], "expected"),
         "printed": (lambda s, b: print(cost(s, b)), "got None"),
+        "a table of 16 sizes": (lambda s, b: cost(s, [x for x in b if x <= 16]), "expected"),
+        "small batches alone": (lambda s, b: cost([min(n, 20) for n in s], b), "expected"),
+        "a bucket after another": (
+            captures_by(lambda s, b: sum(bucket_of(n, b) not in (None, before) for n, before in follow(s, b))),
+            "captures: you return",
+        ),
     },
 )
 def test_wrong_costs(answer, message):
@@ -97,6 +108,7 @@ def in_numpy(sizes, buckets):
     {
         "by bisection, a list": by_bisection,
         "numpy": in_numpy,
+        "buckets sorted in place, floats": lambda s, b: b.sort() or tuple(map(float, cost(s, b))),
         "tensors": lambda s, b: tuple(map(torch.tensor, cost(s, b))),
     },
 )
@@ -190,6 +202,18 @@ def over_the_last(inputs, num_seqs, num_tokens, bucket, dummy, size):
         "as for a decode step": (as_for_a_decode_step, "slot_mapping: the batch's own part"),
         "new arrays": (in_new_arrays, "another array now, and the graph reads the one of before"),
         "over the batch's last": (over_the_last, "the batch's own part"),
+        "slots in 16 bits": (
+            filled_with(slot_mapping=lambda n, t, b, dummy, size: (dummy * size + 2**15) % 2**16 - 2**15),
+            "only the dummy block",
+        ),
+        "on into the next block": (
+            filled_with(slot_mapping=lambda n, t, bucket, dummy, size: [dummy * size + i for i in range(bucket - t)]),
+            "only the dummy block",
+        ),
+        "contexts that grow": (
+            filled_with(context_lens=lambda n, t, bucket, *_: list(range(2, bucket - t + 2))),
+            "one is its own",
+        ),
         "nothing written": (lambda inputs, *sizes: dict(inputs), "nothing in inputs has changed"),
     },
 )

@@ -11,6 +11,7 @@ from roseinfer.contract import PROMISES
 from roseinfer.generate import begin
 from roseinfer.graphs import capture
 from roseinfer.sequence import SamplingParams
+from roseinfer.teach import check
 from roseinfer.teach.exercises.lesson13 import TOUCHED
 from stages import Graphs, PackedWeights
 
@@ -90,6 +91,40 @@ def forgets_the_banned(scores, token_ids, positions, banned):
     return torch.where(token_ids == 0, 0, allowed.argmax(-1))
 
 
+def low_scores(scores, token_ids, positions, banned):
+    allowed = scores[token_ids]
+    allowed[:, banned] = -100.0
+    allowed[:, 0] += positions
+    return torch.where(token_ids == 0, 0, allowed.argmax(-1))
+
+
+def remembers_ends(scores, token_ids, positions, banned):
+    banned_ids, ended = torch.tensor(banned), torch.zeros_like(token_ids, dtype=torch.bool)
+
+    def step():
+        ended.logical_or_(token_ids == 0)
+        return torch.where(ended, 0, tokens_of(scores, token_ids, positions, banned_ids))
+
+    return step
+
+
+def test_what_no_mistake_explains_is_not_explained():
+    """A step that counts positions on the device neither reads a copy nor has a position that stays."""
+
+    def counts_on_the_device(scores, token_ids, positions, banned):
+        position, banned_ids = torch.zeros_like(positions), torch.tensor(banned)
+
+        def step():
+            tokens = tokens_of(scores, token_ids, position, banned_ids)
+            position.add_(1)
+            return tokens
+
+        return step
+
+    verdict = check("13.3", counts_on_the_device)
+    assert verdict.mistake.endswith("expected 4"), verdict
+
+
 @wrong_answers(
     "13.3",
     {
@@ -107,6 +142,23 @@ def forgets_the_banned(scores, token_ids, positions, banned):
         "counts positions on": (step_maker(changes_its_buffers), "positions was handed in, and you have changed it"),
         "goes on after the end": (step_maker(forgets_the_end), "values differ"),
         "banned ones chosen": (step_maker(forgets_the_banned), "values differ"),
+        "a table of 16 positions": (
+            step_maker(lambda s, t, p, b: tokens_of(s, t, p.clamp(max=15), b)),
+            "got",
+        ),
+        "positions in 16 bits": (step_maker(lambda s, t, p, b: tokens_of(s, t, p.short(), b)), "positions=[100"),
+        "positions in fp16": (step_maker(lambda s, t, p, b: tokens_of(s, t, p.half(), b)), "positions=[100"),
+        "scores in bf16": (step_maker(lambda s, t, p, b: tokens_of(s.bfloat16(), t, p, b)), "values differ"),
+        "no position": (
+            step_maker(lambda s, t, p, b: tokens_of(s, t, torch.zeros_like(p), b)),
+            "in every replay each position counts as 0",
+        ),
+        "the largest position": (step_maker(lambda s, t, p, b: tokens_of(s, t, p.max().expand_as(p), b)), "got"),
+        "banned ones at -100": (step_maker(low_scores), "values differ"),
+        "the first banned one": (step_maker(lambda s, t, p, b: tokens_of(s, t, p, b[:1])), "values differ"),
+        "the list in the step": (lambda s, t, p, b: lambda: tokens_of(s, t, p, b), "a tensor of a Python list"),
+        "tokens in int32": (step_maker(lambda *given: tokens_of(*given).int()), "dtype int32, expected int64"),
+        "an end remembered": (remembers_ends, "got 0"),
         "the tokens themselves": (lambda s, t, p, b: tokens_of(s, t, p, b), "must return the step"),
     },
 )
@@ -153,9 +205,39 @@ def in_buffers_of_its_own(scores, token_ids, positions, banned):
     return step
 
 
+def as_an_object(scores, token_ids, positions, banned):
+    class Step:
+        banned_ids = torch.tensor(banned)
+
+        def __call__(self):
+            allowed = scores[token_ids].double().index_fill(1, self.banned_ids, -torch.inf)
+            best = torch.cat([allowed[:, :1] + positions[:, None], allowed[:, 1:]], dim=1).topk(1).indices[:, 0]
+            return best * token_ids.ne(0)
+
+    return Step()
+
+
+def with_one_hots(scores, token_ids, positions, banned):
+    is_banned = torch.isin(torch.arange(len(scores)), torch.tensor(banned))
+    rows = torch.eye(len(scores))
+
+    def step():
+        allowed = (rows.index_select(0, token_ids) @ scores).masked_fill(is_banned, -torch.inf)
+        allowed[:, 0] = allowed[:, 0] + positions
+        return allowed.argmax(-1).masked_fill(token_ids == 0, 0)
+
+    return step
+
+
 @right_answers(
     "13.3",
-    {"a table made before": with_a_table, "row after row": row_after_row, "its own buffers": in_buffers_of_its_own},
+    {
+        "a table made before": with_a_table,
+        "row after row": row_after_row,
+        "its own buffers": in_buffers_of_its_own,
+        "an object, in float64": as_an_object,
+        "products with one-hots": with_one_hots,
+    },
 )
 def test_right_steps(answer):
     assert_accepted("13.3", answer)
@@ -244,6 +326,31 @@ class FewBuckets(Graphs):
         capture_all(self)
 
 
+class AtTheFirstReplay(Graphs):
+    """Graphs in name: each is captured when a batch first needs it."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.graphs = {bucket: Eager(partial(self.capture_and_replay, bucket)) for bucket in self.buckets}
+
+    def capture_and_replay(self, bucket):
+        graph = self.graphs[bucket] = capture(self.static_step(bucket), self.model.device)
+        return graph.replay()
+
+
+class EagerSteps(Graphs):
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.graphs = {bucket: Eager(self.static_step(bucket)) for bucket in self.buckets}
+
+
+class DummyBlockMoved(Graphs):
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        capture_all(self)
+        self.dummy_block = 0
+
+
 @wrong_answers(
     "13.4",
     {
@@ -258,6 +365,10 @@ class FewBuckets(Graphs):
         "shared by all stages": (Shared, "sequence 0: token"),
         "the stage before": (PackedWeights, "expected a subclass of Graphs, got PackedWeights"),
         "a function": (lambda model: None, "expected a subclass of a stage"),
+        "up to 16": (warm(lambda s: capture_all(s, [b for b in s.buckets if b <= 16])), "has no graph for [32, 40]"),
+        "at the first replay": (AtTheFirstReplay, "self.graphs[1] is of type Eager, which no capture has made"),
+        "no graphs at all": (EagerSteps, "which no capture has made"),
+        "a living block as the dummy": (DummyBlockMoved, "sequence 0: token"),
     },
 )
 def test_wrong_warm_graphs(answer, message):
@@ -286,6 +397,14 @@ class ByHand(Graphs):
                 graph = self.graphs[bucket] = capture(self.static_step(bucket), model.device, memory=graph)
 
 
+def decode_and_free(stage):
+    for bucket in stage.buckets:
+        seqs = begin(stage, [[1]] * min(bucket, stage.tables.num_blocks), SamplingParams(max_tokens=2))
+        stage.decode(seqs)
+        for seq in seqs:
+            stage.free(seq)
+
+
 def capture_idle(stage):
     """With the inputs as they were made: no sequence has a row, so no row reads or writes."""
     for bucket in stage.buckets:
@@ -294,7 +413,12 @@ def capture_idle(stage):
 
 @right_answers(
     "13.4",
-    {"two buckets": LargestFirst, "by hand": ByHand, "with inputs of zeros": warm(capture_idle)},
+    {
+        "two buckets": LargestFirst,
+        "by hand": ByHand,
+        "with inputs of zeros": warm(capture_idle),
+        "by decoding": warm(decode_and_free),
+    },
 )
 def test_right_warm_graphs(answer):
     assert_accepted("13.4", answer)

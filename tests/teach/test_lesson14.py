@@ -56,6 +56,11 @@ def with_time(name, value):
         ),
         "the last gap": (with_time("longest_itl", lambda a, s, f: (gaps(f) or [0])[-1]), "the longest of all"),
         "a single token": (lambda a, s, f: (s - a, f[0] - a, (f[-1] - f[0]) / (len(f) - 1), max(gaps(f))), "Division"),
+        "whole seconds": (with_time("ttft", lambda a, s, f: int(f[0] - a)), "ttft: you return 0"),
+        "gaps in one digit": (
+            with_time("longest_itl", lambda a, s, f: min(9, max(gaps(f), default=0))),
+            "you return 9",
+        ),
         "nothing returned": (lambda a, s, f: None, "expected (waiting_time, ttft, tpot, longest_itl), got None"),
     },
 )
@@ -148,6 +153,11 @@ def one_prompt(cached, lengths, budget):
         "one prompt a step": (one_prompt, "one prompt that fits leaves room for the next"),
         "no budget": (lambda c, n, b: [y - x for x, y in zip(c, n, strict=True)], "the budget bounds the step"),
         "nothing returned": (lambda c, n, b: None, "is a `return` missing?"),
+        "a prompt of one token waits": (
+            lambda c, n, b: step(c, [y + (not x and y == 1) for x, y in zip(c, n, strict=True)], b),
+            "lengths=[1]",
+        ),
+        "chunks of 14": (lambda c, n, b: [min(14, i) for i in step(c, n, b)], "you return [14"),
     },
 )
 def test_wrong_steps(answer, message):
@@ -210,6 +220,16 @@ def by_loss(lost):
     return lambda *case: room(*case, lost=lost)
 
 
+def gives_back_what_it_held(lengths, size, num_blocks):
+    """Forgets that who goes needs no block for its next token either."""
+    missing, gone = sum(blocks(n, size) for n in lengths) - num_blocks, []
+    for i in reversed(range(len(lengths))):
+        if missing > 0:
+            gone.append(i)
+            missing -= blocks(lengths[i] - 1, size)
+    return gone
+
+
 @wrong_answers(
     "14.3",
     {
@@ -258,6 +278,9 @@ def by_loss(lost):
             "who stays keeps its own",
         ),
         "one value": (lambda *case: victims(*case), "expected (preempted, lost)"),
+        "two at most": (by_victims(lambda *c: victims(*c)[:2]), "preempted: you return"),
+        "what it held alone": (by_victims(lambda *c: gives_back_what_it_held(*c)), "preempted: you return [1, 0]"),
+        "one block more": (by_victims(lambda *c: victims(*c, needs=lambda n, s: n // s + 1)), "preempted: you return"),
     },
 )
 def test_wrong_rooms(answer, message):
@@ -295,9 +318,30 @@ def with_sums(lengths, size, num_blocks):
     )
 
 
+def with_a_free_list(lengths, size, num_blocks):
+    """Counts free blocks, which are never fewer than 0: what is cached fits into the pool."""
+    held = [blocks(n - 1, size) for n in lengths]
+    free, gone, i = num_blocks - sum(held), [], 0
+    assert free >= 0, f"{-free} blocks too many are held before the step"
+    while i < len(held):
+        need = blocks(lengths[i], size) - held[i]
+        while need > free and i < len(held):
+            gone.append(len(held) - 1)
+            free += held.pop()
+        if i < len(held):
+            free, held[i] = free - need, held[i] + need
+        i += 1
+    return tuple(gone), sum(lengths[i] - 1 for i in gone)
+
+
 @right_answers(
     "14.3",
-    {"from the front, a range": from_the_front, "one by one, as the stage": one_by_one, "with sums": with_sums},
+    {
+        "with a free list": with_a_free_list,
+        "from the front, a range": from_the_front,
+        "one by one, as the stage": one_by_one,
+        "with sums": with_sums,
+    },
 )
 def test_right_rooms(answer):
     assert_accepted("14.3", answer)

@@ -95,6 +95,20 @@ class WaitsForEver(TokenBudget):
         return []
 
 
+class LargerPool(TokenBudget):
+    def __init__(self, model, *, num_blocks, **sizes):
+        super().__init__(model, num_blocks=2 * num_blocks, **sizes)
+
+
+class ShortestFirst(TokenBudget):
+    def prompts(self, may_admit):
+        yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
+        for seq in sorted(self.waiting, key=lambda seq: seq.max_len):
+            if not (may_admit and self.admit(seq)):
+                break
+            yield self.running[-1]
+
+
 @wrong_answers(
     "14.4",
     {
@@ -109,6 +123,8 @@ class WaitsForEver(TokenBudget):
         "a preempt that frees nothing": (KeepsItsBlocks, "does preempt still give back blocks?"),
         "blocks kept": (KeepsABlock, "blocks are not free at the end"),
         "no budget": (NoBudget, "tokens, the budget is 16"),
+        "a larger pool": (LargerPool, "made with num_blocks=24, the stage has a pool of 48 blocks"),
+        "prompts() in another order": (ShortestFirst, "before request"),
         "nothing is computed": (WaitsForEver, "somebody waits for ever"),
         "no stage": (lambda model: None, "expected a subclass of TokenBudget"),
         "another stage": (Graphs, "expected a subclass of TokenBudget, got Graphs"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from hashlib import blake2b, sha256
 from itertools import accumulate, count, takewhile
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -28,6 +29,24 @@ def xor(text, size):
 
 
 numbers = count()
+known = {}
+
+
+def numbered(text, size):
+    """The first block of every text is number 0."""
+    seen = {}
+    return [seen.setdefault(tuple(text[:end]), len(seen)) for end in ends(text, size)]
+
+
+class Key:
+    def __init__(self, text):
+        self.text = list(text)
+
+    def __eq__(self, other):
+        return self.text == other.text
+
+    def __hash__(self):
+        return hash(tuple(self.text[-3:]))
 
 
 @wrong_answers(
@@ -53,6 +72,39 @@ numbers = count()
         "numbered": (by_text(lambda t, n: next(numbers)), "gives other keys when it is called again"),
         "one key": (lambda t, n: hash(tuple(t)), "expected a list of keys"),
         "too few": (lambda t, n: by_text(lambda t, n: tuple(t))(t, n)[1:], "keys, expected"),
+        "two bytes a token": (
+            by_text(lambda t, n: np.array(t).astype(np.uint16).tobytes()),
+            "a token id needs more than two bytes",
+        ),
+        "modulo 65,536": (by_text(lambda t, n: tuple(i % 65_536 for i in t)), "a token id needs more than two bytes"),
+        "as many bytes as it needs": (
+            by_text(lambda t, n: b"".join(i.to_bytes(max(1, (i.bit_length() + 7) // 8), "big") for i in t)),
+            "257 and 1, 1 become the same",
+        ),
+        "hexadecimal": (by_text(lambda t, n: "".join(f"{i:x}" for i in t)), "hexadecimal digits side by side"),
+        "four hexadecimal digits": (by_text(lambda t, n: "".join(f"{i:04x}" for i in t)), "have the same key"),
+        "one number": (
+            by_text(lambda t, n: sum(token * 2 ** (31 * i) for i, token in enumerate(reversed(t)))),
+            "lose the zeros in front",
+        ),
+        "one number, and the length": (
+            by_text(lambda t, n: (len(t), sum(token * 50_257**i for i, token in enumerate(t)))),
+            "different texts,",
+        ),
+        "32-bit floats": (by_text(lambda t, n: tuple(np.array(t, np.float32).tolist())), "as a 32-bit float"),
+        "sums of places": (
+            by_text(lambda t, n: (len(t), t[0], sum(t), sum(i * token for i, token in enumerate(t)))),
+            "the same sum of place * id",
+        ),
+        "a hash of 16 bits": (by_text(lambda t, n: hash(tuple(t)) % 2**16), "when a key has too few bits"),
+        "a hash of 24 bits": (
+            by_text(lambda t, n: sha256(array("q", t).tobytes()).digest()[:3]),
+            "when a key has too few bits",
+        ),
+        "a hash of 32 bits": (by_text(lambda t, n: crc32(array("q", t).tobytes())), "when a key has too few bits"),
+        "the last 16": (by_text(lambda t, n: (len(t), *t[-16:])), "have the same key"),
+        "numbered in each call": (numbered, "have the same key"),
+        "characters": (by_text(lambda t, n: "".join(map(chr, t))), "chr() arg not in range"),
         "bytes that are too small": (by_text(lambda t, n: bytes(t)), "bytes must be in range(0, 256)"),
     },
 )
@@ -72,6 +124,11 @@ def chained_blake(text, size):
     {
         "whole texts": by_text(lambda t, n: tuple(t)),
         "another hash": chained_blake,
+        "numbers from a table": by_text(lambda t, n: known.setdefault(tuple(t), len(known))),
+        "int32 bytes": by_text(lambda t, n: np.array(t, np.int32).tobytes()),
+        "a set of places": by_text(lambda t, n: frozenset(enumerate(t))),
+        "one number, with a 1 in front": by_text(lambda t, n: int("1" + "".join(f"{i:010}" for i in t))),
+        "objects of its own": by_text(lambda t, n: Key(t)),
         "joined by a comma": by_text(lambda t, n: ",".join(map(str, t))),
         "sha256 of all of it": by_text(lambda t, n: sha256(array("q", t).tobytes()).hexdigest()),
         "nested pairs": lambda t, n: list(accumulate((tuple(t[e - n : e]) for e in ends(t, n)), lambda a, b: (a, b))),
@@ -151,6 +208,7 @@ def plan_with(**instead):
             "the last block is needed also when it is not full",
         ),
         "all blocks anew": (plan_with(new=lambda n, f, s: -(-n // s)), "shared blocks are not taken anew"),
+        "five blocks at most": (lambda n, f, s: right_plan(n, f[:5], s), "num_cached: you return 320, expected"),
         "two values": (lambda *case: right_plan(*case)[:2], "expected (num_cached, num_shared, num_new)"),
         "printed": (lambda *case: print(right_plan(*case)), "got None"),
     },

@@ -28,6 +28,12 @@ class Empties(Pool):
             del self.refs[text]
 
 
+class TwoHolders(Pool):
+    def hold(self, text):
+        super().hold(text)
+        self.refs[text] = min(2, self.refs[text])
+
+
 def mistaken(part):
     """The answer that makes one of the mistakes which the checker knows, found by a part of its name."""
     [methods] = [methods for why, methods in REPLAY_MISTAKES.items() if part in why]
@@ -50,6 +56,8 @@ def mistaken(part):
         "the smallest": mistaken("not the smallest number"),
         "hits alone": (lambda *case: played()(*case)[0], "expected (hits, evicted)"),
         "a count of evictions": (lambda *case: (played()(*case)[0], len(played()(*case)[1])), "evicted: "),
+        "two holders at most": (played(TwoHolders), "expected"),
+        "six texts": (lambda events, n: played()([(what, text % 6) for what, text in events], n), "hits: you return"),
         "misses": (lambda *case: (len(case[0]) - played()(*case)[0], played()(*case)[1]), "hits: you return"),
     },
 )
@@ -200,6 +208,44 @@ class SmallerPool(PrefixCache):
         self.tables = SharedTables(num_blocks - 1, block_size)
 
 
+class LargerPool(PrefixCache):
+    def __init__(self, model, *, num_blocks, **sizes):
+        super().__init__(model, num_blocks=2 * num_blocks, **sizes)
+
+
+class Boasts(PrefixCache):
+    """It evicts as the stage does, and counts more."""
+
+    def admit(self, seq):
+        joins = super().admit(seq)
+        self.num_found_tokens += joins
+        return joins
+
+
+class NewestFirst(SharedTables):
+    def evict(self):
+        block = list(self.idle)[-1]
+        del self.idle[block], self.block_of[self.key_of.pop(block)]
+        return block
+
+
+class KeepsForEver(SharedTables):
+    """Evicts no block that was ever shared, not even where all were."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.was_shared = set()
+
+    def share(self, seq_id, blocks):
+        super().share(seq_id, blocks)
+        self.was_shared.update(blocks)
+
+    def evict(self):
+        block = next(block for block in self.idle if block not in self.was_shared)
+        del self.idle[block], self.block_of[self.key_of.pop(block)]
+        return block
+
+
 @wrong_answers(
     "15.4",
     {
@@ -216,6 +262,13 @@ class SmallerPool(PrefixCache):
         "who is held": (cache_with(Held), "ref_counts[27] is 1, and 8 sequences hold the block"),
         "holders that stay": (cache_with(KeepsIdleToItself), "sequences hold the block"),
         "a key that lies": (BlockAlone, "found a block with another text?"),
+        "a count that boasts": (Boasts, "does it evict in another order?"),
+        "the newest, with a count that boasts": (
+            cache_with(NewestFirst, num_found_tokens=property(lambda self: 10**6, lambda self, n: None)),
+            "fewer than the",
+        ),
+        "found once, kept for ever": (cache_with(KeepsForEver), "StopIteration"),
+        "a larger pool": (LargerPool, "self.tables has 60 blocks"),
         "a smaller pool": (SmallerPool, "self.tables has 29 blocks"),
     },
 )
@@ -280,7 +333,12 @@ class ByKey(SharedTables):
 
 @right_answers(
     "15.4",
-    {"shared or not": cache_with(SharedOnce), "a second chance": cache_with(SecondChance), "by key": cache_with(ByKey)},
+    {
+        "shared or not": cache_with(SharedOnce),
+        "no count at all": cache_with(SharedOnce, num_found_tokens=property(lambda self: 0, lambda self, n: None)),
+        "a second chance": cache_with(SecondChance),
+        "by key": cache_with(ByKey),
+    },
 )
 def test_right_policies(answer):
     assert_accepted("15.4", answer)

@@ -51,6 +51,11 @@ def each(rule):
         ),
         "one number": (lambda requests: sum(right(*r) for r in requests), "expected"),
         "printed": (lambda requests: print(each(right)(requests)), "got None"),
+        "six at most": (each(lambda *request: min(6, right(*request))), "you return"),
+        "a token for decodes alone": (
+            each(lambda n, c, f, m: (lambda length: 0 if length == m else length - c - f)(n + (f == 1 and c + f == n))),
+            "in_flight=3",
+        ),
     },
 )
 def test_wrong_plans(answer, message):
@@ -111,6 +116,35 @@ def in_a_loop(ids, last):
             ids[i] = last[-1 - ids[i]].clamp(min=0)
 
 
+def fresh(ids, last):
+    return last[rows_of(ids)].clamp(min=0)
+
+
+def in_other_memory(ids, last):
+    ids.set_(torch.where(ids < 0, fresh(ids, last), ids).int())
+
+
+def with_other_data(ids, last):
+    ids.data = torch.where(ids < 0, fresh(ids, last), ids).int()
+
+
+def rows_kept():
+    """The tokens are those of the call before, where token_ids are the same tensor."""
+    kept = {}
+
+    def feed(ids, last):
+        if kept.get("ids") is not ids:
+            kept.update(ids=ids, tokens=torch.where(ids < 0, fresh(ids, last), ids).int())
+        ids.copy_(kept["tokens"])
+
+    return feed
+
+
+def in_numpy(ids, last):
+    ids, last = ids.numpy(), last.numpy()
+    ids[ids < 0] = np.maximum(last[-1 - ids[ids < 0]], 0)
+
+
 def clamping_last(ids, last):
     last.clamp_(min=0)
     ids.copy_(torch.where(ids < 0, last[rows_of(ids)], ids))
@@ -155,6 +189,13 @@ def clamping_last(ids, last):
         "in a loop": (in_a_loop, "the host waits"),
         "clamped at the source": (clamping_last, "it is only read"),
         "nothing": (lambda ids, last: [], "token_ids afterwards"),
+        "16 bits": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).short(), ids)), "4 of 4 values"),
+        "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "34976"),
+        "ids below 256": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).clamp(max=255), ids)), "255"),
+        "other memory": (in_other_memory, "token_ids lies in other memory now"),
+        "other data": (with_other_data, "token_ids lies in other memory now"),
+        "the rows of the first call": (rows_kept(), "captured, and replayed with"),
+        "through NumPy": (in_numpy, "the host waits"),
     },
 )
 def test_wrong_feeds(answer, message):
@@ -173,12 +214,23 @@ def with_a_row_in_front(ids, last):
     ids.copy_(known + table[(-ids).clamp(min=0)])
 
 
+def row_by_row(ids, last):
+    for row in range(len(last)):
+        ids.copy_(torch.where(ids == -1 - row, last[row].clamp(min=0), ids))
+
+
 def gathered(ids, last):
     torch.where(ids >= 0, ids, last.clamp(min=0).gather(0, rows_of(ids).long()).int(), out=ids)
 
 
 @right_answers(
-    "16.2", {"arithmetic": by_arithmetic, "a row in front": with_a_row_in_front, "gather, with out=": gathered}
+    "16.2",
+    {
+        "arithmetic": by_arithmetic,
+        "a row in front": with_a_row_in_front,
+        "gather, with out=": gathered,
+        "row by row": row_by_row,
+    },
 )
 def test_right_feeds(answer):
     assert_accepted("16.2", answer)
@@ -295,6 +347,72 @@ def refused_late(seqs, tokens, stop):
     return done
 
 
+def refusing(rows):
+    """Looks for -1 in these of the rows that have not ended."""
+
+    def commit(seqs, tokens, stop):
+        running = [(seq, token) for seq, token in zip(seqs, tokens, strict=True) if not seq.finish_reason]
+        if any(token == -1 for _, token in rows(running)):
+            raise ValueError("no token")
+        for seq, token in running:
+            append(seq, token, stop)
+        return [seq for seq, _ in running]
+
+    return commit
+
+
+def append_if_same(seq, token, stop):
+    if seq.finish_reason:
+        return False
+    seq.token_ids.append(token)
+    seq.finish_reason = "stop" if token is stop else reason_of(seq, token, None)
+    return True
+
+
+def goes_on_after_length(seqs, tokens, stop):
+    checked(
+        [seq for seq in seqs if not seq.finish_reason],
+        [t for s, t in zip(seqs, tokens, strict=True) if not s.finish_reason],
+    )
+    done = []
+    for seq, token in zip(seqs, tokens, strict=True):
+        if seq.finish_reason in (None, "length"):
+            seq.token_ids.append(token)
+            seq.finish_reason = reason_of(seq, token, stop)
+            done.append(seq)
+    return done
+
+
+def ends_before(seqs, tokens, stop):
+    for seq, token in zip(seqs, tokens, strict=True):
+        if not seq.finish_reason and token == stop:
+            seq.finish_reason, seq.ends_now = "stop", True
+    ending = [seq for seq in seqs if vars(seq).pop("ends_now", False)]
+    checked(seqs, tokens)
+    for seq in ending:
+        seq.finish_reason = None
+    return committing(append)(seqs, tokens, stop)
+
+
+def with_another_error(seqs, tokens, stop):
+    try:
+        return committing(append)(seqs, tokens, stop)
+    except ValueError as error:
+        raise IndexError("no token") from error
+
+
+def rolled_back(seqs, tokens, stop):
+    before, done = [(list(seq.token_ids), seq.finish_reason) for seq in seqs], []
+    for seq, token in zip(seqs, tokens, strict=True):
+        if token == -1 and not seq.finish_reason:
+            for one, (token_ids, reason) in zip(seqs, before, strict=True):
+                one.token_ids[:], one.finish_reason = token_ids, reason
+            raise UnicodeError("a ValueError, too")
+        if append(seq, token, stop):
+            done.append(seq)
+    return done
+
+
 @wrong_answers(
     "16.3",
     {
@@ -313,6 +431,20 @@ def refused_late(seqs, tokens, stop):
             lambda seqs, tokens, stop: [s for s, t in zip(seqs, tokens, strict=True) if append(s, t, stop)],
             "nothing was raised",
         ),
+        "-1 in the first row alone": (refusing(lambda rows: rows[:1]), "the -1 of row"),
+        "-1 in the last row alone": (refusing(lambda rows: rows[-1:]), "the -1 of row 0"),
+        "-1 behind the first row": (refusing(lambda rows: rows[1:]), "the -1 of row 0"),
+        "-1 where nothing is surplus": (
+            lambda seqs, tokens, stop: refusing(lambda rows: rows if len(rows) == len(seqs) else [])(
+                seqs, tokens, stop
+            ),
+            "nothing was raised",
+        ),
+        "0 is the stop token": (lambda seqs, tokens, stop: committing(append)(seqs, tokens, 0), "stop_token_id=7"),
+        "the same object": (committing(append_if_same), "stop_token_id=50256"),
+        "ended by its length, and goes on": (goes_on_after_length, "finish_reason='length'"),
+        "ends before it refuses": (ends_before, "or a sequence ended"),
+        "an IndexError": (with_another_error, "IndexError"),
         "a count": (lambda *given: len(committing(append)(*given)), "expected a list of the sequences"),
     },
 )
@@ -342,6 +474,7 @@ def with_new_lists(seqs, tokens, stop):
     "16.3",
     {
         "from behind": from_behind,
+        "taken back after a -1": rolled_back,
         "new lists, a tuple": with_new_lists,
         "a generator": lambda *given: (seq for seq in committing(append)(*given)),
     },

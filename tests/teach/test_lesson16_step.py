@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_answers
 
@@ -123,6 +123,66 @@ def error_swallowed(self):
         return []
 
 
+def dropping_on(kind):
+    def step(self):
+        try:
+            return one_behind(self)
+        except kind:
+            self.drop()
+            raise
+
+    return stage(step)
+
+
+def finish_guarded(self):
+    is_in_flight = bool(self.in_flight)
+    launch_next(self)
+    try:
+        return self.finish() if is_in_flight else []
+    except BaseException:
+        self.drop()
+        raise
+
+
+def launch_guarded(self):
+    is_in_flight = bool(self.in_flight)
+    try:
+        launch_next(self)
+    except BaseException:
+        self.drop()
+        raise
+    return self.finish() if is_in_flight else []
+
+
+def launch_swallowed(self):
+    is_in_flight = bool(self.in_flight)
+    with self.ahead(), suppress(Exception):
+        self.launch(*self.schedule())
+    return self.finish() if is_in_flight else []
+
+
+def forgets(self):
+    try:
+        return one_behind(self)
+    except BaseException:
+        self.in_flight.clear()
+        raise
+
+
+def raises_another(self):
+    try:
+        return one_behind(self)
+    except BaseException as error:
+        self.drop()
+        raise ValueError("a step failed") from error
+
+
+def drops_always(self):
+    done = one_behind(self)
+    self.drop()
+    return done
+
+
 class NoSub:
     pass
 
@@ -139,9 +199,18 @@ class NoSub:
         "not ahead": (guarded(not_ahead), "schedule is called outside of ahead()"),
         "launched behind": (guarded(launched_behind), "launch is called outside of ahead()"),
         "no block is an error": (guarded(no_block_is_an_error), "step() raises OutOfBlocks"),
-        "nobody launched": (guarded(nobody_launched), "launched with nobody in it"),
-        "nothing dropped": (stage(one_behind), "they have to be dropped"),
-        "an error swallowed": (stage(error_swallowed), "the caller never hears of it"),
+        "nobody launched": (guarded(nobody_launched), "a step of no sequence is launched"),
+        "nothing dropped": (stage(one_behind), "drop() has to forget them"),
+        "Ctrl-C lets it pass": (dropping_on(Exception), "`except Exception` lets it pass"),
+        "one kind of error": (dropping_on(RuntimeError), "Ctrl-C comes while computing step 0"),
+        "finish alone guarded": (stage(finish_guarded), "an error comes while launching step 2"),
+        "launch alone guarded": (stage(launch_guarded), "an error comes while computing step 0"),
+        "an error of launch swallowed": (guarded(launch_swallowed), "the caller of step() never hears of it"),
+        "forgotten, not dropped": (stage(forgets), "step 1 may still be computed"),
+        "another error": (stage(raises_another), "the caller gets ValueError, not the same error again"),
+        "dropped every time": (guarded(drops_always), "there is still work"),
+        "nothing": (guarded(lambda self: []), "there is still work"),
+        "an error swallowed": (stage(error_swallowed), "the caller of step() never hears of it"),
         "another stage": (type("OneBehind", (Graphs,), {}), "expected a subclass of TakingTurns"),
         "no stage": (NoSub, "expected a subclass of a stage"),
     },
@@ -185,9 +254,37 @@ class Waiting(TakingTurns):
             raise
 
 
+def with_names(self):
+    is_in_flight = bool(self.in_flight)
+    with self.ahead(), suppress(OutOfBlocks):
+        seqs, num_new = self.schedule()
+        self.launch(seqs=seqs, num_new=num_new)
+    return self.finish() if is_in_flight else []
+
+
+def with_an_exit_stack(self):
+    with ExitStack() as after:
+        after.callback(self.drop)
+        done = one_behind(self)
+        after.pop_all()
+    return done
+
+
+def two_ways(self):
+    if not self.in_flight:
+        self.launch(*self.schedule())
+        return []
+    with self.ahead(), suppress(OutOfBlocks):
+        self.launch(*self.schedule())
+    return self.finish()
+
+
 @right_answers(
     "16.4",
     {
+        "arguments by name": guarded(with_names),
+        "an exit stack": stage(with_an_exit_stack),
+        "two ways": guarded(two_ways),
         "with a finally": stage(with_a_finally),
         "its own state": Waiting,
         "the stage's": type("OneBehind", (TakingTurns,), {"step": Overlap.step}),

@@ -30,6 +30,28 @@ from wrong_answers import assert_accepted, assert_refused, right_answers, wrong_
         "round last": (lambda at, p, n, out, made, r: (p, made - out, at // r, at), "no rounds"),
         "first come": (lambda at, p, n, out, made, r: (p, at), "not the first that came"),
         "nothing": (lambda *request: None, "keys must be comparable"),
+        "fields of 10**4": (
+            lambda at, p, n, out, made, r: ((p * 10**4 + at // r) * 10**4 + made - out) * 10**4 + at,
+            "expected",
+        ),
+        "fields of 10**6": (
+            lambda at, p, n, out, made, r: ((p * 10**6 + at // r) * 10**6 + made - out) * 10**6 + at,
+            "expected",
+        ),
+        "fields as floats": (
+            lambda at, p, n, out, made, r: p * 1e9 + at // r * 1e6 + (made - out) * 1e3 + at,
+            "expected",
+        ),
+        "the last two in one": (lambda at, p, n, out, made, r: (p, at // r, (made - out) * 1000 + at), "expected"),
+        "the sign of the priority": (
+            lambda at, p, n, out, made, r: ((p > 0) - (p < 0), at // r, made - out, at),
+            "expected",
+        ),
+        "shorter prompts of equals": (lambda at, p, n, out, made, r: (p, at // r, made - out, n, at), "expected"),
+        "digits, filled up": (
+            lambda at, p, n, out, made, r: f"{p + 10:05}{at // r:05}{9999 + made - out:05}{at:05}",
+            "expected",
+        ),
         "a text": (lambda at, p, n, out, made, r: str((p, at // r, made - out, at)), "expected"),
     },
 )
@@ -37,12 +59,22 @@ def test_wrong_keys(answer, message):
     assert_refused("17.1", answer, message)
 
 
+class Order:
+    def __init__(self, *numbers):
+        self.numbers = numbers
+
+    def __lt__(self, other):
+        return self.numbers < other.numbers
+
+
 @right_answers(
     "17.1",
     {
+        "an object": lambda at, p, n, out, made, r: Order(p, at // r, made - out, at),
+        "nested": lambda at, p, n, out, made, r: ((p, at // r), [made - out, (at, n)]),
         "a list": lambda at, p, n, out, made, r: [p, at // r, made - out, at],
         "one number": lambda at, p, n, out, made, r: Fraction(
-            ((p * 10**4 + at // r) * 10**4 + made - out) * 10**4 + at
+            ((p * 10**30 + at // r) * 10**30 + made - out) * 10**30 + at
         ),
         "pairs, divided": lambda at, p, n, out, made, r: ((p, (at - at % r) / r), (1 / (1 + out - made), float(at))),
     },
@@ -136,14 +168,48 @@ def preempted(scheduler, ids):
         scheduler.preempt(seq)
 
 
+def waits_only(scheduler, ids):
+    for seq in scheduler.waiting:
+        if seq.seq_id in ids:
+            scheduler.abort(seq)
+
+
+def others_preempted(scheduler, ids):
+    for seq in list(scheduler.running):
+        (scheduler.abort if seq.seq_id in ids else scheduler.preempt)(seq)
+    waits_only(scheduler, ids)
+
+
+def turned_round(scheduler, ids):
+    runs_only(scheduler, ids)
+    waits_only(scheduler, ids)
+    scheduler.running.reverse()
+
+
+def five_at_most(scheduler, ids):
+    for seq in named(scheduler, sorted(ids)[:5]):
+        scheduler.abort(seq)
+
+
+def added_again(scheduler, ids):
+    for seq in named(scheduler, ids):
+        scheduler.abort(seq)
+        scheduler.add(seq)
+
+
 @wrong_answers(
     "17.2",
     {
-        "one call with the set": (one_call, "Is an id compared with the whole set?"),
-        "while walking": (while_walking, "does the loop walk over the list from which abort removes them?"),
+        "one call with the set": (one_call, "an id never equals a set"),
+        "while walking": (while_walking, "does the loop walk over the list from which abort removes them"),
         "those that run": (runs_only, "still waits, and will be begun later"),
-        "the first": (the_first, "still run"),
-        "a status": (status_only, "still run"),
+        "the first": (the_first, "or end too early?"),
+        "a status": (status_only, "finish_reason says that they have ended"),
+        "those that wait": (waits_only, "abort was called for no request"),
+        "the others preempted": (others_preempted, "were not named; now [] run"),
+        "the others turned round": (turned_round, "the others must not be touched"),
+        "five": (five_at_most, "request 5 still waits"),
+        "added again": (added_again, "still waits, and will be begun later"),
         "blocks forgotten": (without_its_blocks, "blocks have not"),
         "blocks alone": (blocks_alone, "still run"),
         "by hand": (by_hand, "abort changes all that belongs to them"),

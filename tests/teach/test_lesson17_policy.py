@@ -46,6 +46,8 @@ def shortest(lens, places):
             "may go as well",
         ),
         "nothing": (lambda lens, o, b: None, "got None"),
+        "six at most": (lambda lens, o, b: shortest(lens[:6], may_go(o[:6], b)), "you return"),
+        "bounds below 4": (lambda lens, o, b: shortest(lens, may_go(o, min(b, 3))), "you return"),
         "all of them": (lambda lens, o, b: sorted(may_go(o, b), key=lambda i: lens[i]), "expected"),
     },
 )
@@ -103,6 +105,27 @@ def only_the_end_token(self, params):
         raise ValueError("lengths must be known")
 
 
+def of_all_rounds(self, waiting, room):
+    return min(range(len(waiting)), key=lambda i: left(waiting[i][-1]))
+
+
+def shortest_left(self, waiting, room):
+    places = [i for i, place in enumerate(waiting) if place[:2] == waiting[0][:2]]
+    return min(places, key=lambda i: left(waiting[i][-1]))
+
+
+def greedy_only(self, params):
+    Known.check(self, params)
+    if params.temperature:
+        raise ValueError("greedy requests only")
+
+
+def short_only(self, params):
+    Known.check(self, params)
+    if params.max_tokens > 64:
+        raise ValueError("too long")
+
+
 def refuses_all(self, params):
     raise ValueError("no")
 
@@ -116,6 +139,22 @@ def refuses_all(self, params):
         "longest job": (keyed(lambda seq: -seq.max_len), "the longest outputs go first"),
         "shortest prompt": (ShortestPrompt, "reads the prompt alone"),
         "packed": (Packed, "reads the prompt alone"),
+        "lengths in pick": (
+            keyed(lambda seq: 0, base=Policy, pick=shortest_left),
+            "pick reads how long an output gets",
+        ),
+        "lengths in pick, prompts in key": (
+            keyed(lambda seq: seq.num_prompt_tokens, base=Policy, pick=shortest_left),
+            "pick reads how long an output gets",
+        ),
+        "long ones in key": (keyed(lambda seq: max(70, left(seq)), base=Policy), "key reads how long"),
+        "pick over all rounds": (
+            keyed(lambda seq: 0, pick=of_all_rounds),
+            "round 1, while priority 0 and round 0 wait",
+        ),
+        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick gives -1 for 4 places"),
+        "greedy requests alone": (keyed(left, check=greedy_only), "temperature=0.7"),
+        "short requests alone": (keyed(left, check=short_only), "max_tokens=4000"),
         "no check": (keyed(left, base=Policy), "lets SamplingParams() pass"),
         "half a check": (keyed(left, base=Policy, check=only_the_end_token), "stop_token_ids=(3,)"),
         "refuses all": (keyed(left, check=refuses_all), "whose length is known"),
@@ -129,6 +168,16 @@ def refuses_all(self, params):
 )
 def test_wrong_policies(answer, message):
     assert_refused("17.4", answer, message)
+
+
+class KeptById(Known):
+    name = "kept"
+
+    def __init__(self):
+        self.keys = {}
+
+    def key(self, seq):
+        return self.keys.setdefault(seq.seq_id, left(seq))
 
 
 class Scans(Known):
@@ -150,6 +199,8 @@ class Scans(Known):
         "longest output, the other way round": keyed(left, base=LongestOutput),
         "classes of about the same length": keyed(lambda seq: (int(math.log2(left(seq))), seq.num_prompt_tokens)),
         "no key, a scan": Scans,
+        "its key kept by id": type("MyPolicy", (KeptById,), {}),
+        "max_tokens": keyed(lambda seq: (seq.params.max_tokens, seq.num_prompt_tokens)),
     },
 )
 def test_right_policies(answer):

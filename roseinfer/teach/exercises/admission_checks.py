@@ -68,6 +68,8 @@ def _sums(runs: list[Run]) -> tuple[int, int]:
 def _run(stage_class: type[Stage], load: Work) -> Run:
     """Raises Wrong for what is wrong whatever the rule."""
     stage: Any = stage_class(drawn_model(1), **SIZES)
+    if (num_blocks := stage.tables.num_blocks) != SIZES["num_blocks"]:
+        raise Wrong(f"made with num_blocks={SIZES['num_blocks']}, the stage has a pool of {num_blocks} blocks")
     _limit_preemptions(stage)
     try:
         run = record_run(stage, load, clock=_StepLimit())

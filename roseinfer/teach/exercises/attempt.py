@@ -26,7 +26,7 @@ def is_stub(answer: Any, stub: str) -> bool:
     if isinstance(answer, type):
         return _is_stub_class(answer, stub)
     if isinstance(answer, FunctionType):
-        return _code_of(stub).get(answer.__name__) == _instructions(answer.__code__)
+        return _code_of(stub).get(answer.__name__) == instructions(answer.__code__)
     return answer is None or answer is Ellipsis
 
 
@@ -44,7 +44,7 @@ def _is_stub_class(cls: type, stub: str) -> bool:
     handed_out = {name.removeprefix(prefix): code for name, code in _code_of(stub).items() if name.startswith(prefix)}
     methods = members.own_methods(cls)
     attributes = [name for name in vars(cls) if name not in methods and not _is_given(name, cls)]
-    return not attributes and handed_out == {name: _instructions(f.__code__) for name, f in methods.items()}
+    return not attributes and handed_out == {name: instructions(f.__code__) for name, f in methods.items()}
 
 
 def _is_given(name: str, cls: type) -> bool:
@@ -59,17 +59,17 @@ def _code_of(stub: str) -> dict[str, Instructions]:
     def collect(code: CodeType, prefix: str) -> None:
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
-                found[prefix + inner.co_name] = _instructions(inner)
+                found[prefix + inner.co_name] = instructions(inner)
                 collect(inner, f"{prefix}{inner.co_name}.")
 
     collect(compile(stub, "<stub>", "exec"), "")
     return found
 
 
-def _instructions(code: CodeType) -> Instructions:
+def instructions(code: CodeType) -> Instructions:
     """What the code does, without its lines and its docstring; and what the functions do that it makes."""
     return [
-        (instruction.opname, _instructions(value) if isinstance(value := instruction.argval, CodeType) else value)
+        (instruction.opname, instructions(value) if isinstance(value := instruction.argval, CodeType) else value)
         for instruction in dis.get_instructions(code)
     ]
 

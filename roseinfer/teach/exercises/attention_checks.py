@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 import torch
@@ -18,8 +18,17 @@ from .tensor_checks import require_unchanged
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-Batch = tuple[list[int], int, int, int, int, str]  # context_lens, H_kv, query heads on each, D, block size, dtype
+# context_lens, H_kv, query heads on each, D, block size, dtype; and what q is multiplied by, where it is not 1
+Batch = tuple[list[int], int, int, int, int, str] | tuple[list[int], int, int, int, int, str, int]
 Attention = Callable[..., Tensor]  # with the arguments of paged_attention_reference
+
+
+# Scores of a few hundred, of either sign: exp overflows in fp32 past 88, and is 0 below -104.
+LARGE_SCORES: list[Batch] = [
+    ([0, 0, 0], 2, 2, 4, 4, "fp32", 128),
+    ([1, 2, 1], 1, 3, 4, 4, "fp32", 128),
+    ([3, 9, 0], 2, 2, 4, 4, "fp32", 128),
+]
 
 
 def require_attention(
@@ -33,9 +42,8 @@ def require_attention(
     changes what it is given. mistakes: as in kernel_checks.plain_attention -> what is said of it. walks: what is said
     of a mistake that is none of plain attention's -> the attention that makes it."""
 
-    def right(*batch: object, mistake: str = "") -> Tensor:
-        case = _case_of(*batch, device=device)
-        return plain_attention(case, mistake).to(case.q.device, case.q.dtype)
+    def right(lengths: list[int], *shape: object, mistake: str = "") -> Tensor:
+        return _right(tuple(lengths), *shape, mistake=mistake, device=device)
 
     def attend(attention: Attention, *batch: object) -> Tensor:
         return _attend(attention, _case_of(*batch, device=device))
@@ -48,6 +56,12 @@ def require_attention(
     compare(attention, batches, Expected(right, known, _explain), _describe, attend)
 
 
+@cache  # a loop is tried on the same batches as plain Python, and compiled
+def _right(*batch: object, mistake: str, device: str) -> Tensor:
+    case = _case_of(*batch, device=device)
+    return plain_attention(case, mistake).to(case.q.device, case.q.dtype)
+
+
 def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) -> list[int]:
     """Cached tokens of up to most_seqs sequences, often at a block's edge."""
     edges = (0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size)
@@ -55,18 +69,21 @@ def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) ->
 
 
 def _case_of(
-    context_lens: list[int], num_kv_heads: int, group: int, head_dim: int, block_size: int, dtype: str, device: str
-) -> PagedCase:
-    return paged_case(
+    context_lens: list[int], num_kv_heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int = 1,
+    *, device: str,
+) -> PagedCase:  # fmt: skip
+    case = paged_case(
         context_lens, num_kv_heads=num_kv_heads, group=group, head_dim=head_dim, block_size=block_size,
         dtype=DTYPES[dtype], device=device,
     )  # fmt: skip
+    return case._replace(q=case.q * times) if times != 1 else case
 
 
-def _describe(context_lens: list[int], heads: int, group: int, head_dim: int, block_size: int, dtype: str) -> str:
-    return (
-        f"context_lens={context_lens}, H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}, {dtype}"
-    )
+def _describe(
+    context_lens: list[int], heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int = 1
+) -> str:
+    shape = f"context_lens={context_lens}, H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}"
+    return f"{shape}, {dtype}" + (f", scores {times} times as large (exp overflows past 88)" if times != 1 else "")
 
 
 def _attend(attention: Attention, case: PagedCase) -> Tensor:

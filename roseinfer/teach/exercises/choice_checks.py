@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import torch
 from torch import Tensor
 
@@ -33,21 +35,50 @@ def require_choices(stage_class: type[Stage], device: str) -> None:
         raise Wrong(str(broken)) from None
 
 
+# In place of one logit of a row: that row gets no token. In place of all but one, -inf is a mask, and allowed.
+NOT_FINITE = {"NaN": torch.nan, "infinity": torch.inf}
+
+
 def require_finite(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong when the logits of a row are NaN, and the step gives it a token all the same."""
-    stage = stage_class(model, num_blocks=4)
-    seqs = ready(stage, model, [GREEDY, DRAWN])
-    decode = stage.decode
+    """Raises Wrong when the logits of a row have NaN or infinity in them and the step gives it a token all the same,
+    or when masked logits are refused. Tried on each kind of row, because a step may choose for them in several ways."""
+    params = [GREEDY, DRAWN, FILTERED]
+    stage = stage_class(model, num_blocks=2 * len(params))
+    seqs = ready(stage, model, params)
+    logits = torch.randn(len(params), model.config.vocab_size, generator=torch.Generator().manual_seed(0))
+    for row, what in enumerate(("a greedy row", "a drawn row", "a drawn row with top-k")):
+        for name, value in NOT_FINITE.items():
+            spoiled = logits.clone()
+            spoiled[row, 7] = value
+            if (tokens := _tokens_of(stage, seqs, spoiled)) is not None:
+                raise Wrong(
+                    f"{name} in the logits of {what}, row {row}, and next_tokens gives {tokens}: `choose` gives -1, "
+                    "which `read` refuses"
+                )
+        masked = logits.clone()
+        masked[row, :7] = masked[row, 8:] = -torch.inf
+        if (tokens := _tokens_of(stage, seqs, masked)) is None or tokens[row] != 7:
+            got = "raises a ValueError" if tokens is None else f"gives it token {tokens[row]}"
+            raise Wrong(f"all logits but number 7 of {what} are -inf, a mask, and next_tokens {got}; expected token 7")
 
-    def with_nan(seqs: list[Sequence]) -> Tensor:
-        return torch.cat([decode(seqs)[:1], torch.full((1, model.config.vocab_size), torch.nan, device=model.device)])
 
-    stage.decode = with_nan
+def _tokens_of(stage: Stage, seqs: list[Sequence], logits: Tensor) -> list[int] | None:
+    """What next_tokens gives for these logits; None where it refuses them. The sequences are then as before."""
+    cached = [seq.num_cached_tokens for seq in seqs]
+
+    def decode(seqs: list[Sequence]) -> Tensor:
+        for seq in seqs:
+            seq.num_cached_tokens += 1
+        return logits.to(stage.model.device)
+
     try:
-        tokens = stage.next_tokens(seqs)
+        with patch.object(stage, "decode", decode):
+            return stage.next_tokens(seqs)
     except ValueError:
-        return
-    raise Wrong(f"logits of NaN in row 1, and next_tokens gives {tokens}: `choose` gives -1, which `read` refuses")
+        return None
+    finally:
+        for seq, num_cached in zip(seqs, cached, strict=True):
+            seq.num_cached_tokens = num_cached
 
 
 def require_thrifty(stage_class: type[Stage], model: Model) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from roseinfer.contract.broken_promises import count
+from roseinfer.kernels.cases import paged_case
 
 from ..measure.kernel_loads import plain_function
-from .attention_checks import Attention, Batch, draw_lengths, require_attention
+from .attention_checks import LARGE_SCORES, Attention, Batch, draw_lengths, require_attention
 from .drawn import Expected, compare, draw
 from .exercise import Failed, Wrong, exercise
 
@@ -141,21 +145,27 @@ Pattern = tuple[list[int], tuple[int, ...]]  # bits of float32 numbers, the arra
 
 
 def _draw_pattern(rng: Random) -> Pattern:
-    """Any bits; ordinary numbers; and such as lie half-way between two bfloat16 numbers, or next to that."""
+    """Any bits; ordinary numbers; such as lie half-way between two bfloat16 numbers, or next to that; subnormal
+    numbers and NaN of either sign."""
     shape = rng.choice(((1,), (3,), (2, 3), (2, 1, 2)))
     kinds = (
         lambda: rng.getrandbits(32),
         lambda: int(np.float32(rng.uniform(-3, 3)).view(np.uint32)),
         lambda: (rng.randint(0x3F00, 0x4100) << 16) | rng.choice((0x0001, 0x7FFF, 0x8000, 0x8001)),
+        lambda: (rng.getrandbits(1) << 31) | rng.randint(1, 0x7FFFFF),
+        lambda: (rng.getrandbits(1) << 31) | 0x7F800000 | rng.randint(1, 0x7FFFFF),
     )
     return [rng.choice(kinds)() for _ in range(int(np.prod(shape)))], shape
 
 
-# 1, -2, what rounds up, both ties, infinity, NaN that an addition would carry away, the largest number, 0 and -0
+# 1, -2, what rounds up, both ties; infinity, NaN that an addition or a cut would lose, the largest numbers, 0 and -0;
+# subnormal numbers
 NAN, LARGEST = 0x7FFFFFFF, 0x7F7FFFFF
 PATTERNS: list[Pattern] = [
     *(([bits], (1,)) for bits in (0x3F800000, 0xC0000000, 0x3F80C000, 0x3F808000, 0x3F818000)),
     *(([bits], (1,)) for bits in (0x7F800000, 0xFF800000, NAN, 0x7F800001, LARGEST, 0, 0x80000000, 0x00000001)),
+    *(([bits], (1,)) for bits in (0xFFFFFFFF, 0xFFFF8000, 0xFF800001, 0xFFC00000, 0xFF7FFFFF, 0x7F7F7FFF)),
+    *(([bits], (1,)) for bits in (0x00008000, 0x00008001, 0x00400000, 0x807FFFFF, 0x80018000)),
     *draw(_draw_pattern),
 ]
 
@@ -184,13 +194,25 @@ def _stored(bits: list[int], shape: tuple[int, ...], add: Callable[[Any], Any] |
     return ((wide + add(wide)).astype(np.uint32) >> 16).astype(np.uint16).reshape(shape)
 
 
+def _with_nan_cut(bits: list[int], shape: tuple[int, ...]) -> np.ndarray:
+    return np.where(np.isnan(_floats(bits, shape)), _stored(bits, shape, np.zeros_like), _stored(bits, shape))
+
+
+def _without_subnormals(bits: list[int], shape: tuple[int, ...]) -> np.ndarray:
+    numbers = _floats(bits, shape)
+    is_subnormal = np.abs(numbers) < np.finfo(np.float32).smallest_normal
+    return np.where(is_subnormal, _stored(bits, shape, np.zeros_like) & 0x8000, _stored(bits, shape))
+
+
 BIT_MISTAKES: dict[str, Callable[..., np.ndarray]] = {
-    "the lower half is cut off; round to the nearest": partial(_stored, add=lambda wide: np.uint32(0)),
-    "a tie goes to the even one, and not always up": partial(_stored, add=lambda wide: np.uint32(0x8000)),
-    "a tie goes to the even one, and not always down": partial(_stored, add=lambda wide: np.uint32(0x7FFF)),
+    "the cut makes an infinity of a NaN whose upper half has no bit after the exponent; set one": _with_nan_cut,
+    "subnormal numbers are numbers, too: only some of them round to 0": _without_subnormals,
     "what is added carries into the exponent of a NaN, or past it; a NaN has to stay one": partial(
         _stored, add=lambda wide: 0x7FFF + ((wide >> 16) & 1)
     ),
+    "the lower half is cut off; round to the nearest": partial(_stored, add=lambda wide: np.uint32(0)),
+    "a tie goes to the even one, and not always up": partial(_stored, add=lambda wide: np.uint32(0x8000)),
+    "a tie goes to the even one, and not always down": partial(_stored, add=lambda wide: np.uint32(0x7FFF)),
     "those are float16's bits; bfloat16 has the exponent of a float32, and 7 bits behind it": lambda bits, shape: (
         _floats(bits, shape).astype(np.float16).view(np.uint16)
     ),
@@ -248,10 +270,11 @@ def own_loop(answer: Any) -> None:
         raise Wrong(f"expected a function under @njit(parallel=True), got {type(answer).__name__}")
     if not answer.targetoptions.get("parallel"):
         raise Wrong("expected parallel=True in @njit(...): without it, prange is one thread's range")
+    plain = plain_function(answer)
     with np.errstate(all="ignore"):
-        require_attention(_as_attention(plain_function(answer)), LOOPS, LOOP_MISTAKES, walks=WALKS)
+        require_attention(_as_attention(plain), LOOPS, LOOP_MISTAKES, walks=WALKS)
+        _require_tasks(plain)
     _require_compiled(answer)
-    _require_tasks(answer)
 
 
 def _as_attention(loop: Callable[..., Any]) -> Attention:
@@ -298,13 +321,46 @@ def _first_lines(error: Exception) -> str:
     return " ".join(lines[:3])
 
 
-def _require_tasks(answer: Any) -> None:
-    from numba import prange
-
-    plain = plain_function(answer)
-    names = plain.__code__.co_names
-    if "prange" not in names and not any(plain.__globals__.get(name) is prange for name in names):
+def _require_tasks(plain: Callable[..., Any]) -> None:
+    """The loop has tasks, and none of them writes to an array that another one writes to: `out` apart, whose values
+    are compared. A race between threads may be won by chance, so the tasks run one after the other here."""
+    tasks = _Tasks()
+    with patch.object(numba.prange, "__new__", lambda _, *bounds: tasks.run(*bounds)):
+        _as_attention(plain)(*paged_case([9, 3, 0], group=2, head_dim=4, block_size=4))
+    if not tasks.number:
         raise Wrong("right, but nothing runs side by side: loop over the tasks with prange")
+    if tasks.shared:
+        raise Wrong(
+            f"right as plain Python, wrong when tasks run side by side: {tasks.shared} is made before the loop, and "
+            "more than one task writes to it. Make it inside of the prange"
+        )
+
+
+class _Tasks:
+    """In place of prange: which of the caller's arrays are written by two tasks, though made before the first one."""
+
+    def __init__(self) -> None:
+        self.number, self.shared = 0, ""
+
+    def run(self, *bounds: int) -> Iterator[int]:
+        caller = sys._getframe(2)  # run, the lambda that stands for prange, the loop
+        code, known = caller.f_code, caller.f_locals
+        made = set(known) - set(code.co_varnames[: code.co_argcount])
+        arrays = {name: known[name] for name in sorted(made) if isinstance(known[name], np.ndarray)}
+        written = {name: np.zeros(array.shape, bool) for name, array in arrays.items()}
+
+        def tasks() -> Iterator[int]:
+            for task in range(*bounds):
+                before = {name: array.copy() for name, array in arrays.items()}
+                self.number += 1
+                yield task
+                for name, array in arrays.items():
+                    changed = (array != before[name]) & ~((array != array) & (before[name] != before[name]))
+                    if (changed & written[name]).any():
+                        self.shared = name
+                    written[name] |= changed
+
+        return tasks()
 
 
 def _walk(shrink_acc: bool = True, shrink_total: bool = True) -> Attention:
@@ -362,5 +418,6 @@ LOOPS: list[Batch] = [
     ([8, 3], 1, 1, 2, 8, "fp32"),  # a full block
     ([9, 16, 3], 2, 2, 4, 8, "fp32"),  # several blocks, query heads that share KV heads
     ([5, 60], 2, 3, 4, 4, "fp32"),
+    *LARGE_SCORES,
     *draw(_draw_loop),
 ]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.contract.broken_promises import count
+from roseinfer.graphs import capture
 from roseinfer.models import Model
 from roseinfer.profiling import host_reads
 from roseinfer.sampling import exponential_race
@@ -131,6 +132,11 @@ def own_choice(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         lambda temperatures, vocab, seed: f"temperature {list(temperatures)}, {count(vocab, 'token')}, seed {seed}",
         _call_choice,
     )
+    handed = _race_tensors((2.0, 0.0, 0.7), 6, 5)
+    try:
+        capture(lambda: answer(*handed), handed[0].device)  # which sees what host_reads does not, such as numpy()
+    except RuntimeError as error:
+        raise Wrong(f"the tokens are right, but the host waits: {error}") from error
 
 
 def _draw_race(rng: Random) -> tuple[tuple[float, ...], int, int]:
@@ -236,46 +242,70 @@ def own_buffer(answer: Callable[[list[Any], np.ndarray], np.ndarray]) -> None:
 
 
 UNTOUCHED = -7  # what the buffer holds before
-IDS_MADE: dict[str, Callable[[list[int]], Any]] = {
-    "a list": list,
-    "int32": lambda ids: np.array(ids, dtype=np.int32),
-    "int64": lambda ids: np.array(ids, dtype=np.int64),
-    "uint16": lambda ids: np.array(ids, dtype=np.uint16),
-    "float64": lambda ids: np.array(ids, dtype=np.float64),
-}
-WHOLE = ("a list", "int32", "int64", "uint16")
+LIST, FLOATS = "a list", ("float64", "float32")
+WHOLE = (LIST, "int32", "int64", "uint16")
+LIMITS = np.iinfo(np.int32)
 
-IdCase = tuple[list[list[int]], str, int]  # ids of each prompt, how they are made, room of the buffer
+IdCase = tuple[list[list[int]], list[str], int]  # ids of each prompt, what each prompt is made, room of the buffer
 
 
 def _draw_ids(rng: Random) -> IdCase:
     prompts = [[rng.randint(0, 40_000) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
-    return prompts, rng.choice(WHOLE), sum(map(len, prompts)) + rng.choice((0, 1, 5))
+    made = [rng.choice(WHOLE)] * len(prompts) if rng.random() < 0.5 else [rng.choice(WHOLE) for _ in prompts]
+    return prompts, made, sum(map(len, prompts)) + rng.choice((0, 1, 5))
 
 
 def _draw_refused(rng: Random) -> IdCase:
     prompts, made, _ = _draw_ids(rng)
-    total = sum(map(len, prompts))
-    why = rng.choice(("room", "float64", "large"))
+    total, at = sum(map(len, prompts)), rng.randrange(len(prompts))
+    why = rng.choice(("room", "float", "large", "small", "wraps"))
     if why == "room":
         return prompts, made, total - 1
-    if why == "float64":
-        return prompts, "float64", total + 2
-    prompts[-1][-1] = 2**31 + rng.randint(0, 9)
-    return prompts, "int64", total + 2
+    if why == "float":
+        made[at] = rng.choice(FLOATS)
+        return prompts, made, total + 2
+    prompts[at][-1], made[at] = {
+        "large": (LIMITS.max + rng.randint(1, 9), rng.choice((LIST, "int64", "uint32"))),
+        "small": (LIMITS.min - rng.randint(1, 9), rng.choice((LIST, "int64"))),
+        "wraps": (2**64 - rng.randint(1, 9), "uint64"),  # as int64 these are -1 to -9
+    }[why]
+    return prompts, made, total + 2
 
 
-PROMPTS: list[IdCase] = [([[5]], "a list", 1), ([[5, 6], [7]], "int64", 4), ([[1], [2]], "int32", 2), *draw(_draw_ids)]
-REFUSED: list[IdCase] = [([[5, 6]], "a list", 1), ([[5]], "float64", 3), ([[2**31]], "int64", 2), *draw(_draw_refused)]
+PROMPTS: list[IdCase] = [
+    ([[5]], [LIST], 1),
+    ([[5, 6], [7]], ["int64", "int64"], 4),
+    ([[1], [2]], ["int32", "int32"], 2),
+    ([[LIMITS.max, LIMITS.min]], ["int64"], 2),
+    ([[LIMITS.min], [LIMITS.max]], [LIST, "int32"], 3),
+    *draw(_draw_ids),
+]
+REFUSED: list[IdCase] = [
+    ([[5, 6]], [LIST], 1),
+    ([[5]], ["float64"], 3),
+    ([[5]], ["float32"], 3),
+    ([[5], [6]], ["int32", "float64"], 3),
+    ([[2**31]], ["int64"], 2),
+    ([[-(2**31) - 1]], ["int64"], 2),
+    ([[2**32 + 5]], ["int64"], 2),
+    ([[2**64 - 5]], ["uint64"], 2),
+    *draw(_draw_refused),
+]
 
 
-def _describe_ids(prompts: list[list[int]], made: str, room: int) -> str:
-    return f"prompts {prompts} as {made}, a buffer of {room}"
+def _made(prompts: list[list[int]], made: list[str]) -> list[Any]:
+    return [ids if kind == LIST else np.array(ids, kind) for ids, kind in zip(prompts, made, strict=True)]
 
 
-def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: str, room: int) -> None:
+def _describe_ids(prompts: list[list[int]], made: list[str], room: int) -> str:
+    kinds = made[0] if len(set(made)) == 1 else ", ".join(made)
+    return f"prompts {prompts} as {kinds}, a buffer of {room}"
+
+
+def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: list[str], room: int) -> None:
     buffer = np.full(room, UNTOUCHED, dtype=np.int32)
-    got, want = answer([IDS_MADE[made](ids) for ids in prompts], buffer), sum(prompts, [])
+    want = sum(prompts, [])
+    got = answer(_made(prompts, made), buffer)
     if not isinstance(got, np.ndarray):
         missing = ": is a `return` missing?" if got is None else ""
         raise Wrong(f"expected a NumPy array, got {type(got).__name__}{missing}")
@@ -295,21 +325,22 @@ def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: str, 
         raise Wrong("what lies behind the ids was written, too")
 
 
-def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: str, room: int) -> None:
+def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: list[str], room: int) -> None:
     buffer = np.full(room, UNTOUCHED, dtype=np.int32)
-    total, largest = sum(map(len, prompts)), max(map(max, prompts))
+    ids = sum(prompts, [])
     try:
-        answer([IDS_MADE[made](ids) for ids in prompts], buffer)
-    except (ValueError, TypeError, OverflowError):
+        answer(_made(prompts, made), buffer)
+    except Exception:
         if (buffer != UNTOUCHED).any():
             raise Wrong("an error is raised, but some ids are written by then: check all of them first") from None
         return
-    if total > room:
-        raise Wrong(f"{count(total, 'id')} in {count(room, 'place')}, and nothing was raised")
-    if made == "float64":
-        raise Wrong("ids of float64 are taken: somewhere before a np.zeros or a division made them, and nobody says so")
-    cut = np.array(largest).astype(np.int32)
-    raise Wrong(f"id {largest} does not fit into int32 and is taken: it comes out as {cut}")
+    if len(ids) > room:
+        raise Wrong(f"{count(len(ids), 'id')} in {count(room, 'slot')}, and nothing was raised")
+    if floats := [kind for kind in made if kind in FLOATS]:
+        raise Wrong(f"ids of {floats[0]} are taken: an np.zeros or a division has made them, and no error says so")
+    outside = next(i for i in ids if not LIMITS.min <= i <= LIMITS.max)
+    cut = (outside + 2**31) % 2**32 - 2**31
+    raise Wrong(f"id {outside} does not fit into int32 and is taken: it comes out as {cut}")
 
 
 @exercise(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from roseinfer.contract.small_models import small_llama, small_model
 from roseinfer.models import Model, empty_model
+from roseinfer.profiling.reachable import tensors_of
 from roseinfer.reference import reference_logits
 from roseinfer.stage import Stage
 
@@ -130,6 +131,9 @@ def matrix_in_8_bits(answer: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
         before = weight.clone()
         got = named_tensors(answer(weight), "values", "scales")
         require_unchanged([before], [weight], ["weight"])
+        zeros, scales = (weight == 0).all(1), got["scales"]
+        if scales.shape == zeros.shape and scales[zeros].isfinite().all():  # any scale gives zeros back
+            got["scales"] = scales.masked_fill(zeros, 0)
         return got
 
     expected = {name: _expected_part(i) for i, name in enumerate(("values", "scales"))}
@@ -325,10 +329,12 @@ def _judge_half(answer: type[Stage], name: str) -> None:
     require_unchanged(before.values(), after.values(), before, ": it is the caller's")
     if stage.model.lm_head is None:
         raise Wrong(f"{name}: the output matrix, the largest of all, is still the embedding table in float32")
-    for part, layer in _products(stage.model):
-        wide = [t for t in tensors_of(layer) if t.dim() > 1 and t.element_size() > 2]
-        if isinstance(layer, nn.Linear) or wide:
+    for part, layer, num_rows in _products(stage.model):
+        held = tensors_of(layer)
+        if isinstance(layer, nn.Linear) or sum(t.numel() for t in held if t.element_size() > 2) > 2 * num_rows:
             raise Wrong(f"{name}: {part} holds its matrix in float32; in 16 bits alone it takes half the bytes")
+        if any(t.dtype == torch.float16 for t in held):
+            raise Wrong(f"{name}: {part} holds its matrix in float16, whose numbers end at 65,504; expected bfloat16")
     got, want = (reference_logits(m, list(TEXT)) for m in (stage.model, model))
     if got.dtype != want.dtype:
         raise Wrong(f"{name}: logits are {got.dtype}, expected {want.dtype}: a layer returns the dtype of its x")
@@ -340,23 +346,17 @@ def _judge_half(answer: type[Stage], name: str) -> None:
 MOST_ERROR = 0.1
 
 
-def _products(model: Model) -> list[tuple[str, nn.Module]]:
-    """The layers that stand where the caller's model has matrices, by name."""
+def _products(model: Model) -> list[tuple[str, nn.Module, int]]:
+    """The layers that stand where the caller's model has matrices: name, layer, rows of the matrix."""
     plain = empty_model(model.config).named_modules()
-    names = {name for name, module in plain if isinstance(module, nn.Linear)} | {"lm_head"}
-    return [(name, model.get_submodule(name)) for name in sorted(names)]
-
-
-def tensors_of(layer: nn.Module) -> list[Tensor]:
-    """Every tensor that the layer or a part of it holds, as a parameter, a buffer or an attribute."""
-    parts = list(layer.modules())
-    kept = [t for part in parts for t in vars(part).values() if torch.is_tensor(t)]
-    return [*layer.parameters(), *layer.buffers(), *kept]
+    rows = {name: module.out_features for name, module in plain if isinstance(module, nn.Linear)}
+    rows["lm_head"] = model.config.vocab_size
+    return [(name, model.get_submodule(name), rows[name]) for name in sorted(rows)]
 
 
 @torch.inference_mode()
-def _judge_layer(answer: type[Stage], num_rows: int, width: int, has_bias: bool, batch: int) -> None:
-    weight, bias, x = _layer_case(num_rows, width, has_bias, batch)
+def _judge_layer(answer: type[Stage], num_rows: int, width: int, has_bias: bool, batch: int, times: int) -> None:
+    weight, bias, x = _layer_case(num_rows, width, has_bias, batch, times)
     got = answer.pack(weight.clone(), bias)(x)
     want = x.to(torch.bfloat16).float() @ weight.to(torch.bfloat16).float().T
     explain = partial(explain_tensor, rtol=0.02, atol=0.05 * float(want.abs().max()))
@@ -368,18 +368,22 @@ def _judge_layer(answer: type[Stage], num_rows: int, width: int, has_bias: bool,
 
 
 @cache
-def _layer_case(num_rows: int, width: int, has_bias: bool, batch: int) -> tuple[Tensor, Tensor | None, Tensor]:
+def _layer_case(
+    num_rows: int, width: int, has_bias: bool, batch: int, times: int
+) -> tuple[Tensor, Tensor | None, Tensor]:
     generator = torch.Generator().manual_seed(num_rows * width)
     weight, bias, x = (torch.randn(s, generator=generator) for s in ((num_rows, width), (num_rows,), (batch, width)))
-    return weight, 3 * width**0.5 * bias if has_bias else None, x  # a bias that is missed shows
+    return weight, 3 * times * width**0.5 * bias if has_bias else None, times * x  # a bias that is missed shows
 
 
-def _describe_layer(num_rows: int, width: int, has_bias: bool, batch: int) -> str:
-    return f"pack of a matrix [{num_rows}, {width}] {'with' if has_bias else 'without'} a bias, {batch} rows of x"
+def _describe_layer(num_rows: int, width: int, has_bias: bool, batch: int, times: int) -> str:
+    matrix = f"a matrix [{num_rows}, {width}] {'with' if has_bias else 'without'} a bias"
+    return f"pack of {matrix}, {batch} rows of x" + (f" times {times:,}" if times > 1 else "")
 
 
-def _draw_layer(rng: Random) -> tuple[int, int, bool, int]:
-    return rng.randint(1, 40), rng.randint(1, 70), rng.random() < 0.5, rng.choice(ROWS)
+def _draw_layer(rng: Random) -> tuple[int, int, bool, int, int]:
+    return rng.randint(1, 40), rng.randint(1, 70), rng.random() < 0.5, rng.choice(ROWS), rng.choice((1, 1, BEYOND_FP16))
 
 
+BEYOND_FP16 = 2**18
 LAYERS = draw(_draw_layer)

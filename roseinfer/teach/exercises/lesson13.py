@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from roseinfer.contract import PROMISES
 from roseinfer.generate import begin, decode_step
-from roseinfer.graphs import capture
+from roseinfer.graphs import Graph, capture
 from roseinfer.profiling.replay import FROM_PYTHON, record_step
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
@@ -74,7 +75,8 @@ def _describe_run(sizes: list[int], buckets: list[int]) -> str:
 
 
 def _draw_run(rng: Random) -> tuple[list[int], list[int]]:
-    buckets = rng.sample((1, 2, 3, 4, 6, 8, 12, 16), rng.randint(1, 5))
+    sizes = rng.choice(((1, 2, 3, 4, 6, 8, 12, 16), (1, 8, 16, 100, 255, 256, 257, 4000)))
+    buckets = rng.sample(sizes, rng.randint(1, 5))
     top = max(buckets) + rng.choice((0, 0, 3))
     return [rng.randint(1, top) for _ in range(rng.randint(1, 8))], buckets
 
@@ -186,8 +188,9 @@ def next_tokens(scores: Tensor, token_ids: Tensor, positions: Tensor, banned: li
     "says how well token j follows token i. `token_ids` and `positions`, `[B]` in int64, are buffers that the caller "
     "writes before every step; `banned` is a list of token ids. The step returns the best token for each row: never a "
     "banned one; token 0 ends a text, and gets the row's position added to its score; after token 0 comes token 0 for "
-    "ever. Mend it, so that a replay does all this for what lies in the buffers **then**, also where rows have "
-    "different positions.",
+    "ever. Fix it, so that a replay does all this for what lies in the buffers **then**, also where rows have "
+    "different positions. Scores may be negative, and positions large. The result is `[B]` in int64, and a step writes "
+    "to no buffer of the caller.",
     hints=(
         "Go through it line by line. Which values come from Python? For which does the host have to wait?",
         "position is a number in Python. The same number lies in a buffer, for every row its own.",
@@ -199,40 +202,66 @@ def step_to_capture(answer: Callable[..., Any]) -> None:
     require_all(STEPS, partial(_judge_step, answer), _describe_step)
 
 
-def _draw_step(rng: Random) -> tuple[int, int, tuple[int, ...], int]:
+Steps = tuple[int, int, tuple[int, ...], int, int]  # size of the vocabulary, rows, banned ids, first position, seed
+STARTS = (0, 0, 1000, 100_000)
+WIDE: Steps = (40, 8, (3, 7), 0, 7)  # so much varies that no mistake looks like another
+
+
+def _draw_step(rng: Random) -> Steps:
     vocab = rng.randint(5, 9)
-    return vocab, rng.randint(1, 4), tuple(rng.sample(range(1, vocab), rng.randint(1, 2))), rng.randrange(1000)
+    banned = tuple(rng.sample(range(1, vocab), rng.randint(1, 2)))
+    return vocab, rng.randint(1, 4), banned, rng.choice(STARTS), rng.randrange(1000)
 
 
-STEPS = [(5, 1, (4,), 0), (5, 2, (1,), 1), (6, 3, (2, 3), 2), *draw(_draw_step)]
+STEPS: list[Steps] = [(5, 1, (4,), 0, 0), (5, 2, (1,), 0, 1), (6, 3, (2, 3), 0, 2), *draw(_draw_step)]
 
 
-def _describe_step(vocab: int, num_rows: int, banned: tuple[int, ...], seed: int) -> str:
+def _describe_step(vocab: int, num_rows: int, banned: tuple[int, ...], start: int, seed: int) -> str:
     return f"{vocab} tokens, {num_rows} rows, banned={list(banned)}"
 
 
+def _draw_scores(vocab: int, start: int, seed: int) -> Tensor:
+    """Exact in fp32, never equal, and such that token 0 is sometimes the best at positions from `start` to start + 20.
+
+    Far from 0 they are negative, and a shorter dtype cannot tell them apart.
+    """
+    places = torch.randperm(vocab * vocab, generator=torch.Generator().manual_seed(seed)).view(vocab, vocab)
+    step = 2.0 ** -math.ceil(math.log2(vocab**2 / 20))  # between two scores, which go from 0 to at most 20
+    scores = step * places - start
+    scores[:, END] -= start + step / 2
+    return scores
+
+
+def _judge_step(answer: Callable[..., Any], *case: Any) -> None:
+    scores, banned, replays = _replayed(answer, *case)
+    for i, (ids, at, got) in enumerate(replays, 1):
+        if message := explain_tensor(got, next_tokens(scores, ids, at, banned)):
+            where = f"replay {i}, token_ids={ids.tolist()}, positions={at.tolist()}"
+            raise Wrong(f"{where}: {message}{_why_stale(answer)}")
+
+
 @torch.inference_mode()
-def _judge_step(answer: Callable[..., Any], vocab: int, num_rows: int, banned: tuple[int, ...], seed: int) -> None:
+def _replayed(
+    answer: Callable[..., Any], vocab: int, num_rows: int, banned: tuple[int, ...], start: int, seed: int
+) -> tuple[Tensor, list[int], list[tuple[Tensor, Tensor, Tensor]]]:
+    """The scores, the banned tokens, and of six replays token_ids, positions and what came out."""
     draw_ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
-    scores = 10.0 * torch.rand(vocab, vocab, generator=torch.Generator().manual_seed(seed + 1))
+    scores = _draw_scores(vocab, start, seed)
     token_ids, positions = torch.ones(num_rows, dtype=torch.long), torch.zeros(num_rows, dtype=torch.long)
     step = answer(scores.clone(), token_ids, positions, list(banned))
     if not callable(step):
         raise Wrong(f"make_step must return the step, a function without arguments; got {type(step).__name__}")
     _require_eager(step, scores, token_ids, positions, banned)
     graph = _captured(step)
-    replays: list[tuple[Tensor, Tensor, Tensor]] = []  # token_ids, positions, what came out
-    for i in range(6):
+    replays: list[tuple[Tensor, Tensor, Tensor]] = []
+    for _ in range(6):
         token_ids.copy_(draw_ints(vocab, (num_rows,)))
-        positions.copy_(i + draw_ints(6, (num_rows,)))
+        positions.copy_(start + draw_ints(20, (num_rows,)))
         before = token_ids.clone(), positions.clone()
         got = graph.replay()
         require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
         replays.append((*before, got.clone()))
-    for i, (ids, at, got) in enumerate(replays, 1):
-        if message := explain_tensor(got, next_tokens(scores, ids, at, list(banned))):
-            where = f"replay {i}, token_ids={ids.tolist()}, positions={at.tolist()}"
-            raise Wrong(f"{where}: {message}" + _why_stale(replays, scores, list(banned)))
+    return scores, list(banned), replays
 
 
 def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
@@ -255,13 +284,19 @@ def _captured(step: Callable[[], Any]) -> Any:
         raise Wrong(f"the capture is refused: {error}") from error
 
 
-def _why_stale(replays: list[tuple[Tensor, Tensor, Tensor]], scores: Tensor, banned: list[int]) -> str:
-    """What explains the tokens of all replays, if not the buffers; a capture is one of the first calls."""
+def _why_stale(answer: Callable[..., Any]) -> str:
+    """What explains every token of a wide case, if not the buffers."""
+    try:
+        scores, banned, replays = _replayed(answer, *WIDE)
+    except Exception:
+        return ""
 
     def all_from(inputs: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> bool:
         return all(torch.equal(got, next_tokens(scores, *inputs(ids, at), banned)) for ids, at, got in replays)
 
-    if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(4)):
+    if all_from(lambda ids, at: (ids, torch.zeros_like(at))):
+        return "; in every replay each position counts as 0: does the step read `positions` itself, and not a copy?"
+    if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 4)):  # captures call it
         return "; all come with a position that has stayed what it was at the capture"
     if all_from(lambda ids, at: (torch.ones_like(ids), torch.zeros_like(at))):
         return "; all are the tokens of the capture: the step reads a copy of its buffers"
@@ -281,8 +316,9 @@ def _why_stale(replays: list[tuple[Tensor, Tensor, Tensor]], scores: Tensor, ban
     importance=4,
     stub="class WarmGraphs(Graphs): ...",
     task="`Graphs` captures a bucket when a batch first needs it, and that step's users wait. Subclass it so that a "
-    "graph for every bucket in `self.buckets` is in `self.graphs` when the stage has been made, and none is captured "
-    "later. A capture **runs** the step: what it computes must harm nobody, and no block may be gone afterwards.",
+    "graph for every bucket in `self.buckets`, as `capture` makes it, is in `self.graphs` when the stage has been "
+    "made, and none is captured later. A capture **runs** the step: what it computes must not change any "
+    "sequence, and every block is free afterwards.",
     hints=(
         "In `__init__`, once the stage below has made everything: graph_of(bucket) captures what is not there yet.",
         "A capture reads the inputs. For a batch of no sequences, write_padding fills the whole bucket with rows that "
@@ -295,8 +331,8 @@ def graphs_from_the_start(answer: type[Stage]) -> None:
     require_stage(answer)
     if not hasattr(answer, "graph_of"):
         raise Wrong(f"expected a subclass of Graphs, got {answer.__name__}")
-    for num_layers in (1, 2):  # two stages of one class: neither may use the other's graphs
-        _judge_warm(answer, num_layers)
+    for num_layers, max_num_seqs in ((1, 9), (2, 9), (1, 40)):  # no stage may use another's graphs
+        _judge_warm(answer, num_layers, max_num_seqs)
     require_contract(answer, [promise for promise in PROMISES if promise.title in TOUCHED])
 
 
@@ -308,18 +344,20 @@ TOUCHED = {
 GROWING = (1, 2, 3, 9, 5, 1)  # sequences of a step
 
 
-def _judge_warm(answer: type[Stage], num_layers: int) -> None:
+def _judge_warm(answer: type[Stage], num_layers: int, max_num_seqs: int) -> None:
     model = drawn_model(num_layers)
-    stage = answer(model, num_blocks=40, block_size=4, max_num_seqs=max(GROWING))
-    if not stage.buckets or max(stage.buckets) < max(GROWING):
-        raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max(GROWING)}: the largest batch fits into none")
+    stage = answer(model, num_blocks=40, block_size=4, max_num_seqs=max_num_seqs)
+    if not stage.buckets or max(stage.buckets) < max_num_seqs:
+        raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max_num_seqs}: the largest batch fits into none")
     if missing := sorted(set(stage.buckets) - set(stage.graphs)):
         raise Wrong(f"made with buckets={stage.buckets}, the stage has no graph for {missing}")
     if stage.num_free_blocks != 40:
         raise Wrong(f"made with num_blocks=40, {stage.num_free_blocks} are free: what was begun has to be freed")
     graphs, replayed = dict(stage.graphs), []
-    stage.write_padding(0, max(GROWING))
+    stage.write_padding(0, max_num_seqs)
     for bucket, graph in graphs.items():
+        if not isinstance(graph, Graph):
+            raise Wrong(f"self.graphs[{bucket}] is of type {type(graph).__name__}, which no capture has made")
         if (rows := len(graph.replay()[0])) != bucket:
             raise Wrong(f"the graph for {bucket} computes {rows} rows")
         graph.replay = partial(_noted, replayed, graph.replay)

@@ -26,7 +26,7 @@ from .exercise import Wrong, exercise
     task="A request comes at `arrival`, the first step that computes a part of it is scheduled at `first_scheduled`, "
     "and `finish` has for each of its tokens when it was there. Return `waiting_time`, `ttft` (time to first token), "
     "`tpot` (the mean gap between two of its tokens) and `longest_itl` (the longest of these gaps). Of a request with "
-    "a single token the last two are 0.",
+    "a single token the last two are 0. Times are in seconds, and need not be whole numbers.",
     hints=(
         "Each is a later timestamp minus an earlier one, so none is ever below 0.",
         "The user's clock starts at arrival. TTFT has the queue and the whole prompt in it.",
@@ -95,8 +95,9 @@ def _describe_request(arrival: int, first_scheduled: int, finish: list[int]) -> 
     return f"arrival={arrival}, first_scheduled={first_scheduled}, finish={finish}"
 
 
-def _draw_request(rng: Random) -> tuple[int, int, list[int]]:
-    arrival, wait, *gaps = (rng.randint(1, 9) for _ in range(3 + rng.randint(0, 5)))
+def _draw_request(rng: Random) -> tuple[float, float, list[float]]:
+    longest, unit = rng.choice(((9, 1), (9, 1), (5000, 1), (9, 0.25)))  # seconds need not be whole
+    arrival, wait, *gaps = (unit * rng.randint(1, longest) for _ in range(3 + rng.randint(0, 5)))
     return arrival, arrival + wait, list(accumulate(gaps, initial=arrival + wait))[1:]
 
 
@@ -126,7 +127,8 @@ def next_step(cached: list[int], lengths: list[int], budget: int) -> list[int]:
     task="Sequence i has `lengths[i]` tokens, the first `cached[i]` of them in the cache; the oldest comes first. "
     "Return `num_new`: how many tokens of each the next step computes. Who has one token left decodes, and is always "
     "in it (the budget is large enough for one token of everybody). What is left of `budget` goes to the others in "
-    "their order, to each as much as it needs and there is: so at most one of them is cut.",
+    "their order, to each as much as it needs and there is: so at most one of them is cut. A prompt of one token has "
+    "one left, too.",
     hints=(
         "Two rounds: the first over those with one token left, the second over the others.",
         "Keep the room that is left as a number. A decode takes 1 of it, a prompt the smaller of what it needs and "
@@ -214,14 +216,18 @@ def _only_first(num_new: list[int], cached: list[int], lengths: list[int]) -> li
 
 def _draw_step(rng: Random) -> tuple[list[int], list[int], int]:
     cached, lengths = [], []
+    longest = rng.choice((12, 12, 12, 5000))
     for _ in range(rng.randint(1, 5)):
-        length = rng.randint(2, 12)
+        length = rng.randint(1, longest)
         lengths.append(length)
         cached.append(rng.choice((length - 1, 0, 0, rng.randint(0, length - 1))))
-    return cached, lengths, rng.randint(len(lengths), len(lengths) + 14)
+    return cached, lengths, rng.randint(len(lengths), len(lengths) + longest + 2)
 
 
-STEPS = [([0], [4], 8), ([3], [4], 1), ([0, 3], [6, 4], 4), ([0, 0], [3, 3], 5), ([2, 0], [8, 2], 4), *draw(_draw_step)]
+STEPS = [
+    ([0], [4], 8), ([3], [4], 1), ([0, 3], [6, 4], 4), ([0, 0], [3, 3], 5), ([2, 0], [8, 2], 4), ([0, 0], [5, 1], 3),
+    ([0] * 40, [3] * 40, 60), ([7] * 40, [8] * 40, 40), *draw(_draw_step),
+]  # fmt: skip
 
 
 # 14.3
@@ -324,13 +330,23 @@ LOSS_MISTAKES = {
 
 
 def _draw_pool(rng: Random) -> tuple[list[int], int, int]:
-    size = rng.choice((2, 3, 4))
-    lengths = [rng.randint(2, 14) for _ in range(rng.randint(2, 5))]
-    needed = sum(-(-n // size) for n in lengths)
-    return lengths, size, max(-(-lengths[0] // size), needed - rng.choice((0, 0, 1, 1, 2, 3, 5)))
+    """The pool holds what is cached, and its oldest sequence fits: an engine comes to no other."""
+    size, count = rng.choice(((1, 5), (2, 5), (3, 5), (4, 8), (16, 20)))
+    lengths = [_draw_length(rng, size) for _ in range(rng.randint(2, count))]
+    held, needed = (sum(-(-n // size) for n in some) for some in ([n - 1 for n in lengths], lengths))
+    return lengths, size, max(held, -(-lengths[0] // size), needed - rng.choice((0, 1, 2, 3, count)))
 
 
-POOLS = [([4], 4, 1), ([5, 4], 4, 2), ([5, 4], 4, 3), ([5, 5], 4, 3), ([3, 9, 2], 4, 4), *draw(_draw_pool)]
+def _draw_length(rng: Random, size: int) -> int:
+    """The last token begins a block, or fills one, or neither."""
+    edge = rng.randint(1, 3) * size
+    return rng.choice((edge + 1, edge + 1, max(2, edge), rng.randint(2, 3 * size + 2)))
+
+
+POOLS = [
+    ([4], 4, 1), ([5, 4], 4, 2), ([5, 4], 4, 3), ([5, 5], 4, 3), ([3, 9, 2], 4, 4), ([5, 5, 5, 5], 4, 4),
+    *draw(_draw_pool, 80),
+]  # fmt: skip
 
 
 # 14.4

@@ -69,7 +69,7 @@ def _describe_plan(requests: list[Request]) -> str:
 
 
 def _draw_request(rng: Random) -> Request:
-    prompt, max_tokens = rng.randint(1, 6), rng.randint(1, 4)
+    prompt, max_tokens = rng.randint(1, rng.choice((6, 6, 5000))), rng.randint(1, 4)
     kind = rng.choice(("decode", "chunk", "whole", "waits", "last"))
     num_tokens = prompt + (rng.randint(1, max_tokens - 1) if kind == "decode" and max_tokens > 1 else 0)
     num_cached, in_flight = num_tokens - 1, 1
@@ -139,7 +139,8 @@ PLAN_MISTAKES: dict[str, Callable[..., Any]] = {
     task="Where the host did not know a token, it has written `-1 - row` into `token_ids` `[N]` (int32): the token is "
     "`last_tokens[row]` (`[S]`, int64), where the step before has left it on the device. Put these tokens into their "
     "places, **in place**, and leave the others alone. It runs on the device behind the step before: the host must "
-    "not read a value, nor choose rows by their values, which would wait for their number. A row with NaN left a -1 in "
+    "not read a value, nor choose rows by their values, which would wait for their number. A graph of `feed` does "
+    "the same for what lies in both tensors at its replay. A row with NaN left a -1 in "
     "`last_tokens`; that step will be dropped, but an embedding must not be asked for row -1: take token 0.",
     hints=(
         "Compute for every place what it would be if it were unknown, and let torch.where choose. -1 - id is the row.",
@@ -156,10 +157,10 @@ def fed(ids: Tensor, last: Tensor) -> Tensor:
 
 
 def _draw_feed(rng: Random) -> tuple[list[int], list[int]]:
-    last = [rng.choice((-1, *range(1, 90))) if rng.random() < 0.2 else rng.randint(1, 90)
-            for _ in range(rng.randint(1, 5))]  # fmt: skip
+    largest, num_rows = rng.choice(((90, 5), (90, 5), (90, 5), (200_000, 5), (200_000, 400)))
+    last = [-1 if rng.random() < 0.1 else rng.randint(0, largest) for _ in range(rng.randint(1, num_rows))]
     unknown = [-1 - rng.randrange(len(last)) for _ in range(rng.randint(0, 4))]
-    return unknown + [rng.randint(0, 90) for _ in range(rng.randint(0 if unknown else 1, 4))], last
+    return unknown + [rng.randint(0, largest) for _ in range(rng.randint(0 if unknown else 1, 4))], last
 
 
 FEEDS = [
@@ -194,17 +195,25 @@ def _judge_feed(answer: Callable[..., Any], ids: list[int], last: list[int]) -> 
     given, last_tokens = torch.tensor(ids, dtype=torch.int32), torch.tensor(last)
     want, before = fed(given, last_tokens), (last_tokens.clone(),)
     token_ids = given.clone()
+    memory = token_ids.detach()  # stays where token_ids lay, whatever becomes of token_ids
     returned = answer(token_ids, last_tokens)
     require_unchanged(before, (last_tokens,), ("last_tokens",), ": it is only read")
     if message := explain_tensor(token_ids, want):
         if isinstance(returned, Tensor) and returned is not token_ids and returned.tolist() == want.tolist():
             raise Wrong("the right tokens are returned, but not in token_ids: the step reads that memory")
         raise Wrong(f"token_ids afterwards: {message}" + _why_fed(answer))
+    if not torch.equal(memory, want):
+        raise Wrong("token_ids lies in other memory now: the step reads where it lay before, so write there")
     token_ids.copy_(given)
     try:
-        capture(lambda: answer(token_ids, last_tokens), CPU)
+        graph = capture(lambda: answer(token_ids, last_tokens), CPU)
     except RuntimeError as error:
         raise Wrong(f"the tokens are right, but the host waits: {error}") from error
+    token_ids.copy_(given.flip(0))
+    last_tokens.add_(1)
+    graph.replay()
+    if message := explain_tensor(token_ids, fed(given.flip(0), last_tokens)):
+        raise Wrong(f"captured, and replayed with token_ids={given.flip(0).tolist()}: token_ids afterwards: {message}")
 
 
 def _why_fed(answer: Callable[..., Any]) -> str:
@@ -243,8 +252,9 @@ def _why_fed(answer: Callable[..., Any]) -> str:
     "Since it was launched some have ended: their `finish_reason` is no longer None, and their token is a surplus. "
     "Append each other token to its sequence's `token_ids`. Whoever gets `stop_token_id` ends with "
     '`finish_reason = "stop"` (the token stays), whoever has `max_len` tokens with `"length"`; "stop" goes before. '
-    "Return the sequences that have one token more. A surplus token may be anything, -1 of a row with NaN as well; a "
-    "-1 for anybody else is a ValueError, raised before anything is appended.",
+    "Return the sequences that have one token more, in the order of their rows. A surplus token may be anything, -1 of "
+    "a row with NaN as well. A -1 for a sequence that has not ended, in any row, is a ValueError. It is raised before "
+    "any sequence is changed.",
     hints=(
         "Tokens belong to rows. If you leave sequences out, leave out their tokens with them.",
         "Look for a -1 first, among the rows of sequences that have not ended.",
@@ -270,7 +280,9 @@ def token_too_many(answer: Callable[..., Any]) -> None:
     "`with self.ahead():`, in which all is as if the step in flight were over; `self.schedule()`, which gives `seqs, "
     "num_new`, or raises `OutOfBlocks` when nothing can be computed before the step in flight is over; "
     "`self.launch(seqs, num_new)`; `self.finish()`, which ends the oldest step and returns its sequences; "
-    "`self.drop()`, for after an error. `step` returns the sequences that have one token more, or an empty list.",
+    "`self.drop()`, for after an error. `step` returns the sequences that have one token more, or an empty list. An "
+    "error may come from any of these calls, and Ctrl-C (`KeyboardInterrupt`) too. Then call `self.drop()`, so that no "
+    "step is in flight, and raise the same error again.",
     hints=(
         "Look first whether a step is in flight: it is the one to be finished at the end, if it was there before.",
         "When schedule raises OutOfBlocks nothing is launched, and the step in flight is finished all the same: "

@@ -14,7 +14,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from .drawn import Expected, compare, draw, require_all
 from .exercise import Wrong, exercise
-from .policy_checks import mean_latency, require_check, require_keys, why_too_long
+from .policy_checks import mean_latency, require_check, require_keys, require_rounds, why_too_long
 
 # 17.1
 
@@ -41,7 +41,8 @@ def order_by(key: Key) -> Callable[[list[Waiting], int], list[int]]:
     task="A queue is sorted by a key, and the smallest goes first. Return the key of one request for **longest output "
     "first**: a lower `priority` goes before everything else; then an earlier round, where arrivals 0 to "
     "`round_size` - 1 are the first one; then the one with the most tokens to come; and of equals the one that came "
-    "first. `made` is how many of its `output_len` tokens a preempted request has already.",
+    "first. `made` is how many of its `output_len` tokens a preempted request has already. Priorities may be negative, "
+    "and all numbers may be large.",
     hints=(
         "Python compares tuples element by element: what counts most stands first.",
         "Which number is the same for the arrivals 0 to round_size - 1, and one larger for the next ones?",
@@ -68,18 +69,26 @@ def _describe_queue(waiting: list[Waiting], round_size: int) -> str:
 
 
 def _draw_queue(rng: Random) -> tuple[list[Waiting], int]:
-    arrivals = rng.sample(range(9), rng.randint(2, 6))
-    outputs = rng.sample((2, 2, 3, 5, 8, 8), len(arrivals))
+    far = rng.choice((0, 0, 0, *FAR))  # of some numbers from the others
+    arrivals = [n + rng.choice((0, far)) for n in rng.sample(range(9), rng.randint(2, 6))]
+    outputs = [n + rng.choice((0, far)) for n in rng.sample((2, 2, 3, 5, 8, 8), len(arrivals))]
     waiting = [
-        (at, rng.choice((0, 0, 0, 1, -1)), rng.randint(1, 9), n, rng.choice((0, 0, rng.randrange(n))))
+        (at, rng.choice((0, 0, 0, 1, -1, 2, far, -far)), rng.randint(1, 9), n, rng.choice((0, 0, rng.randrange(n))))
         for at, n in zip(arrivals, outputs, strict=True)
     ]
     return waiting, rng.choice((3, 4, 9))
 
 
+FAR = (200, 10**4, 10**7, 10**12)
+
+
 QUEUES = [
     ([(1, 0, 2, 3, 0), (0, 0, 2, 3, 0)], 4), ([(0, 0, 1, 2, 0), (1, 0, 1, 5, 0)], 4),
-    ([(0, 1, 1, 2, 0), (1, 0, 1, 2, 0)], 4), ([(3, 0, 1, 2, 0), (4, 0, 1, 5, 0)], 4), *draw(_draw_queue),
+    ([(0, 1, 1, 2, 0), (1, 0, 1, 2, 0)], 4), ([(3, 0, 1, 2, 0), (4, 0, 1, 5, 0)], 4),
+    *(([(n, 0, 1, 5, 0), (2 * n, 0, 1, 5 + n, 0)], n) for n in (200, 10**6)),  # fields of one number would overflow
+    *(([(0, 0, 1, 5, 0), (n, 0, 1, 6, 0)], 2 * n) for n in FAR),
+    *(([(0, 1, 1, 5 + n, 0), (n, 0, 1, 5, 0), (n + 1, 0, 1, 6, 1)], 4) for n in FAR),
+    *(([(0, p, 1, 5, 0), (1, p - 1, 1, 5, 0)], 4) for n in FAR for p in (n, -n)), *draw(_draw_queue, 80),
 ]  # fmt: skip
 KEY_MISTAKES = {
     why: order_by(key)
@@ -123,7 +132,7 @@ SIZE = 4  # tokens of a block
     task="A server hands over a **set** of ids and wants all of these requests to end now. `scheduler` is the "
     "engine's: `scheduler.running` and `scheduler.waiting` are lists of sequences, each with its `seq_id`, and "
     "`scheduler.abort(seq)` ends one that waits or runs, whole: its blocks are free again. Ids of requests that have "
-    "ended meanwhile are in the set too, and mean nothing. Nobody else may notice.",
+    "ended meanwhile are in the set too, and mean nothing. Every other request stays as it is.",
     hints=(
         "An id never equals a set. Which question about an id and a set is the right one?",
         "A request that waits has no blocks, and is to end all the same.",
@@ -156,14 +165,18 @@ def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...],
         _step(scheduler)
     asked = [seqs[i] for i in named if not seqs[i].finish_reason]
     others = [seq for i, seq in enumerate(seqs) if i not in named and not seq.finish_reason]
-    were_running = [seq for seq in asked if seq in scheduler.running]
     ended = [(seq, seq.finish_reason) for seq in seqs if seq.finish_reason]
     ids = {seqs[i].seq_id for i in named}
+    go_on = [seq for seq in scheduler.running if seq in others]
+    aborted = _watch_abort(scheduler)
     answer(scheduler, set(ids))
-    _require_ended(scheduler, seqs, asked, were_running)
+    _require_ended(scheduler, seqs, asked, aborted)
     for seq in others:
         if seq not in scheduler or seq.finish_reason:
             raise Wrong(f"request {seqs.index(seq)} was not named, and is gone")
+    if scheduler.num_preemptions or scheduler.running != go_on:
+        before, after = ([seqs.index(seq) for seq in some] for some in (go_on, scheduler.running))
+        raise Wrong(f"requests {before} ran and were not named; now {after} run: the others must not be touched")
     if any(seq.finish_reason != reason for seq, reason in ended):
         raise Wrong("request 0 had ended before, by its length: that is what its finish_reason has to say still")
     for _ in range(100):
@@ -174,22 +187,26 @@ def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...],
     scheduler.blocks.check()
 
 
-def _require_ended(
-    scheduler: Scheduler, seqs: list[Sequence], asked: list[Sequence], were_running: list[Sequence]
-) -> None:
-    still = [seqs.index(seq) for seq in asked if seq in scheduler.running]
-    if still and len(still) == len(were_running):
-        raise Wrong(
-            f"requests {still} still run, so each makes another token that nobody reads. Is an id compared with the "
-            "whole set? It equals none"
-        )
-    if still:
-        raise Wrong(f"requests {still} still run: does the loop walk over the list from which abort removes them?")
+def _watch_abort(scheduler: Scheduler) -> list[Sequence]:
+    """What abort is called for, from now on."""
+    called, abort = [], scheduler.abort
+
+    def watched(seq: Sequence) -> None:
+        called.append(seq)
+        abort(seq)
+
+    scheduler.abort = watched
+    return called
+
+
+def _require_ended(scheduler: Scheduler, seqs: list[Sequence], asked: list[Sequence], aborted: list[Sequence]) -> None:
+    if still := [seqs.index(seq) for seq in asked if seq in scheduler.running]:
+        raise Wrong(f"requests {still} still run, {_why_they_run(seqs, asked, aborted, still)}")
     for seq in asked:
         number = seqs.index(seq)
         if seq.seq_id in scheduler.blocks:
             blocks = len(scheduler.blocks.of(seq.seq_id))
-            raise Wrong(f"request {number} has left, and its {blocks} blocks have not: nobody can have them any more")
+            raise Wrong(f"request {number} has left, and its {blocks} blocks have not: no other request can have them")
         if seq in scheduler.waiting:
             raise Wrong(f"request {number} still waits, and will be begun later")
         if seq in scheduler or seq.finish_reason != "abort":
@@ -197,6 +214,22 @@ def _require_ended(
                 f"request {number} is in neither list, and the scheduler has not ended it (finish_reason="
                 f"{seq.finish_reason!r}): lists are the scheduler's own, abort changes all that belongs to them"
             )
+
+
+def _why_they_run(seqs: list[Sequence], asked: list[Sequence], aborted: list[Sequence], still: list[int]) -> str:
+    if any(seqs[i].finish_reason for i in still):
+        return "and finish_reason says that they have ended: abort changes all that belongs to a request"
+    if not aborted:
+        return (
+            "and abort was called for no request, so each makes another token that no client reads. To find an id in a "
+            "set, ask with `in`: an id never equals a set"
+        )
+    if all(i > 0 and seqs[i - 1] in aborted for i in still):
+        return (
+            "and abort was called for the request before each of them: does the loop walk over the list from which "
+            "abort removes them, or end too early?"
+        )
+    return "and abort was not called for them"
 
 
 def _step(scheduler: Scheduler) -> None:
@@ -258,9 +291,10 @@ def _describe_bounded(prompt_lens: list[int], overtaken: list[int], bound: int) 
 
 
 def _draw_bounded(rng: Random) -> tuple[list[int], list[int], int]:
-    count, bound = rng.randint(1, 6), rng.randint(0, 3)
+    count, bound, longest = rng.choice(((6, 3, 9), (6, 3, 9), (20, 300, 5000)))
+    count, bound = rng.randint(1, count), rng.randint(0, bound)
     overtaken = sorted((rng.randint(0, bound) for _ in range(count)), reverse=rng.random() < 0.8)
-    return [rng.randint(1, 9) for _ in range(count)], overtaken, bound
+    return [rng.randint(1, longest) for _ in range(count)], overtaken, bound
 
 
 BOUNDED = [
@@ -303,8 +337,9 @@ GAIN = 0.1  # of first come's mean latency
     "**on average**, from arrival to last token, than first come's: on each of a few drawn workloads, in which lengths "
     "are known, prompts are short, and steps all take as long. `key(seq)` says who goes first within a round. A "
     "sequence has `num_prompt_tokens`, `len(seq)`, `max_len`, and `params.max_tokens`. A key is taken once, when a "
-    "sequence begins to wait, so it must not change. And a policy that reads lengths has to refuse, in "
-    "`check(params)`, requests that may stop early.",
+    "sequence begins to wait, so it must not change. If you override `pick`, it chooses among the places with the "
+    "first one's priority and round. And a policy that reads output lengths, in `key` or in `pick`, has to refuse "
+    "requests that may stop early, and no others: `check(params)` raises ValueError.",
     hints=(
         "Whoever ends early lets others in. Think of a till: one customer with a full trolley, five with a bottle "
         "each. In which order is the sum of all times the least?",
@@ -317,6 +352,7 @@ def policy_of_ones_own(answer: type[Policy]) -> None:
         raise Wrong(f"expected a subclass of Policy, got {answer!r}")
     policy = answer()
     require_keys(policy)
+    require_rounds(policy)
     require_check(policy)
     for seed in range(4):
         found, first_come = (mean_latency(seed, p) for p in (answer(), "fcfs"))

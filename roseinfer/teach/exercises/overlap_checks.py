@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from roseinfer.blocks import OutOfBlocks
@@ -25,40 +25,74 @@ NEEDED = ("device", "in_flight", "ahead", "launch", "finish", "drop")
 
 
 class _Watched(InTurn):
-    """Notes when a step is launched and when it is asked for. fails: the number of a step whose work raises."""
+    """Notes when a step is launched, and when it is asked for or waited for. fault: what goes wrong once."""
 
-    def __init__(self, fails: int | None = None) -> None:
+    def __init__(self, fault: _Fault | None = None) -> None:
         self.events: list[tuple[str, int]] = []
-        self.num_launched, self.fails = 0, fails
+        self.num_launched, self.fault = 0, fault
 
     def launch(self, work: Callable[[], Any], num_tokens: int) -> _Noted:
         if not num_tokens:
-            raise Wrong("a step is launched with nobody in it: where schedule() raises, there is nothing to launch")
-        number, self.num_launched = self.num_launched, self.num_launched + 1
+            raise Wrong("a step of no sequence is launched: where schedule() raises, there is nothing to launch")
+        number = self.num_launched
+        self._fail("launching", number)
+        self.num_launched += 1
         self.events.append(("launch", number))
-        return _Noted(super().launch(_fail if number == self.fails else work, num_tokens), number, self.events)
+        return _Noted(super().launch(partial(self._compute, work, number), num_tokens), number, self)
+
+    def _compute(self, work: Callable[[], Any], number: int) -> Any:
+        self._fail("computing", number)
+        return work()
+
+    def _fail(self, where: str, number: int) -> None:
+        if self.fault and (self.fault.where, self.fault.number) == (where, number):
+            fault, self.fault = self.fault, None
+            raise fault.kind(f"{where} step {number}")
 
 
 @dataclass(slots=True)
 class _Noted:
     launched: Launched[Any]
     number: int
-    events: list[tuple[str, int]]
+    device: _Watched
 
     def wait(self) -> None:
+        self.device.events.append(("wait", self.number))
         self.launched.wait()
 
     def result(self) -> Any:
-        self.events.append(("ask", self.number))
+        self.device.events.append(("ask", self.number))
+        self.device._fail("waiting for", self.number)
         return self.launched.result()
 
 
-class _Injected(RuntimeError):
+class _Error(RuntimeError):
     """The device is out of memory, say."""
 
 
-def _fail() -> None:
-    raise _Injected("the device fails")
+class _CtrlC(KeyboardInterrupt):
+    """Not an Exception, so `except Exception` does not catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """where: planning, launching, computing or waiting for a step. number: of the step, counted from 0."""
+
+    where: str
+    number: int
+    kind: type[_Error] | type[_CtrlC]
+
+    def __str__(self) -> str:
+        what = "Ctrl-C comes" if self.kind is _CtrlC else "an error comes"
+        return f"{what} while {self.where} step {self.number}"
+
+
+FAULTS = [
+    _Fault(where, number, kind)
+    for kind in (_Error, _CtrlC)
+    for where, numbers in {"computing": (0, 1, 3), "waiting for": (1,), "launching": (0, 2), "planning": (2,)}.items()
+    for number in numbers
+]
 
 
 def require_one_behind(answer: type[Stage]) -> None:
@@ -69,8 +103,8 @@ def require_one_behind(answer: type[Stage]) -> None:
     _judge_order(answer)
     for title, settings in RUNS.items():
         _judge_tokens(answer, title, **settings)
-    for number in (0, 1, 3):
-        _judge_error(answer, number)
+    for fault in FAULTS:
+        _judge_error(answer, fault)
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -110,16 +144,17 @@ def _begun(
     **sizes: Any,
 ) -> tuple[Any, list[Sequence]]:  # fmt: skip
     sizes = {"num_blocks": 40, "block_size": 4, "max_num_seqs": 4} | sizes
-    stage: Any = answer(drawn_model(), device=device or _Watched(), **sizes)
+    device = device or _Watched()
+    stage: Any = answer(drawn_model(), device=device, **sizes)
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops)
     seqs = [Sequence(list(prompt), params) for prompt in prompts]
     for seq in seqs:
         stage.add(seq)
-    _watch_ahead(stage)
+    _watch_ahead(stage, device)
     return stage, seqs
 
 
-def _watch_ahead(stage: Any) -> None:
+def _watch_ahead(stage: Any, device: _Watched) -> None:
     """Wrong for planning or launching as if nothing were in flight, which computes the same tokens again."""
     inside: list[bool] = []
     ahead = stage.ahead
@@ -134,18 +169,23 @@ def _watch_ahead(stage: Any) -> None:
                 inside.pop()
 
     def only_inside(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Any:
             if stage.in_flight and not inside:
                 raise Wrong(
                     f"{name} is called outside of ahead() while a step is in flight: it takes its tokens for not "
                     "computed yet"
                 )
-            return method(*args)
+            return method(*args, **kwargs)
 
         return watched
 
+    def failing_schedule() -> Any:
+        device._fail("planning", device.num_launched)
+        return schedule()
+
+    schedule = stage.schedule
     stage.ahead = watched_ahead
-    stage.schedule, stage.launch = (only_inside(name, getattr(stage, name)) for name in ("schedule", "launch"))
+    stage.schedule, stage.launch = only_inside("schedule", failing_schedule), only_inside("launch", stage.launch)
 
 
 def _to_the_end(stage: Any, seqs: list[Sequence], where: str) -> list[int]:
@@ -197,23 +237,38 @@ def _require_tokens(seqs: list[Sequence], stops: tuple[int, ...], where: str) ->
             raise Wrong(f"{where}, request {i}: {message}")
 
 
-def _judge_error(answer: type[Stage], number: int) -> None:
-    where = f"the device fails in step {number}"
-    stage, seqs = _begun(answer, PROMPTS, NEW_TOKENS, device=_Watched(fails=number))
+def _judge_error(answer: type[Stage], fault: _Fault) -> None:
+    device = _Watched(fault)
+    stage, seqs = _begun(answer, PROMPTS, NEW_TOKENS, device=device)
     num_raised = num_steps = 0
     while stage.has_work:
         try:
-            _one_step(stage, seqs, where)
-        except _Injected:
+            _one_step(stage, seqs, str(fault))
+        except (_Error, _CtrlC):
             num_raised += 1
-            if stage.in_flight:
-                raise Wrong(
-                    f"{where}: behind the error {len(stage.in_flight)} steps are in flight, computed from what has "
-                    "failed: they have to be dropped"
-                ) from None
+            _require_dropped(stage, device, fault)
+        except Wrong:
+            raise
+        except Exception as error:
+            got = type(error).__name__
+            raise Wrong(f"{fault}: the caller gets {got}, not the same error again: {error}") from error
         num_steps += 1
         if num_raised > 1 or num_steps == MOST_STEPS:
-            raise Wrong(f"{where}: it fails once, and step() does not go on behind it: {_state(stage)}")
+            raise Wrong(f"{fault}: it comes once, and step() does not go on after it: {_state(stage)}")
     if not num_raised:
-        raise Wrong(f"{where}: the caller never hears of it")
-    _require_tokens(seqs, (), f"{where}, and goes on")
+        raise Wrong(f"{fault}: the caller of step() never hears of it")
+    _require_tokens(seqs, (), f"{fault}, and the steps go on")
+
+
+def _require_dropped(stage: Any, device: _Watched, fault: _Fault) -> None:
+    if stage.in_flight:
+        guards = "" if fault.kind is _Error else ". Ctrl-C is a KeyboardInterrupt: `except Exception` lets it pass"
+        raise Wrong(
+            f"{fault}: after it {len(stage.in_flight)} steps are in flight, and drop() has to forget them{guards}"
+        )
+    over = {number for kind, number in device.events if kind != "launch"}
+    if running := [number for kind, number in device.events if kind == "launch" and number not in over]:
+        raise Wrong(
+            f"{fault}: after it no step is in flight, but step {running[0]} may still be computed, and writes to the "
+            "pool: drop() waits for the device"
+        )

@@ -26,7 +26,8 @@ def require_filled(answer: Callable[..., object]) -> None:
 def _draw_mixed(rng: Random) -> Mixed:
     # Not 2 tokens: a count of sequences would be right by chance.
     new = [rng.choice((1, 1, 3, 5)) for _ in range(rng.randint(1, 4))]
-    return new, rng.randint(0, 5), rng.randint(10, 40), rng.choice((4, 8, 16))
+    dummy_block = rng.randint(10, rng.choice((40, 40, 10**6)))  # its slots need more than 16 bits, too
+    return new, rng.randint(0, 5), dummy_block, rng.choice((1, 4, 8, 16, 256))
 
 
 MIXED: list[Mixed] = [([1], 1, 10, 4), ([3], 1, 10, 4), ([1, 3], 2, 12, 8), ([1, 1], 0, 10, 4), *draw(_draw_mixed)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from random import Random
 from typing import Any
 
 from roseinfer.arrivals import Arrival, poisson
-from roseinfer.engine.policies import Policy
+from roseinfer.engine.policies import Place, Policy
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.simulator import Cluster, EngineSetting, StepWork
 from roseinfer.simulator.metrics import request_times
@@ -62,12 +63,39 @@ def require_keys(policy: Policy) -> None:
             )
 
 
+def require_rounds(policy: Policy) -> None:
+    """Raises Wrong where pick gives no place, or one of a later round or priority."""
+    for priorities_and_rounds in ([(0, 0), (0, 0), (0, 1), (0, 1)], [(0, 0), (1, 0), (1, 0)], [(-1, 3), (0, 0)]):
+        for outputs in ((60, 40, 20, 3), (3, 20, 40, 60)):
+            requests = zip(priorities_and_rounds, outputs, strict=False)
+            places = [(*first, _request(5, n)) for first, n in requests]
+            waiting = _queue(policy, places)
+            at = policy.pick(waiting, ROOM)
+            if at not in range(len(waiting)):
+                raise Wrong(f"pick gives {at!r} for {len(waiting)} places: expected one of 0 to {len(waiting) - 1}")
+            if waiting[at][:2] != waiting[0][:2]:
+                raise Wrong(
+                    f"pick chooses priority {waiting[at][0]} and round {waiting[at][1]}, while priority "
+                    f"{waiting[0][0]} and round {waiting[0][1]} wait: rounds are what keeps a request from starving"
+                )
+
+
+ROOM = 1000  # tokens that free blocks hold, enough for any of these requests
+
+
+def _queue(policy: Policy, places: list[tuple[int, int, Sequence]]) -> list[Place]:
+    waiting = [(p, r, policy.key(seq), arrival, seq) for arrival, (p, r, seq) in enumerate(places)]
+    return sorted(waiting, key=lambda place: place[:4])
+
+
 def require_check(policy: Policy) -> None:
-    try:
-        policy.check(SamplingParams(ignore_eos=True))
-    except ValueError as error:
-        raise Wrong(f"check refuses a request with ignore_eos=True, whose length is known: {error}") from error
-    if policy.key(_request(5, 3)) == policy.key(_request(5, 60)):
+    for params in ({}, {"max_tokens": 1}, {"max_tokens": 4000}, {"temperature": 0.7, "seed": 1}):
+        try:
+            policy.check(SamplingParams(ignore_eos=True, **params))
+        except ValueError as error:
+            known = _told({"ignore_eos": True, **params})
+            raise Wrong(f"check refuses SamplingParams({known}), whose length is known: {error}") from error
+    if not (where := _reads_lengths(policy)):
         return
     for params in ({}, {"stop_token_ids": (3,), "ignore_eos": True}, {"stop": "a", "ignore_eos": True}):
         try:
@@ -75,9 +103,26 @@ def require_check(policy: Policy) -> None:
         except ValueError:
             continue
         raise Wrong(
-            f"key reads how long an output gets, and check lets SamplingParams({_told(params)}) pass, which may stop "
-            "early: raise ValueError"
+            f"{where} reads how long an output gets, and check lets SamplingParams({_told(params)}) pass, which may "
+            "stop early: raise ValueError"
         )
+
+
+def _reads_lengths(policy: Policy) -> str:
+    """The method whose answer changes with nothing but the lengths of outputs; empty where there is none."""
+    if any(policy.key(_request(5, n)) != policy.key(_request(5, 3)) for n in range(4, 400)):
+        return "key"
+    rng = Random(0)
+    for _ in range(50):
+        outputs = [rng.randint(1, rng.choice((90, 400))) for _ in range(6)]
+        prompts = [rng.randint(4, 40) for _ in outputs]
+        picked = []
+        for some in (outputs, outputs[::-1]):
+            waiting = _queue(policy, [(0, 0, _request(p, n)) for p, n in zip(prompts, some, strict=True)])
+            picked.append(waiting[policy.pick(waiting, ROOM)][3])
+        if picked[0] != picked[1]:
+            return "pick"
+    return ""
 
 
 def _told(params: dict[str, Any]) -> str:

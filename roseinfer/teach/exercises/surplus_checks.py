@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
-from .drawn import Expected, compare, draw
+from .drawn import Expected, compare, draw, require_all
 from .exercise import Wrong
-from .explain import explain_value
 
 Row = tuple[list[int], int, str | None]  # its tokens, max_len, finish_reason
 
@@ -42,7 +42,7 @@ def _judged(rows: list[Row], tokens: list[int], stop: int, rule: Callable[..., A
 def _run_commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], stop: int) -> dict[str, Any]:
     seqs = [Running(*row) for row in rows]
     try:
-        returned = answer(list(seqs), list(tokens), stop)
+        returned = answer(list(seqs), _own_objects(tokens), stop)
     except ValueError as error:
         surplus = [i for i, (_, _, reason) in enumerate(rows) if reason and tokens[i] == -1]
         if surplus:
@@ -56,25 +56,47 @@ def _run_commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], 
             "returned": places}  # fmt: skip
 
 
+def _own_objects(tokens: list[int]) -> list[int]:
+    """Equal numbers that are different objects, as those from a device are."""
+    return [int(str(token)) for token in tokens]
+
+
 def _describe_commit(rows: list[Row], tokens: list[int], stop: int) -> str:
     return f"seqs={[Running(*row) for row in rows]}, tokens={tokens}, stop_token_id={stop}"
 
 
 def _draw_commit(rng: Random) -> tuple[list[Row], list[int], int]:
+    stop, most_rows, most_tokens = rng.choice(((0, 4, 3), (0, 4, 3), (7, 4, 3), (50_256, 12, 40)))
     rows: list[Row] = []
     tokens = []
-    for _ in range(rng.randint(1, 4)):
-        ids = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
-        reason = rng.choice((None, None, "stop", "abort"))
+    for _ in range(rng.randint(1, most_rows)):
+        ids = [rng.randint(1, 9) for _ in range(rng.randint(1, most_tokens))]
+        reason = rng.choice((None, None, None, "stop", "length", "abort"))
         rows.append((ids, len(ids) + rng.randint(1, 2), reason))
-        tokens.append(rng.choice((-1, 5, 0)) if reason else rng.choice((0, *range(1, 9))))
-    return rows, tokens, 0
+        tokens.append(rng.choice((-1, 5, 0)) if reason else rng.choice((0, stop, *range(1, 9), 50_000)))
+    return rows, tokens, stop
+
+
+def _draw_refusal(rng: Random) -> tuple[list[Row], list[int], int]:
+    """A -1 of a sequence that runs, in any row, beside surplus tokens that may be -1, too."""
+    rows, tokens, stop = _draw_commit(rng)
+    rows, tokens = [([3], 5, None), *rows], [rng.choice((stop, 4)), *tokens]
+    running = [i for i, (_, _, reason) in enumerate(rows) if reason is None]
+    tokens[rng.choice(running)] = -1
+    return rows, tokens, stop
 
 
 COMMITS = [
     ([([3], 5, None)], [4], 0), ([([3], 5, None)], [0], 0), ([([3], 2, None)], [4], 0), ([([3], 2, None)], [0], 0),
     ([([3, 0], 5, "stop")], [4], 0), ([([3, 0], 5, "stop"), ([2], 5, None)], [4, 6], 0),
-    ([([3], 5, "abort")], [-1], 0), ([([3, 0], 3, "stop"), ([2], 5, None)], [0, 6], 0), *draw(_draw_commit),
+    ([([3], 5, "abort")], [-1], 0), ([([3, 0], 3, "stop"), ([2], 5, None)], [0, 6], 0), ([([3], 5, None)], [7], 7),
+    ([([3], 5, None)], [50_256], 50_256),
+    ([([3], 5, None)], [0], 7), ([([3, 4], 2, "length"), ([2], 5, None)], [4, 6], 0), *draw(_draw_commit),
+]  # fmt: skip
+REFUSALS = [
+    ([([3], 5, None), ([4], 5, None)], [7, -1], 0), ([([3], 5, None), ([4], 5, None)], [-1, 7], 0),
+    ([([3], 5, None)], [-1], 0), ([([3], 5, None), ([4], 2, None), ([5], 5, None)], [0, 8, -1], 0),
+    ([([3], 5, "abort"), ([4], 5, None), ([5], 5, None)], [-1, -1, 7], 0), *draw(_draw_refusal),
 ]  # fmt: skip
 
 
@@ -140,21 +162,25 @@ COMMIT_MISTAKES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _require_refusal(answer: Callable[..., Any]) -> None:
-    """A -1 of a sequence that runs, behind one that is fine."""
-    seqs = [Running([3], 5, None), Running([4], 5, None)]
-    where = f"seqs={seqs}, tokens=[7, -1]"
+def _judge_refusal(answer: Callable[..., Any], rows: list[Row], tokens: list[int], stop: int) -> None:
+    seqs = [Running(*row) for row in rows]
     try:
-        answer(list(seqs), [7, -1], 0)
+        answer(list(seqs), _own_objects(tokens), stop)
     except ValueError:
-        if message := explain_value([seq.token_ids for seq in seqs], [[3], [4]]):
-            raise Wrong(f"{where}: a ValueError, but something was appended before it: {message}") from None
+        after = [(seq.token_ids, seq.max_len, seq.finish_reason) for seq in seqs]
+        if after != rows:
+            changed = next(i for i, row in enumerate(rows) if after[i] != row)
+            raise Wrong(
+                f"a ValueError, but something was appended before it, or a sequence ended: sequence {changed} is now "
+                f"{seqs[changed]}"
+            ) from None
         return
-    raise Wrong(f"{where}: expected a ValueError, since -1 is no token, and nothing was raised")
+    row = next(i for i, (_, _, reason) in enumerate(rows) if reason is None and tokens[i] == -1)
+    raise Wrong(f"expected a ValueError, since the -1 of row {row} is no token, and nothing was raised")
 
 
 def require_committed(answer: Callable[..., Any]) -> None:
     """Raises Wrong unless surplus tokens are left out, and all others appended."""
     expected = Expected(lambda rows, tokens, stop: _judged(rows, tokens, stop, committed), COMMIT_MISTAKES)
     compare(answer, COMMITS, expected, _describe_commit, _run_commit)
-    _require_refusal(answer)
+    require_all(REFUSALS, partial(_judge_refusal, answer), _describe_commit)

@@ -1,0 +1,243 @@
+"""How many mutants of the exercises' solutions the checkers refuse: `python -m tools.mutants [ID ...]`.
+
+An ID is an exercise, 01.2, or a lesson, 01; without one, all are tried. A mutant is a solution with one mistake in it
+(see mutations.py). Its checker refuses it, or it stands in tests/teach/equivalent_mutants.toml as right, with the
+reason. Whatever else passes is printed, and the command exits 1: strengthen the checker, or put the mutant on the list.
+
+Each exercise is tried in a process of its own, because a mutant may crash or never end: both count as refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import faulthandler
+import hashlib
+import io
+import json
+import linecache
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from types import CodeType
+from typing import Any
+
+import nbformat
+
+from roseinfer.contract.time_limit import TookTooLong, time_limit
+from roseinfer.paths import ROOT
+from roseinfer.teach.journal import entries as journal
+from tools.mutations import mutations
+from tools.solutions import check_cells, parse_solutions
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+EQUIVALENT = ROOT / "tests/teach/equivalent_mutants.toml"
+# One thread each, and nothing that is judged is a learner's progress.
+ALONE = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", journal.PLACE: journal.OFF}
+LONGER = 5  # times what the solution takes, and a mutant is thought never to end
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """id: stays the same while the changed line does. change: that line, before and after."""
+
+    id: str
+    change: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    mutant: Mutant
+    passed: bool
+    said: str
+
+
+def solutions() -> dict[str, tuple[Path, str]]:
+    """Exercise id -> its notebook, and the source of the solution."""
+    found = {}
+    for path in sorted((ROOT / "notebooks/solutions").glob("*.py")):
+        for exercise_id, source in parse_solutions(path.read_text(encoding="utf-8")).items():
+            found[exercise_id] = ROOT / "notebooks" / f"{path.stem}.ipynb", source
+    return found
+
+
+@cache
+def mutants(exercise_id: str) -> tuple[Mutant, ...]:
+    """Every mutant of an exercise's solution, always in the same order."""
+    times: Counter[str] = Counter()
+    found = []
+    for change, source in mutations(solutions()[exercise_id][1]):
+        times[change] += 1  # a line that stands twice in a solution
+        digest = hashlib.sha1(f"{exercise_id} {change} {times[change]}".encode()).hexdigest()
+        found.append(Mutant(digest[:8], change, source))
+    return tuple(found)
+
+
+def listed_as_right() -> dict[str, dict[str, dict[str, str]]]:
+    """Exercise id -> mutant id -> {"line": what is changed, "why": why it is right all the same}."""
+    return tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
+
+
+class Bench:
+    """Judges sources as answers to one exercise, each in a fresh copy of the names that its notebook has by then."""
+
+    def __init__(self, exercise_id: str) -> None:
+        path, self.solution = solutions()[exercise_id]
+        self.exercise_id = exercise_id
+        notebook = nbformat.read(path, as_version=4)
+        self.call = _call_of_check(notebook, exercise_id)
+        sections = {id: source for id, (other, source) in solutions().items() if other == path and id <= exercise_id}
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        exec("\n".join(_needed(notebook, "\n".join([*sections.values(), ast.unparse(self.call)]))), self.names)
+        for section in list(sections.values())[:-1]:
+            self._run(section, self.names)
+        self.seconds = 60.0
+        self.require_solution("before its mutants")  # and what is compiled or loaded once, is by now
+        started = perf_counter()
+        self.require_solution("a second time")
+        self.seconds = 1 + LONGER * (perf_counter() - started)
+
+    def require_solution(self, when: str) -> None:
+        passed, said = self.judge(self.solution)
+        if not passed:
+            raise SystemExit(f"{when}, the solution is refused: {said}")
+
+    def judge(self, source: str) -> tuple[bool, str]:
+        """Whether it passes, and what is said to it."""
+        names = dict(self.names)
+        faulthandler.dump_traceback_later(self.seconds + 10, exit=True)  # for what Python cannot stop
+        try:
+            with time_limit(self.seconds), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                self._run(source, names)
+                verdict = eval(compile(ast.Expression(self.call), "<check>", "eval"), names)
+        except TookTooLong:
+            return False, f"stopped after {self.seconds:.0f} s"
+        except Exception as error:
+            return False, f"cannot be run: {type(error).__name__}: {error}"
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        return verdict.outcome == "PASS", str(verdict)
+
+    def _run(self, source: str, names: dict[str, Any]) -> None:
+        """With its lines where inspect finds them, which Triton and Numba ask for."""
+        place = f"<{self.exercise_id} {hashlib.sha1(source.encode()).hexdigest()}>"
+        linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
+        exec(compile(source, place, "exec"), names)
+
+
+def _call_of_check(notebook: nbformat.NotebookNode, exercise_id: str) -> ast.Call:
+    [cell] = check_cells(notebook, exercise_id)
+    calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
+    return next(call for call in calls if ast.unparse(call.func) == "teach.check")
+
+
+def _needed(notebook: nbformat.NotebookNode, source: str) -> list[str]:
+    """The notebook's statements that define what the source uses, and what those use, in the notebook's order."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and "exercise" not in cell.metadata]
+    statements = [statement for cell in cells for statement in ast.parse(cell.source).body]
+    defined_by = {name: i for i, statement in reversed([*enumerate(statements)]) for name in _defined(statement)}
+    needed: set[int] = set()
+    to_look_at = [source]
+    while to_look_at:
+        used = _names_used(compile(to_look_at.pop(), "<source>", "exec"))
+        more = {defined_by[name] for name in used if name in defined_by} - needed
+        to_look_at += [ast.unparse(statements[i]) for i in more]
+        needed |= more
+    return [ast.unparse(statements[i]) for i in sorted(needed)]
+
+
+def _names_used(code: CodeType) -> set[str]:
+    """Global names that the code asks for and does not define itself."""
+    found = list(dis.get_instructions(code))
+    used = {i.argval for i in found if i.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
+    used = used.union(*(_names_used(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    return used - {i.argval for i in found if i.opname == "STORE_NAME"}
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return [(alias.asname or alias.name).split(".")[0] for alias in names]
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+def sample(exercise_id: str, size: int | None) -> list[Mutant]:
+    """The same `size` mutants each time, from all over the solution; all of them for None."""
+    return sorted(mutants(exercise_id), key=lambda mutant: mutant.id)[:size]
+
+
+def outcomes(exercise_id: str, size: int | None = None) -> Iterator[Outcome]:
+    """Of each mutant of the sample, judged in a process that is started again where a mutant ends it."""
+    todo = sample(exercise_id, size)
+    while todo:
+        command = [sys.executable, "-m", "tools.mutants", "--judge", exercise_id, *(mutant.id for mutant in todo)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        judge = subprocess.Popen(command, cwd=ROOT, env=ALONE, **pipes)
+        for line in judge.stdout:
+            yield Outcome(todo.pop(0), *json.loads(line))
+        if judge.wait() and todo:
+            yield Outcome(todo.pop(0), False, f"ends the process: {judge.returncode}")
+
+
+def _judge(exercise_id: str, ids: list[str]) -> None:
+    """Print a line of JSON for each of these mutants. The solution is judged after them: they may have spoiled what
+    answers share, such as a model."""
+    bench = Bench(exercise_id)
+    by_id = {mutant.id: mutant for mutant in mutants(exercise_id)}
+    for mutant_id in ids:
+        print(json.dumps(bench.judge(by_id[mutant_id].source)), flush=True)
+    bench.require_solution("after its mutants")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = ArgumentParser(prog="tools.mutants", description="Judge the mutants of the exercises' solutions.")
+    parser.add_argument("id", nargs="*", help="an exercise such as 01.2, or a lesson such as 01 (default: all)")
+    parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each exercise, the same ones each time")
+    parser.add_argument("--verbose", action="store_true", help="each mutant, with what is said to it")
+    parser.add_argument("--judge", nargs="+", metavar="ID", help="exercise and mutants; prints a line of JSON for each")
+    options = parser.parse_args(arguments)
+    if options.judge:
+        exercise_id, *ids = options.judge
+        _judge(exercise_id, ids)
+        return 0
+    chosen = [known for known in solutions() if not options.id or known in options.id or known[:2] in options.id]
+    if not chosen:
+        parser.error(f"no such exercise: {', '.join(options.id)}")
+    right, survivors = listed_as_right(), 0
+    for exercise_id in chosen:
+        listed = right.get(exercise_id, {})
+        found = list(outcomes(exercise_id, options.sample))
+        passed = [outcome for outcome in found if outcome.passed]
+        survived = [outcome for outcome in passed if outcome.mutant.id not in listed]
+        print(
+            f"{exercise_id}: {len(found)} mutants, {len(found) - len(passed)} refused, "
+            f"{len(passed) - len(survived)} listed as right, {len(survived)} survive",
+            flush=True,
+        )
+        for outcome in found if options.verbose else survived:
+            print(f"  {outcome.mutant.id} {outcome.mutant.change}")
+            if options.verbose:
+                print(f"           {outcome.said}")
+        survivors += len(survived)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
