@@ -59,6 +59,7 @@ from .views.said import say
 from .views.seam_picture import draw_seam
 from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
+from .views.step_time_sentences import say_step_times
 from .views.task_picture import walk_tasks
 from .views.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .views.token_walk import walk_tokens
@@ -75,7 +76,7 @@ __all__ = [
     "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
     "predict", "predictions", "progress", "prove", "race", "race_lanes", "race_orders", "record_lanes", "record_run",
     "record_schedule", "record_tree", "recorded", "recorded_kernels", "recorded_online", "recorded_trace", "reveal",
-    "roofline", "round_inputs", "say", "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side",
-    "sql", "step_cost", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks",
-    "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
+    "roofline", "round_inputs", "say", "say_step_times", "setup", "show_diff", "show_graph", "show_source",
+    "show_stage", "side_by_side", "sql", "step_cost", "step_debugger", "table_price", "table_steps", "text_price",
+    "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
 ]  # fmt: skip
