@@ -20,6 +20,7 @@ from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
 from .measure.lane_race import race_lanes
 from .measure.order_race import race_orders, step_cost
+from .measure.overlap_price import say_overlap_price
 from .measure.phase_shares import phase_shares
 from .measure.prove import prove
 from .measure.race import race
@@ -76,7 +77,8 @@ __all__ = [
     "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
     "predict", "predictions", "progress", "prove", "race", "race_lanes", "race_orders", "record_lanes", "record_run",
     "record_schedule", "record_tree", "recorded", "recorded_kernels", "recorded_online", "recorded_trace", "reveal",
-    "roofline", "round_inputs", "say", "say_step_times", "setup", "show_diff", "show_graph", "show_source",
-    "show_stage", "side_by_side", "sql", "step_cost", "step_debugger", "table_price", "table_steps", "text_price",
-    "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
+    "roofline", "round_inputs", "say", "say_overlap_price", "say_step_times", "setup", "show_diff", "show_graph",
+    "show_source", "show_stage", "side_by_side", "sql", "step_cost", "step_debugger", "table_price", "table_steps",
+    "text_price", "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks",
+    "walk_tokens", "work",
 ]  # fmt: skip
