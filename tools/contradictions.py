@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from nbformat import NotebookNode
 
+from roseinfer.bench.neighbours import apart
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.models import model_config
 from roseinfer.models.config import ModelConfig
 from roseinfer.profiling import decode_floor
 from roseinfer.profiling.floors import ARITHMETIC, MIB, READING
-from tools.quiet import apart
 
 FAILED = re.compile(r": False\b|does not explain it")
 PROVED = re.compile(r"(s\d\d_\w+): tokens against both oracles")
@@ -64,7 +64,7 @@ def failed_checks(nb: NotebookNode) -> list[str]:
 
 
 def cold_timings(nb: NotebookNode) -> list[str]:
-    """Timed objects that were not warm, each with its cell: runs that say that they captured graphs meanwhile, and charts
+    """Timed objects that were not warm, each with its cell: runs that say that they captured graphs, and charts
     whose steps are called replayed, though many take as long as a capture."""
     found = []
     for number, cell in enumerate(nb.cells):

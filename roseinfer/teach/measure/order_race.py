@@ -15,7 +15,7 @@ import pandas as pd
 
 from roseinfer.arrivals import Arrival
 from roseinfer.bench.interleave import interleaved
-from roseinfer.bench.verdict import difference
+from roseinfer.bench.verdict import verdict
 from roseinfer.display.table import Table
 from roseinfer.display.view import View
 from roseinfer.engine.policies import Policy
@@ -31,7 +31,6 @@ from .progress_bar import progress_bar
 RUNS = 3
 EXACT = ["pool", "policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
 FORMATS = {"rows a step": "{:.1f}", "simulated s": "{:.3f}", "real s": "{:.3f}", "mean latency s": "{:.3f}"}
-SHOWN = {1: "faster in every run", -1: "slower in every run", 0: "the ranges of their runs overlap"}
 FAR = 0.15  # the simulator's own target (roseinfer simulate --validate)
 
 Policies = Mapping[str, str | Callable[[], Policy]]  # by the name that the table shows; a class makes one an engine
@@ -133,7 +132,7 @@ def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[R
     return [
         f"**{pool} pool, {row['policy']}**, beside {first['policy']}: "
         f"{compared(row['steps'], first['steps'], 'steps')}, {compared(row['real s'], first['real s'], 'seconds')}; "
-        f"{SHOWN[difference(speeds[first['policy']], speeds[row['policy']])]}."
+        f"{verdict(speeds[first['policy']], speeds[row['policy']])}."
         for row in others
     ]
 
