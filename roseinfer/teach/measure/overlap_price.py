@@ -31,6 +31,7 @@ def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
         f"A step of {before} takes {old:.2f} ms, one of {after} {new:.2f} ms: {more}.",
         f"In one more run of {after}, {host:.2f} ms of a step are the host's ({plan:.2f} to plan and launch, "
         f"{commit:.2f} to commit), and {device:.2f} ms are the computing. Here they "
-        "follow one another, so nothing is hidden. What is left of the overlap is its own work: a second set of buffers, and placeholders that are filled in.",
+        "follow one another, so nothing is hidden. What is left of the overlap is its own work: a second set of "
+        "buffers, and placeholders that are filled in.",
         f"With a device of that speed beside the host, overlap would gain at most ×{gain:.2f} over turns.",
     )
