@@ -4,12 +4,12 @@ What was slow:  host and device take turns. While a step is planned, its inputs 
                 device has nothing to do; while the device computes, the host waits for the tokens.
 The change:     one step behind. The host plans step k+1 as if step k were over, launches it, and only then asks for the
                 tokens of step k. It does not know them yet, and need not: the device has them, and takes them from
-                there. Whoever gets its max_tokens with step k is foreseen, and left out. Whoever meets a stop token is
-                not: step k+1 computes one token too many for it, which is dropped.
+                there. A sequence that reaches max_tokens in step k is not scheduled again. One that emits a stop token
+                is not known yet: step k+1 computes one token too many for it, which is dropped.
 What it gives:  a step takes as long as the slower of the two, no longer as long as both.
-Where it loses: where host and device share their cores, there is nothing to gain. A request that comes waits one step
-                more, since the next one is launched already. A surplus token is a row of a step. And nobody can be
-                preempted while a step is in flight: when the pool runs out, host and device take turns again.
+Where it loses: where host and device share their cores, there is nothing to gain. A request that arrives when the next
+                step is launched already joins the one after it. A surplus token is a row of a step. And no sequence
+                can be preempted while a step is in flight: when the pool runs out, host and device take turns again.
 
 Inputs go to one of two buffers: the step in flight may be reading the other. Blocks are free as soon as their sequence
 has ended: a device works in order, and writes to them for the next owner after it has read them for the last.

@@ -1,16 +1,17 @@
 """Stage 17, policies: of those that wait, the next to join need not be the one that came first.
 
-What was slow:  the end of a run. Who came first joins first, so a long output may begin late, and then a few requests
-                decode for long in a batch that is nearly empty; a step reads all weights for few as for many. And when
-                the first in the queue needs more blocks than are free, all behind it wait, and those blocks are idle.
+What was slow:  the end of a run. First come, first served may begin a long output late, and then a few requests decode
+                for long in a batch that is nearly empty; a step reads all weights for few as for many. And when the
+                first in the queue needs more blocks than are free, all others wait, and those blocks are idle.
 The change:     who joins is a policy's choice: a function from those that wait to one of them. First come, shortest
-                prompt, longest output, the longest that fits. Before any policy comes a request's priority, and then
-                its round: requests 0 to ROUND - 1 go before the next ROUND, so nobody waits for ever.
-What it gives:  longest output first ends full batches with short outputs: fewer steps, and the same tokens. Shortest
-                first waits less on average. Packed leaves no block idle that somebody could use.
-Where it loses: somebody pays. First come has the shortest longest wait, and every other order lets someone wait longer
-                than that. Longest first has to know the lengths, which a server outside of a contest does not. And the
-                whole queue is looked through for each that joins.
+                prompt, longest output, the longest prompt that fits. Before any policy comes a request's priority, and
+                then its round: requests 0 to ROUND - 1 go before the next ROUND, so of equal priority fewer than ROUND
+                requests can overtake one.
+What it gives:  longest output first ends full batches with short outputs: fewer steps, and the same tokens. Packed
+                leaves no block idle that the prompt of a queued request would fit into.
+Where it loses: other requests pay. An order that lets some join earlier lets others join later. Longest first has to
+                know the lengths, which a server outside of a contest does not, and in a small pool what it preempts is
+                long. And the whole queue is looked through for each request that joins.
 
 Longest first is the LPT rule (Graham, 1969); packed is best fit (Johnson et al., 1974). Post: "Scheduling and
 benchmark" has longest output first.

@@ -6,15 +6,19 @@ Exact facts are compared as they stand in text/plain, floors within the gate of 
 from __future__ import annotations
 
 import ast
+import csv
+import io
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from nbformat import NotebookNode
 
 from roseinfer.bench.neighbours import apart
+from roseinfer.display.chart import VEGA_LITE
 from roseinfer.models import model_config
 from roseinfer.models.config import ModelConfig
 from roseinfer.profiling import decode_floor
@@ -30,6 +34,9 @@ LOADED = re.compile(r"""^(\w+) = load_model\(["']([^"']+)""", re.MULTILINE)
 MEASURED = re.compile(r"(?:the same (\d+) MiB[^<]*|matrix product[^<]*)<[^\d]*?>([\d,.]+) (?:GB|GFLOP)/s")
 COUNTS = ("copies", "cats", "selects")
 BLOCK_SIZE = 64
+CAPTURED = re.compile(r"\b([1-9]\d*) graphs captured meanwhile|graphs captured meanwhile: ([1-9]\d*)")
+REPLAYED = "replayed"
+FAR, MANY = 2, 0.1  # times the median; the share of steps above that by which captures are told from a busy moment
 LITERALS = (ast.List, ast.BinOp, ast.Constant, ast.operator, ast.expr_context)
 
 
@@ -54,6 +61,29 @@ def failed_checks(nb: NotebookNode) -> list[str]:
                 lines = [line for line in text.splitlines() if FAILED.search(line) or of_a_stage and "differs" in line]
                 failed += [f"cell {number}: {line.strip()}" for line in lines]
     return failed
+
+
+def cold_timings(nb: NotebookNode) -> list[str]:
+    """Timed objects that were not warm, each with its cell: runs that say that they captured graphs, and charts
+    whose steps are called replayed, though many take as long as a capture."""
+    found = []
+    for number, cell in enumerate(nb.cells):
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            for text in (output.get("text", ""), data.get("text/plain", "")):
+                found += [f"cell {number}: {match[0]}" for match in CAPTURED.finditer(text)]
+            times = replayed_times(data.get(VEGA_LITE, {}))
+            slow = [ms for ms in times if ms > FAR * median(times)]
+            if len(slow) > MANY * len(times):
+                found.append(f"cell {number}: {len(slow)} of {len(times)} replayed steps take over {FAR} x the median")
+    return found
+
+
+def replayed_times(spec: dict[str, Any]) -> list[float]:
+    """ms of the points of a chart of step times (draw_step_times) whose step is said to be replayed."""
+    values = spec.get("data", {}).get("values", "")
+    rows = list(csv.DictReader(io.StringIO(values))) if isinstance(values, str) else []
+    return [float(row["ms"]) for row in rows if REPLAYED in (row.get("step") or "") and "ms" in row]
 
 
 def counts(name: str, nb: NotebookNode) -> Iterator[Said]:

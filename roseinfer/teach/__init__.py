@@ -19,6 +19,8 @@ from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
 from .measure.lane_race import race_lanes
+from .measure.order_race import race_orders, step_cost
+from .measure.overlap_price import say_overlap_price
 from .measure.phase_shares import phase_shares
 from .measure.prove import prove
 from .measure.race import race
@@ -58,6 +60,7 @@ from .views.said import say
 from .views.seam_picture import draw_seam
 from .views.slot_walk import walk_slots
 from .views.step_debugger import step_debugger
+from .views.step_time_sentences import say_step_times
 from .views.task_picture import walk_tasks
 from .views.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .views.token_walk import walk_tokens
@@ -72,9 +75,10 @@ __all__ = [
     "draw_padding", "draw_pool_gather", "draw_programs", "draw_recompute", "draw_request_times", "draw_requests",
     "draw_rows_built", "draw_seam", "draw_step_times", "draw_steps", "draw_times", "draw_weight_order",
     "draw_who_waits", "exercise", "figure_alt", "hint", "paged_case", "phase_shares", "post_facts", "post_table",
-    "predict", "predictions", "progress", "prove", "race", "race_lanes", "record_lanes", "record_run",
+    "predict", "predictions", "progress", "prove", "race", "race_lanes", "race_orders", "record_lanes", "record_run",
     "record_schedule", "record_tree", "recorded", "recorded_kernels", "recorded_online", "recorded_trace", "reveal",
-    "roofline", "round_inputs", "say", "setup", "show_diff", "show_graph", "show_source", "show_stage", "side_by_side",
-    "sql", "step_debugger", "table_price", "table_steps", "text_price", "timeline", "walk_blocks", "walk_prefix_tree",
-    "walk_slots", "walk_tables", "walk_tasks", "walk_tokens", "work",
+    "roofline", "round_inputs", "say", "say_overlap_price", "say_step_times", "setup", "show_diff", "show_graph",
+    "show_source", "show_stage", "side_by_side", "sql", "step_cost", "step_debugger", "table_price", "table_steps",
+    "text_price", "timeline", "walk_blocks", "walk_prefix_tree", "walk_slots", "walk_tables", "walk_tasks",
+    "walk_tokens", "work",
 ]  # fmt: skip

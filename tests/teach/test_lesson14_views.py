@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from oracles import small_model
@@ -181,3 +182,29 @@ def test_a_step_that_captures_its_graph_is_not_drawn_as_a_replayed_one():
     captured, replayed = "decode only; captures its graph", "decode only; replayed"
     assert kinds(cold)[captured] == len(stage.graphs) and kinds(cold)[replayed] > 0
     assert captured not in kinds(warm) and kinds(warm)[replayed] > kinds(cold)[replayed]
+
+
+def test_what_is_said_of_steps_follows_from_their_times():
+    """A floor that any decode-only step takes, and 2 ms for each token of a step with a prompt."""
+    model = small_model()
+    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3, max_num_batched_tokens=8)
+    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
+    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
+
+    def taking(run, ms):
+        steps = [
+            replace(step, times=step.times._replace(scheduled=0.0, finish=1e-3 * ms(step.num_tokens, step)))
+            for step in run.steps
+        ]
+        return replace(run, steps=steps)
+
+    def ms(num_tokens, step):
+        return 5 + 2 * num_tokens if step.tokens_of("prompt") else 5
+
+    flat, line = teach.say_step_times(taking(warm, ms)).sentences
+    assert "in the median 5.0 ms" in flat and "about as long as those of 1: a step reads all weights" in flat
+    assert "begins at 5 ms, and each token adds 2.00 ms" in line
+    growing, _ = teach.say_step_times(taking(warm, lambda num_tokens, step: 10 * num_tokens)).sentences
+    assert "3.0 times as long as those of 1." in growing and "weights" not in growing
+    *_, left_out = teach.say_step_times(taking(cold, ms)).sentences
+    assert f"{len(stage.graphs)} steps that captured a graph" in left_out

@@ -9,7 +9,7 @@ from roseinfer import teach
 from roseinfer.overlap import OwnClock
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
-from roseinfer.teach.measure.step_lanes import COMMIT, COPY, DEVICE, HOST, PLAN, UPLOAD
+from roseinfer.teach.measure.step_lanes import COMMIT, COPY, DEVICE, HOST, PLAN, UPLOAD, Lanes, LaneSpan
 from stages import Graphs, Overlap
 
 MODEL = small_model()
@@ -102,7 +102,7 @@ def test_pictures_say_exactly_what_a_models_clock_says():
 def test_the_gain_is_computed_and_marked():
     chart = teach.draw_overlap_gain({"here": [(0.5, 1.4)]}, {"a model": 0.25})
     assert repr(chart) == (
-        "at most (host + device) / max(host, device)\na model: host / device 0.250, at most 1.250 times as fast"
+        "computed: (host + device) / max(host, device)\na model: host / device 0.250, 1.250 times as fast"
     )
     assert chart.png
 
@@ -125,3 +125,18 @@ def test_a_race_is_for_those_that_make_the_same_tokens():
 
     with pytest.raises(AssertionError, match="Another makes other tokens than s16_overlap"):
         teach.race_lanes([make(), make(Another)], WORK, device_ms=1)
+
+
+def test_what_is_said_of_overlap_on_shared_cores_follows_from_the_times():
+    spans = [LaneSpan("host", "plan", 0, 0, 2), LaneSpan("device", "compute", 0, 2, 5),
+             LaneSpan("host", "commit", 0, 5, 6),
+             LaneSpan("host", "plan", 1, 6, 8), LaneSpan("device", "compute", 1, 8, 11),
+             LaneSpan("host", "commit", 1, 11, 12)]  # fmt: skip
+    lanes = Lanes("s16", False, spans, [0], [[6, 12]], [[1, 2]], [1, 1])
+    slower, parts, most = teach.say_overlap_price({"s15": [0.008, 0.010, 0.009], "s16": [0.012]}, lanes).sentences
+    assert slower == "A step of s15 takes 4.50 ms, one of s16 6.00 ms: 1.50 ms more."
+    assert "3.00 ms of a step are the host's (2.00 to plan and launch, 1.00 to commit), and 3.00 ms are the" in parts
+    assert "at most ×2.00" in most
+    assert "1.50 ms less" in teach.say_overlap_price({"s15": [0.012], "s16": [0.009]}, lanes).sentences[0]
+    with pytest.raises(ValueError, match="seconds must be of two stages and lanes by the wall clock"):
+        teach.say_overlap_price({"s15": [0.012]}, lanes)

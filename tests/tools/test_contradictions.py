@@ -12,12 +12,23 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from roseinfer import teach
+from roseinfer.display.chart import VEGA_LITE
 from roseinfer.display.table import Table
 from roseinfer.models import load_model
 from roseinfer.paths import ROOT
 from roseinfer.profiling import Machine
 from roseinfer.profiling.floors import MIB
-from tools.contradictions import Said, contradictions, counts, failed_checks, literal_lists, rates, table, texts
+from tools.contradictions import (
+    Said,
+    cold_timings,
+    contradictions,
+    counts,
+    failed_checks,
+    literal_lists,
+    rates,
+    table,
+    texts,
+)
 
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 LESSONS = pytest.mark.parametrize("name", NOTEBOOKS)
@@ -85,6 +96,49 @@ def test_a_failed_check_is_found(text):
 def test_a_class_that_is_shown_to_be_wrong_may_differ():
     wrong = shown_table("LongestPosition: tokens against both oracles", {"reference": "differs from token 4"})
     assert failed_checks(notebook(wrong)) == []
+
+
+# Timed objects that were not warm
+
+
+@LESSONS
+def test_every_timed_object_of_a_lesson_was_warm(name):
+    assert cold_timings(NOTEBOOKS[name]) == []
+
+
+def step_times(*steps):
+    """A chart as draw_step_times makes it."""
+    rows = "".join(f'a run,{tokens},{ms},"{kind}"\n' for tokens, ms, kind in steps)
+    return {"text/plain": "how long steps took", VEGA_LITE: {"data": {"values": "run,tokens,ms,step\n" + rows}}}
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ("12 requests, 234 tokens, 3 graphs captured meanwhile", "3 graphs captured meanwhile"),
+        ("graphs captured meanwhile: 4", "graphs captured meanwhile: 4"),
+        (
+            # What lesson 14 showed: first steps of a size, called replayed.
+            step_times(*[(4, 16.0, "decode only, replayed")] * 7, (1, 70.0, "decode only, replayed")),
+            "1 of 8 replayed steps take over 2 x the median",
+        ),
+    ],
+)
+def test_a_timed_object_that_was_not_warm_is_found(output, found):
+    assert cold_timings(notebook("all is well", output)) == [f"cell 1: {found}"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "graphs captured meanwhile: 0",
+        step_times(*[(4, 16.0, "decode only; replayed")] * 20, (1, 70.0, "decode only; replayed")),  # a busy moment
+        step_times(*[(4, 16.0, "decode only; replayed")] * 4, (64, 90.0, "with a prompt"), (64, 90.0, "with a prompt")),
+        step_times(*[(n, 70.0, "decode only; captures its graph") for n in (1, 2)], (4, 16.0, "decode only; replayed")),
+    ],
+)
+def test_marked_captures_and_single_slow_steps_are_no_contradiction(output):
+    assert cold_timings(notebook(output)) == []
 
 
 # Numbers that stand twice

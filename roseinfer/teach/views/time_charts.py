@@ -72,7 +72,7 @@ def draw_step_times(*runs: Run) -> Chart:
     require_runs(runs)
     points = pd.DataFrame(
         [
-            (run.name, step.num_tokens, MS * (step.times.finish - step.times.scheduled), _kind(step))
+            (run.name, step.num_tokens, MS * (step.times.finish - step.times.scheduled), kind_of(step))
             for run in runs for step in run.steps
         ],
         columns=["run", "tokens", "ms", "step"],
@@ -90,7 +90,7 @@ def draw_step_times(*runs: Run) -> Chart:
     return Chart(chart, f"how long steps took, by their tokens: {told}")
 
 
-def _kind(step: RunStep) -> str:
+def kind_of(step: RunStep) -> str:
     if any(step.tokens_of(kind) for kind in (PROMPT, RECOMPUTED)):
         return WITH_PROMPT
     return CAPTURED if step.num_captures else REPLAYED

@@ -1,0 +1,37 @@
+"""say_overlap_price: why overlap gains or loses on this machine, from the host's and the device's own times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from statistics import median
+
+from ..views.said import Said, say
+from .step_lanes import COMMIT, DEVICE, HOST, PLAN, Lanes
+
+
+def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
+    """Sentences on two stages that run the same steps in turn with the device. seconds: of each stage's runs, the one
+    without overlap first. lanes: a run of the one with it, by the wall clock.
+
+    Raises ValueError unless there are two stages, and the run is by the wall clock.
+    """
+    if len(seconds) != 2 or lanes.is_model:
+        raise ValueError(
+            f"seconds must be of two stages and lanes by the wall clock, got {list(seconds)} and {lanes.name}"
+        )
+    steps = len(lanes.sizes)
+    (before, old), (after, new) = ((name, 1e3 * median(own) / steps) for name, own in seconds.items())
+    host, device = lanes.busy(HOST) / steps, lanes.busy(DEVICE) / steps
+    plan, commit = (sum(s.end - s.begin for s in lanes.spans if s.what == what) / steps for what in (PLAN, COMMIT))
+    more = f"{abs(new - old):.2f} ms {'more' if new > old else 'less'}"
+    gain = (host + device) / max(host, device)
+    return say(
+        f"what a step of {after} takes beside one of {before}",
+        f"A step of {before} takes {old:.2f} ms, one of {after} {new:.2f} ms: {more}.",
+        f"In one more run of {after}, {host:.2f} ms of a step are the host's ({plan:.2f} to plan and launch, "
+        f"{commit:.2f} to commit), and {device:.2f} ms are the computing. Here they "
+        "follow one another, so nothing is hidden. What is left of the overlap is its own work: a second set of "
+        "buffers, and placeholders that are filled in.",
+        f"With a device of that speed beside the host, overlap would gain at most ×{gain:.2f} over turns.",
+    )
