@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+import nbformat
 import pytest
 from lab import FLAGS, ROOT, THIS_NOTEBOOK, JupyterLab, chromium, copy_of, new_notebook, running_lab
 
@@ -60,6 +61,10 @@ altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="to
 NUMBER = {name: number for number, name in enumerate(CELLS)}
 SLIDERS = ("walk_tokens", "walk_blocks", "walk_tables", "walk_slots", "block_view", "step_debugger")
 
+ACTIVE_CELL = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+DIRTY = "() => window.jupyterapp.shell.currentWidget.context.model.dirty"
+SETTLED_MS = 2000  # for the kernel's answers
+
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA
 
 
@@ -111,10 +116,52 @@ def test_what_was_run_has_no_error_fits_the_page_and_can_be_read_in_both_themes(
 @pytest.mark.parametrize("view", SLIDERS)
 def test_a_slider_that_is_moved_redraws(lab, small_notebook, view):
     output = lab.output(NUMBER[view])
-    before = output.inner_text()
-    output.locator(".noUi-handle").press("ArrowRight")
-    changed(lab, output, before)
+    step(lab, output)
     lab.screenshot(view)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_made_them(lab, idle_kernel, trusted):
+    names = ["prepared", *SLIDERS]
+    path = new_notebook("frames.ipynb", *(CELLS[name] for name in names))
+    with lab.notebook(path):
+        lab.run_all()
+        lab.save()
+    if not trusted:  # JupyterLab has signed what it ran
+        notebook = nbformat.read(path, nbformat.NO_CONVERT)
+        notebook.cells[0].source += "  # changed elsewhere"
+        nbformat.write(notebook, path)
+    with lab.notebook(path, kernel=idle_kernel):
+        for number in range(1, len(names)):
+            output = lab.output(number)
+            assert len(output.locator("details").all()) > output.locator("details:visible").count() == 1
+            drawings = output.locator("details svg").count()
+            assert drawings == (0 if names[number] != "block_view" else output.locator("details").count())
+            step(lab, output)
+            before = output.inner_text()
+            output.get_by_role("button", name="play").click()
+            changed(lab, output, before)
+        lab.screenshot(f"opened again, {'trusted' if trusted else 'not trusted'}")
+
+
+def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
+    cells = ("from roseinfer import teach; import torch", "teach.draw_clock_race(torch.tensor([0.6, 0.4]))", "1")
+    with lab.notebook(new_notebook("keys.ipynb", *cells)):
+        lab.run_all()
+        slider = lab.output(1).locator("input[type=range]")
+        slider.click()
+        active = lab.call(ACTIVE_CELL)
+        before = slider.input_value()
+        for key in ("ArrowLeft", "ArrowDown"):
+            slider.press(key)
+        assert int(slider.input_value()) == int(before) - 2
+        assert lab.call(ACTIVE_CELL) == active
+
+
+def test_a_lesson_that_is_only_opened_is_not_unsaved(lab):
+    with lab.notebook(copy_of(LESSONS[0])):
+        lab.page.wait_for_timeout(SETTLED_MS)
+        assert lab.call(DIRTY) is False
 
 
 def test_an_exercise_goes_from_not_attempted_to_a_wrong_answers_message_to_pass(lab, small_notebook):
@@ -155,6 +202,12 @@ def test_a_chart_is_drawn_when_it_is_run_and_when_its_notebook_is_opened(lab, sm
     opened.write_bytes(small_notebook.read_bytes())
     with lab.notebook(opened, kernel=idle_kernel):
         drawn.wait_for()
+
+
+def step(lab: JupyterLab, output) -> None:
+    before = output.inner_text()
+    output.locator("input[type=range]").press("ArrowRight")
+    changed(lab, output, before)
 
 
 def changed(lab: JupyterLab, output, before: str) -> None:
