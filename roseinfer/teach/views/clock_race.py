@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import INK, PALETTE
+from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
+from roseinfer.display.figure import PALETTE
 from roseinfer.sampling import exponential_race
 
 HEIGHT = 150
