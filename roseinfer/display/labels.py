@@ -47,7 +47,7 @@ def labels(
         text = join([texts[i] for i in group])
         if is_curve and places[right][0] - places[left][0] > max(heights) - min(heights):
             others = [y for i, (_, y) in enumerate(places) if i not in group]
-            below = min(heights) > 2 * NEAR_Y and sum(others) > len(others) * max(heights)
+            below = min(heights) > 1.4 * NEAR_Y and sum(others) > len(others) * max(heights)
             edge = min(heights) - NEAR_Y if below else max(heights) + NEAR_Y
             found[middle] = Label(text, 0, places[middle][1] - edge, "center")
         elif len(group) > 1 and places[right][0] > width / 2:

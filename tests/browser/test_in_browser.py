@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 THEMES = ("JupyterLab Light", "JupyterLab Dark")
 WIDTHS = (1280, 1400)  # of the window, in pixels, with JupyterLab's side bar open as a learner finds it
+NARROW = 1100  # charts fit here, too; a table of many columns is scrolled
 HEIGHT = 1400
 DRAWN_WITHIN = 20  # seconds: a chart has its menu beside it until its style is there
 
@@ -105,12 +106,14 @@ def small_notebook(lab):
 def test_a_recorded_lesson_fits_the_page_and_can_be_read_in_both_themes(lab, idle_kernel, name):
     with lab.notebook(copy_of(name), kernel=idle_kernel):
         assert_readable_and_fitting(lab, name)
+        assert_charts_fit(lab)
 
 
 def test_what_was_run_has_no_error_fits_the_page_and_can_be_read_in_both_themes(lab, small_notebook):
     assert lab.errors == []
     assert lab.counts == list(range(1, len(CELLS) + 1))  # in order, and no cell left out
     assert_readable_and_fitting(lab, "what was run")
+    assert_charts_fit(lab)
 
 
 @pytest.mark.parametrize("view", SLIDERS)
@@ -156,6 +159,19 @@ def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
             slider.press(key)
         assert int(slider.input_value()) == int(before) - 2
         assert lab.call(ACTIVE_CELL) == active
+
+
+def test_a_chart_takes_the_ink_of_the_theme_and_has_no_ground_of_its_own(lab, small_notebook):
+    chart = lab.output(NUMBER["race"]).locator(".vega-embed svg").first
+    chart.scroll_into_view_if_needed()
+    inks = set()
+    for theme in THEMES:
+        lab.choose_theme(theme)
+        ink, page, grounds = chart.evaluate(INK_AND_GROUND)
+        assert ink == page and grounds == []
+        inks.add(ink)
+        lab.screenshot(f"a chart, {theme}")
+    assert len(inks) == len(THEMES)
 
 
 def test_a_lesson_that_is_only_opened_is_not_unsaved(lab):
@@ -224,6 +240,14 @@ def assert_readable_and_fitting(lab: JupyterLab, name: str) -> None:
         assert not (pale := too_pale(lab)), f"hard to read on the {theme} theme: {pale}"
 
 
+def assert_charts_fit(lab: JupyterLab) -> None:
+    lab.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    end = monotonic() + DRAWN_WITHIN
+    while (wide := lab.page.evaluate(WIDE_CHARTS, THIS_NOTEBOOK)) and monotonic() < end:
+        lab.page.wait_for_timeout(100)
+    assert not wide, f"pixels that charts lack at {NARROW}: {wide}"
+
+
 def too_wide(lab: JupyterLab) -> list[tuple[int | str, ...]]:
     """Windows and outputs that have to be scrolled sideways there, or reach over the edge, once they are all drawn."""
     found = []
@@ -256,6 +280,18 @@ TOO_WIDE = """(notebook) => {
   }
   return found;
 }"""
+
+# Pixels that each chart reaches beyond its output.
+WIDE_CHARTS = """(notebook) => [...document.querySelectorAll(`${notebook} .jp-OutputArea-output`)].flatMap((output) =>
+  [...output.querySelectorAll(".vega-embed :is(svg, canvas)")].map((chart) =>
+    Math.round(chart.getBoundingClientRect().right - output.getBoundingClientRect().right))).filter((over) => over > 1)"""
+
+# The colour of a chart's text, that of the text around it, and the fills of a ground.
+INK_AND_GROUND = """(chart) => [
+  getComputedStyle(chart.querySelector("text")).fill, getComputedStyle(chart).color,
+  [...chart.querySelectorAll(".background")].map((part) => getComputedStyle(part).fill)
+    .filter((fill) => !["none", "transparent", "rgba(0, 0, 0, 0)"].includes(fill)),
+]"""
 
 # Of each table: its first column heads, and the least contrast of a cell with what lies behind it, as WCAG 2 has it.
 CONTRASTS = """(tables) => {

@@ -47,11 +47,7 @@ def compare_shapes(
     rows = []
     with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
         for name, lengths in shapes.items():
-            running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
-            counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
-            decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
-            times = interleaved(decodes, steps)
-            medians = {stage: median(seconds) for stage, seconds in times.items()}
+            counted, medians = _on_one_batch(stages, model, lengths, steps, block_size, done)
             for stage, seconds in medians.items():
                 rows.append({"batch": name, "stage": stage, "cached tokens": sum(lengths), **counted[stage]})
                 rows[-1] |= {"step ms": 1e3 * seconds, "speed": medians[stages[0].name] / seconds}
@@ -63,6 +59,17 @@ def compare_shapes(
         note=f"step ms: median of {steps} interleaved steps; speed: against {stages[0].name} on the same batch",
         formats={"step ms": "{:.2f}", "speed": "×{:.2f}", "bytes copied": "{:,}", "bytes zeroed": "{:,}"},
     )
+
+
+def _on_one_batch(
+    stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, block_size: int, done: Callable[[], None]
+) -> tuple[dict[str, dict[str, int]], dict[str, float]]:
+    """Counts and median seconds of each stage. The stages, which may hold copies of the weights, end with this call."""
+    running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
+    counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
+    decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
+    times = interleaved(decodes, steps)
+    return counted, {stage: median(seconds) for stage, seconds in times.items()}
 
 
 def _running(
