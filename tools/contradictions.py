@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from nbformat import NotebookNode
 
+from roseinfer.bench.neighbours import apart
 from roseinfer.models import model_config
 from roseinfer.models.config import ModelConfig
 from roseinfer.profiling import decode_floor
 from roseinfer.profiling.floors import ARITHMETIC, MIB, READING
-from tools.quiet import apart
 
 FAILED = re.compile(r": False\b|does not explain it")
 PROVED = re.compile(r"(s\d\d_\w+): tokens against both oracles")

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from roseinfer.arguments import require_count
 
+from .neighbours import waited_seconds
+
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
 
@@ -78,9 +80,9 @@ def measure(
 
     contenders: (name, run); run(on_step) does the work once and returns a Run, calling on_step between its steps.
     Returns one sample a run: name, repeat, position in its round, tokens, decode_tokens, seconds, prefill_seconds,
-    decode_seconds, step_seconds, tokens_per_second. The last is a run's speed by its median step: one step that
-    another process held up would else stand for the whole run. Raises ValueError for no contenders, a name twice,
-    repeats < 1 or warmup < 0.
+    decode_seconds, step_seconds, tokens_per_second, waited_seconds. tokens_per_second is a run's speed by its median
+    step: one step that another process held up would else stand for the whole run. waited_seconds: see neighbours.
+    Raises ValueError for no contenders, a name twice, repeats < 1 or warmup < 0.
     """
     names = [name for name, _ in contenders]
     if not names or len(set(names)) != len(names):
@@ -94,7 +96,9 @@ def measure(
     for runs_done, (repeat, position, name) in enumerate(turns(names, repeats, warmup)):
         phase = "warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"
         here = RunProgress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
+        waited = waited_seconds()
         sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here, [])))
+        sample["waited_seconds"] = None if waited is None else waited_seconds() - waited
         if repeat >= 0:
             samples.append(sample)
         tokens = sample["decode_tokens"]

@@ -22,7 +22,7 @@ from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .token_check import Referee, TokensDiffer
-from .verdict import VERDICTS, difference
+from .verdict import verdict
 
 
 def ladder(
@@ -213,7 +213,7 @@ def _rows(
                 "tokens_per_second_max": max(speeds),
                 "vs_previous": speed / rows[-1]["tokens_per_second"] if rows and is_step else None,
                 "vs_first": speed / rows[0]["tokens_per_second"] if rows else None,
-                "verdict": VERDICTS[difference(first, speeds)] if rows else None,
+                "verdict": verdict(first, speeds) if rows else None,
                 "total_tokens_per_second": median(s["tokens"] / s["seconds"] for s in own),
                 "step_ms": 1e3 * step_seconds,
                 "floor_share": floor.seconds / step_seconds,

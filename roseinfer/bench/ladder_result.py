@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.display.table import Table
 
 from .contenders import HF_NAMES
+from .neighbours import busy_sentence
+from .verdict import explanation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +82,7 @@ class LadderResult:
         cells = Table(self.frame, exact=[], formats=FORMATS).cells(shown)
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        note = f"{self.note} {self.explanation}"
+        note = " ".join(filter(None, (self.warning, self.note, self.explanation)))
         return f"{title}\n{table}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
 
     @property
@@ -90,6 +92,11 @@ class LadderResult:
             f"{a['batch_size']} sequences, prompt of {a['prompt_len']} tokens, {a['max_new_tokens']} new tokens each, "
             f"{self.model['dtype']}"
         )
+
+    @property
+    def warning(self) -> str:
+        """What other programs did to the times; empty on a quiet machine."""
+        return busy_sentence(self.samples)
 
     @property
     def note(self) -> str:
@@ -107,9 +114,9 @@ class LadderResult:
         products = 1e3 * self.machine["products_seconds"]
         text = (
             "tok/s: decoding alone, by each run's median step; the median run, and the slowest and the fastest; step "
-            "ms and of floor follow from it. A difference is shown where two ranges lie further apart than half the "
-            f"wider one. Bound by the host: the model's matrix products alone, {products:.3f} ms here, with reading "
-            "keys and values, the step's own copies and what it computes again take less than half of the step. "
+            f"ms and of floor follow from it. {explanation(self.arguments['repeats'])} Bound by the host: the model's "
+            f"matrix products alone, {products:.3f} ms here, with reading keys and values, the step's own copies and "
+            "what it computes again take less than half of the step. "
             f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
             "start, the others without what linear layers, embeddings and fused attention do inside."
         )
@@ -166,6 +173,7 @@ class LadderResult:
             live=[name for name in columns if name not in shown],
             title=self.title,
             note=self.note,
+            warning=self.warning,
             explanation=self.explanation + self._on_totals,
             formats={name: FORMATS[name] for name in columns if name in FORMATS},
             bars=["of fastest"],

@@ -1,22 +1,53 @@
-"""difference: do two sets of runs show one?"""
+"""verdict: what two sets of runs say about a difference, in words that do not claim more than was seen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import comb
 
-VERDICTS = {1: "faster", -1: "slower", 0: "no difference shown"}
+OVERLAP = "ranges overlap"
+ONE_RUN = "one run"
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> int:
-    """1 or -1 where the figures of `after` are higher or lower than those of `before`; 0 where runs do not show it.
+    """1 where every figure of `after` is above every figure of `before`, -1 where every one is below, else 0.
 
-    They show it when their two ranges lie further apart than half the width of the wider one. Of the same thing, run
-    three times and three times again, ranges that merely do not overlap come about one time in ten, and such ones one
-    in forty (normal noise). A single run has no range, and shows nothing.
+    This is the extreme case of the rank-sum test (Wilcoxon, 1945), so its false alarms are known without assuming
+    anything about the noise: see `chance`. A single run has no range, and shows nothing.
     """
     if min(len(before), len(after)) < 2:
         return 0
-    widest = max(max(before) - min(before), max(after) - min(after))
-    if min(after) - max(before) > widest / 2:
-        return 1
-    return -1 if min(before) - max(after) > widest / 2 else 0
+    return int(min(after) > max(before)) - int(max(after) < min(before))
+
+
+def verdict(before: Sequence[float], after: Sequence[float], higher: str = "faster", lower: str = "slower") -> str:
+    """The words for `difference`: "faster in 3 of 3 runs", "ranges overlap", or "one run" where a side has just one."""
+    if min(len(before), len(after)) < 2:
+        return ONE_RUN
+    sign = difference(before, after)
+    runs = f"in {len(after)} of {len(after)} runs"
+    return {1: f"{higher} {runs}", -1: f"{lower} {runs}", 0: OVERLAP}[sign]
+
+
+def shows_difference(said: str) -> bool:
+    """Whether a verdict claims a difference."""
+    return said not in (OVERLAP, ONE_RUN)
+
+
+def chance(num_before: int, num_after: int) -> float:
+    """Probability that `difference` is not 0 for two sets of runs of the same code, in either direction.
+
+    Of all orders of the runs, which are then equally likely, two keep the sets apart.
+    """
+    return min(1.0, 2 / comb(num_before + num_after, num_after))
+
+
+def explanation(repeats: int) -> str:
+    """What a table says once about the verdicts in it."""
+    if repeats < 2:
+        return "One run each: no verdict."
+    odds = round(1 / chance(repeats, repeats))
+    return (
+        f"Faster in {repeats} of {repeats} runs: all of them beat every run of the other. The same code measured twice "
+        f"gives such a verdict, faster or slower, 1 time in {odds}."
+    )

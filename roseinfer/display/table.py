@@ -24,7 +24,8 @@ MUTED = "opacity: 0.7; font-size: 0.9em"
 class Table(Facts):
     """Facts, shown: text/plain has the columns `exact`, text/html those and `live`, in df's order.
 
-    text/plain has the title and the rows of exact_rows; text/html the note, the bars and the folded query, too.
+    text/plain has the title and the rows of exact_rows; text/html also the warning, the note, the bars and the folded
+    query.
     """
 
     @classmethod
@@ -56,12 +57,13 @@ class Table(Facts):
         more = [name for name in shown if name in self.folded]
         heading = f"<div><strong>{html.escape(self.title)}</strong></div>" if self.title else ""
         note = f'<div style="{MUTED}">{html.escape(self.note)}</div>' if self.note else ""
+        warning = f"<div><strong>{html.escape(self.warning)}</strong></div>" if self.warning else ""
         table = self._html_table([name for name in shown if name not in more])
         if more:
             explained = f'<div style="{MUTED}">{html.escape(self.explanation)}</div>' if self.explanation else ""
             table += _fold(f"more columns: {', '.join(more)}", self._html_table([*first, *more]) + explained)
         query = _fold("SQL", f"<pre>{html.escape(self.query.strip())}</pre>") if self.query else ""
-        return f"{heading}{note}{table}{query}"
+        return f"{heading}{warning}{note}{table}{query}"
 
     def _html_table(self, columns: Sequence[str]) -> str:
         cells = self.cells(columns)

@@ -30,6 +30,9 @@ class EngineStage(Stage):
             enforce_eager=self.enforce_eager,
         )  # fmt: skip
         self.tables, self.runner = engine.blocks, engine.runner
+        if self.runner.graphs:
+            # A race is short: recording late would leave half of its steps eager, and the median between two modes.
+            self.runner.graphs.capture_after = 1
 
     @torch.inference_mode()
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:

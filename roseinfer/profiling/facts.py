@@ -29,6 +29,7 @@ class Facts(HasFacts):
     explanation: what the columns mean, shown on demand with the folded ones.
     exact_rows: booleans, one per row; rows marked False are not the same everywhere (say, those of a GPU).
     query: the SQL that made the rows.
+    warning: why the live columns should not be believed, for a view to show first.
 
     Raises ValueError if a column is not in df, or exact_rows has another length than df.
     """
@@ -45,6 +46,7 @@ class Facts(HasFacts):
     explanation: str = ""
     exact_rows: Sequence[bool] | None = None
     query: str = ""
+    warning: str = ""
 
     def __post_init__(self) -> None:
         for argument in ("exact", "live", "formats", "bars", "folded"):

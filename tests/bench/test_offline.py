@@ -241,10 +241,10 @@ def test_rows_are_medians_with_their_ratios_and_the_share_of_the_floor():
         100 / 2.25, 100 / 2.5, 100 / 2.0,
     )  # fmt: skip
     assert half["vs_hf"] == pytest.approx(5 / 2.25) and half["vs_hf_float32"] == pytest.approx(10.25 / 2.25)
-    assert half["verdict"] == "faster" and half["tokens_equal"] == 0.25
+    assert half["verdict"] == "faster in 3 of 3 runs" and half["tokens_equal"] == 0.25
     assert half["floor_share"] == pytest.approx(0.5 / 2.25)
     int8 = rows["engine", "int8"]
-    assert int8["vs_hf"] == int8["vs_hf_float32"] == 1 and int8["verdict"] == "no difference shown"
+    assert int8["vs_hf"] == int8["vs_hf_float32"] == 1 and int8["verdict"] == "ranges overlap"
     assert rows["HF generate", "float32"]["verdict"] is None
 
 

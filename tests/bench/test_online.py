@@ -227,7 +227,7 @@ def test_rows_are_medians_and_ratios_to_transformers_with_the_same_budget():
     ours = [sample("engine", speed, ttft=speed / 4) for speed in (6.0, 5.0, 8.0)]
     engine, hf = rows_of([*ours, *theirs])
     assert engine["requests_per_second"] == 6 and engine["requests_per_second_max"] == 8
-    assert engine["vs_hf"] == pytest.approx(6 / 2.1) and engine["verdict"] == "faster"
+    assert engine["vs_hf"] == pytest.approx(6 / 2.1) and engine["verdict"] == "faster in 3 of 3 runs"
     assert engine["metrics"] == {"ttft": {"p50": 1.5, "max": 1.5}} and engine["preemptions"] == 2
     assert hf["vs_hf"] is None and hf["preemptions"] is None
 

@@ -1,33 +1,48 @@
-"""A difference is claimed only where runs show it, and never between runs of the same thing as a rule."""
+"""A verdict says what was seen: every run faster, every run slower, or ranges that overlap."""
 
+import itertools
 import random
 
 import pytest
 
-from roseinfer.bench.verdict import difference
+from roseinfer.bench.verdict import chance, difference, explanation, verdict
 
-BEFORE = [90.0, 100.0, 95.0]  # 10 wide
+BEFORE = [90.0, 100.0, 95.0]
 
 
 @pytest.mark.parametrize(
-    ("after", "shown"),
+    ("after", "said"),
     [
-        ([105.1, 107.0], 1),
-        ([105.0, 107.0], 0),  # 5 apart, and BEFORE is 10 wide
-        ([101.0, 140.0], 0),  # beyond, but wider itself than twice as far
-        ([84.0, 75.5], -1),
-        ([85.0, 75.5], 0),
-        ([95.0, 120.0], 0),
-        ([500.0], 0),
+        ([100.1, 107.0, 140.0], "faster in 3 of 3 runs"),
+        ([100.0, 107.0, 140.0], "ranges overlap"),  # a tie is no win
+        ([89.9, 75.5], "slower in 2 of 2 runs"),
+        ([95.0, 120.0], "ranges overlap"),
+        ([92.0, 93.0], "ranges overlap"),
+        ([500.0], "one run"),
     ],
 )
-def test_ranges_have_to_lie_further_apart_than_half_the_wider_one(after, shown):
-    assert difference(BEFORE, after) == shown
-    assert difference(after, BEFORE) == -shown
+def test_a_verdict_names_how_many_runs_beat_every_run_of_the_other(after, said):
+    assert verdict(BEFORE, after) == said
+    assert difference(BEFORE, after) == -difference(after, BEFORE)
 
 
-def test_the_same_thing_run_twice_seldom_differs():
+def test_a_wide_range_that_lies_above_is_called_faster():
+    """A reader takes "no difference" between these for a bug."""
+    assert verdict([450, 620, 500], [1271, 2686, 2000]) == "faster in 3 of 3 runs"
+
+
+@pytest.mark.parametrize(("num_before", "num_after"), [(2, 2), (3, 3), (3, 2), (4, 4)])
+def test_its_chance_is_the_share_of_all_orders_that_keep_the_runs_apart(num_before, num_after):
+    ranks = range(num_before + num_after)
+    splits = [([r for r in ranks if r not in after], after) for after in itertools.combinations(ranks, num_after)]
+    assert chance(num_before, num_after) == pytest.approx(
+        sum(difference(before, after) != 0 for before, after in splits) / len(splits)
+    )
+
+
+def test_the_same_code_measured_twice_differs_as_often_as_the_table_says():
     noise = random.Random(0)
-    pairs = [[[noise.gauss(100, 1) for _ in range(3)] for _ in range(2)] for _ in range(10_000)]
-    assert sum(difference(*pair) != 0 for pair in pairs) < 300
-    assert sum(difference(one, [10 + x for x in other]) == 1 for one, other in pairs) > 9_900  # ten times the noise
+    pairs = [[[noise.lognormvariate(5, 0.3) for _ in range(3)] for _ in range(2)] for _ in range(10_000)]
+    assert sum(difference(*pair) != 0 for pair in pairs) == pytest.approx(1000, abs=100)
+    assert explanation(3).endswith("1 time in 10.") and explanation(2).endswith("1 time in 3.")
+    assert explanation(1) == "One run each: no verdict."

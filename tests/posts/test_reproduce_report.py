@@ -120,16 +120,16 @@ def test_a_different_fact_says_at_once_what_its_value_is():
 def test_a_single_run_has_no_spread_and_shows_no_change():
     grid = Grid.of_runs("Runs", "stage", {"s02": [61.89], "s03": [50.0, 60.0, 58.0], "s04": []}, decimals=1)
     assert grid_table(grid).rows == [["s02", "1", "61.9", "–", "–"], ["s03", "3", "58", "50", "60"]]
-    assert change([61.89], [55.92]) is None and change_verdict([61.89], [55.92]) == "a single run shows no change"
+    assert change([61.89], [55.92]) is None and change_verdict([61.89], [55.92]) == "one run"
     assert change([61.89, 60.0], [55.92]) is None
 
 
 @pytest.mark.parametrize(
     ("after", "shown", "verdict"),
     [
-        ([21.0, 22.0, 23.0], "+100.0%", "higher"),
-        ([5.0, 5.5, 6.0], "-50.0%", "lower"),
-        ([12.0, 11.5, 13.0], "+9.1%", "no difference shown: the runs differ as much"),
+        ([21.0, 22.0, 23.0], "+100.0%", "higher in 3 of 3 runs"),
+        ([5.0, 5.5, 6.0], "-50.0%", "lower in 3 of 3 runs"),
+        ([12.0, 11.5, 13.0], "+9.1%", "ranges overlap"),
     ],
 )
 def test_what_runs_show_of_a_change(after, shown, verdict):

@@ -15,7 +15,7 @@ from roseinfer.display.cells import Cells, Column
 from ..contenders import HF_NAME
 from ..peers import PEERS
 from ..provenance import short_commit
-from ..verdict import VERDICTS, difference
+from ..verdict import OVERLAP, explanation, verdict
 from .contenders import ENGINE
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
                 "name": name, "precision": precision, "prompt_len": cell[0], "batch_size": cell[1],
                 "tokens_per_second": speed, "tokens_per_second_min": min(own), "tokens_per_second_max": max(own),
                 "vs_hf": speed / median(same) if same else None,
-                "verdict": VERDICTS[difference(same, own)] if same and same is not own else None,
+                "verdict": verdict(same, own) if same and same is not own else None,
                 "vs_hf_float32": speed / median(full) if full else None,
                 "floor_seconds": floors[key], "floor_share": floors[key] * speed / tokens[tuple(cell)],
                 "tokens_equal": equal[key],
@@ -132,9 +132,9 @@ class OfflineResult:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
         text = (
             f"{a['model']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
-            f"{short_commit(self.commit)}. {runs} each, of which the median; tok/s of whole runs, prefill included; ~ "
-            "in place of ×: these runs show no difference. The floor: each step's bytes at the measured bandwidth or "
-            "its operations at the measured rate, whichever takes longer. "
+            f"{short_commit(self.commit)}. {runs} each; the table has the median. tok/s: of whole runs, prefill "
+            f"included; ~ in place of ×: the ranges overlap. {explanation(repeats)} The floor: each step's bytes at "
+            "the measured bandwidth or its operations at the measured rate, whichever takes longer. "
         )
         text += self._on_tokens
         by_reason: dict[str, list[str]] = {}
@@ -163,7 +163,7 @@ def _cell(row: Row | None) -> str:
     """Such as "1,234 ×2.91 38%", which line up when aligned right."""
     if row is None:
         return "-"
-    sign = "~" if row["verdict"] == VERDICTS[0] else "×"
+    sign = "~" if row["verdict"] == OVERLAP else "×"
     ratio = f" {sign}{row['vs_hf']:.2f}" if row["vs_hf"] else ""
     return f"{row['tokens_per_second']:,.0f}{ratio} {row['floor_share']:4.0%}"
 

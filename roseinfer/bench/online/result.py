@@ -14,7 +14,7 @@ from roseinfer.display.cells import Cells, Column
 from roseinfer.engine.definitions import METRICS
 
 from ..provenance import short_commit
-from ..verdict import VERDICTS, difference
+from ..verdict import OVERLAP, explanation, verdict
 from .contenders import HF, NAMES
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ def rows_of(samples: List[Row]) -> list[Row]:
                 "requests_per_second_max": max(speeds),
                 "tokens_per_second": median(sample["tokens_per_second"] for sample in own),
                 "vs_hf": median(speeds) / median(theirs) if comparable else None,
-                "verdict": VERDICTS[difference(theirs, speeds)] if comparable else None,
+                "verdict": verdict(theirs, speeds) if comparable else None,
                 "metrics": _medians([sample["metrics"] for sample in own]),
                 "preemptions": _median_of([sample["counters"].get("preemptions") for sample in own]),
                 "prefix_cache_hit_rate": _median_of([s["counters"].get("prefix_cache_hit_rate") for s in own]),
@@ -133,9 +133,10 @@ class OnlineResult:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
         text = (
             f"{a['model']} in {a['dtype']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
-            f"{short_commit(self.commit)}. {runs} of each, of which the median. req/s: from the first arrival to the "
-            "last token; slower arrivals than a contender's capacity are all that it can show. latency: of a step, as "
-            "post 003 has it. `roseinfer bench online --help` defines every time; the JSON has them, too. "
+            f"{short_commit(self.commit)}. {runs} of each; the table has the median. ~ in place of ×: the ranges "
+            f"overlap. {explanation(a['repeats'])} req/s: from the first arrival to the last token; below its capacity "
+            "a contender shows the rate of the arrivals. latency: of a step, as post 003 has it. `roseinfer bench "
+            "online --help` defines every time; the JSON has them, too. "
         )
         smaller = [budget for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
         if smaller:
@@ -209,7 +210,7 @@ def _speed(row: Row) -> str:
 def _ratio(row: Row) -> str | None:
     if row["vs_hf"] is None:
         return None
-    return f"{'~' if row['verdict'] == VERDICTS[0] else '×'}{row['vs_hf']:.2f}"
+    return f"{'~' if row['verdict'] == OVERLAP else '×'}{row['vs_hf']:.2f}"
 
 
 def _ms(row: Row, metric: str, stat: str) -> float | None:

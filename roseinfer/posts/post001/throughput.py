@@ -25,7 +25,7 @@ def throughput(m: Measurements, theirs: EngineSizes) -> Section:
             f"The post looks for what its engine lacks against transformers at batch {many.size}. Here all of them run "
             f"in one process and in turn, without the profiler. Runs of each: {len(few.runs)}. A run's tokens a second "
             "are those of its median decode step, without the prefill."
-            + (" A single run has no spread, so these show no difference." if len(few.runs) == 1 else ""),
+            + (" A single run has no range, so these show no difference." if len(few.runs) == 1 else ""),
             "Both engines copy the whole cache in each step: transformers once, to put the new token behind it; "
             f"`{m.stage}` twice, to gather it and again to put the new token behind.",
             f"From batch {some.size} to {many.size} the post's `model_forward` takes no longer, from which it "

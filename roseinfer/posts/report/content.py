@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.bench.verdict import difference
+from roseinfer.bench.verdict import verdict
 
 from ..data import Source
 
@@ -114,10 +114,8 @@ def change(before: Sequence[float], after: Sequence[float]) -> str | None:
 
 
 def change_verdict(before: Sequence[float], after: Sequence[float]) -> str:
-    """What runs show of a change, as bench.verdict has it."""
-    if min(len(before), len(after)) < 2:
-        return "a single run shows no change"
-    return {1: "higher", -1: "lower", 0: "no difference shown: the runs differ as much"}[difference(before, after)]
+    """The words of bench.verdict for figures that are no speeds."""
+    return verdict(before, after, "higher", "lower")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""Do other programs use the cores that a measurement needs? Then its times are not this machine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+TASKS = Path("/proc/self/task")
+BUSY = "This machine is busy"
+# Alone on its cores a run waits for 0 to 3% of its time; beside one other busy program, for more than 100%.
+MOST_WAITING = 0.1
+# Of the fastest run. On a quiet machine runs of one contender stay below half of it.
+MOST_SPREAD = 0.3
+
+
+def waited_seconds(tasks: Path = TASKS) -> float | None:
+    """How long this process's threads have been ready to run and had no core, added up; None where it is not known.
+
+    Linux counts it for each thread (Documentation/scheduler/sched-stats.rst), so other programs' use of other cores,
+    and of other containers' cores, does not count.
+    """
+    waited = 0
+    try:
+        for task in tasks.iterdir():
+            try:
+                waited += int((task / "schedstat").read_text().split()[1])
+            except FileNotFoundError:  # a thread that has ended meanwhile
+                continue
+    except (OSError, IndexError, ValueError):
+        return None
+    return waited / 1e9
+
+
+def apart(one: float, other: float) -> bool:
+    """Whether two figures of the same thing are too far apart for a quiet machine."""
+    return abs(one - other) > MOST_SPREAD * max(one, other)
+
+
+def busy_sentence(samples: Iterable[Mapping[str, Any]]) -> str:
+    """What a page says above the times of a busy machine; empty on a quiet one."""
+    signs = busy_signs(samples)
+    return f"{BUSY}: {'; '.join(signs)}. Close other programs and run this again." if signs else ""
+
+
+def busy_signs(samples: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What a quiet machine would not have shown, one clause each; empty when nothing was seen.
+
+    samples: as interleave.measure returns them.
+    """
+    samples = list(samples)
+    signs = []
+    timed = [s for s in samples if s.get("waited_seconds") is not None]
+    waited, seconds = sum(s["waited_seconds"] for s in timed), sum(s["seconds"] for s in timed)
+    if waited > MOST_WAITING * seconds:
+        signs.append(f"threads of this race waited {waited:.1f} s for a core in {seconds:.1f} s")
+    for name in dict.fromkeys(s["name"] for s in samples):
+        speeds = [s["tokens_per_second"] for s in samples if s["name"] == name]
+        if apart(min(speeds), max(speeds)):
+            signs.append(f"runs of {name} lie between {min(speeds):,.0f} and {max(speeds):,.0f} tok/s")
+    return signs
