@@ -282,9 +282,12 @@ TOO_WIDE = """(notebook) => {
 }"""
 
 # Pixels that each chart reaches beyond its output.
-WIDE_CHARTS = """(notebook) => [...document.querySelectorAll(`${notebook} .jp-OutputArea-output`)].flatMap((output) =>
-  [...output.querySelectorAll(".vega-embed :is(svg, canvas)")].map((chart) =>
-    Math.round(chart.getBoundingClientRect().right - output.getBoundingClientRect().right))).filter((over) => over > 1)"""
+WIDE_CHARTS = """(notebook) => {
+  const right = (element) => element.getBoundingClientRect().right;
+  const outputs = [...document.querySelectorAll(`${notebook} .jp-OutputArea-output`)];
+  return outputs.flatMap((output) => [...output.querySelectorAll(".vega-embed :is(svg, canvas)")]
+    .map((chart) => Math.round(right(chart) - right(output)))).filter((over) => over > 1);
+}"""
 
 # The colour of a chart's text, that of the text around it, and the fills of a ground.
 INK_AND_GROUND = """(chart) => [
