@@ -55,9 +55,9 @@ CELLS = {
     "post": 'teach.beside_post("000", "append_after", teach.post_table("000", "append_after"))',
     "chart": """\
 import altair, pandas
-altair.renderers.enable("mimetype")
+from roseinfer.display.chart import Chart
 tokens = pandas.DataFrame({"batch": [1, 8, 16], "tok/s": [20, 90, 170]})
-altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="tok/s:Q")""",
+Chart(altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="tok/s:Q"), "tokens a second")""",
 }
 NUMBER = {name: number for number, name in enumerate(CELLS)}
 SLIDERS = ("walk_tokens", "walk_blocks", "walk_tables", "walk_slots", "block_view", "step_debugger")
@@ -84,7 +84,7 @@ def lab():
 def nothing_is_said_in_the_console(lab):
     yield
     said, lab.said = lab.said, []  # since the test before: what the notebooks of fixtures say, too
-    assert said == []
+    assert said == [], "\n".join(said)
 
 
 @pytest.fixture(scope="module")

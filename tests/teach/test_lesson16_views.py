@@ -10,6 +10,7 @@ from roseinfer.overlap import OwnClock
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
 from roseinfer.teach.measure.step_lanes import COMMIT, COPY, DEVICE, HOST, PLAN, UPLOAD
+from roseinfer.teach.views import lane_charts
 from stages import Graphs, Overlap
 
 MODEL = small_model()
@@ -125,3 +126,24 @@ def test_a_race_is_for_those_that_make_the_same_tokens():
 
     with pytest.raises(AssertionError, match="Another makes other tokens than s16_overlap"):
         teach.race_lanes([make(), make(Another)], WORK, device_ms=1)
+
+
+def test_lanes_have_one_shade_a_kind_and_mark_every_bubble():
+    run = teach.record_lanes(make(TakingTurns), WORK, SPEEDS)
+    frame = lane_charts._frame({0: run}, 0, run.end)
+    bubbles = frame[frame["what"] == lane_charts.BUBBLE]
+    assert (bubbles["end"] - bubbles["begin"]).sum() == pytest.approx(run.bubbles) and len(bubbles) == 3
+    [panel] = teach.draw_lanes(run).spec["vconcat"]
+    encoding = panel["layer"][0]["encoding"]
+    assert "opacity" not in encoding
+    assert encoding["color"]["scale"]["domain"] == [PLAN, COMMIT, "compute", lane_charts.BUBBLE]
+    assert len(set(encoding["color"]["scale"]["range"])) == 4
+
+
+def test_every_measured_gain_is_inside_its_plot():
+    measured = [(0.004, 0.6), (0.5, 1.4), (20.0, 2.4)]
+    spec = teach.draw_overlap_gain({"here": measured}, {}).spec
+    encoding = spec["layer"][0]["encoding"]
+    for place, axis in enumerate("xy"):
+        low, high = encoding[axis]["scale"]["domain"]
+        assert all(low < point[place] < high for point in measured)
