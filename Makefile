@@ -19,10 +19,11 @@ setup: ## make the environment: .venv, or the active one is used (all others do 
 	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/setup.sh
 
 # PATH: what a notebook or a JupyterLab terminal calls by name (tensorboard, pip) is this environment's.
-# .jupyter: no popup that asks about news, no request to the network.
+# .jupyter: settings (no popup that asks about news, no request to the network), and the extension that draws frames.
 lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999")
 	@root=; [ "$$(id -u)" != 0 ] || root=--allow-root; \
-	PATH="$(ENV_DIR)/bin:$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	PATH="$(ENV_DIR)/bin:$$PATH" JUPYTER_PATH="$(CURDIR)/.jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}" \
+	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 

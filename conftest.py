@@ -20,7 +20,8 @@ import pytest
 
 SANITIZE = Path(__file__).parent / "tests" / "nbval.cfg"
 # Besides nbval's own: png, jpeg, widget views.
-NOT_COMPARED = ("text/html", "application/vnd.vegalite.v5+json", "image/svg+xml", "stderr")
+STEPS = "application/vnd.roseinfer.steps+json"
+NOT_COMPARED = ("text/html", "application/vnd.vegalite.v5+json", STEPS, "image/svg+xml", "stderr")
 CELL_TIMEOUT = 300  # seconds; nbval's default of 2000 would let one hanging cell hold up everything
 
 

@@ -37,6 +37,7 @@ c.Spawner.start_timeout = 120  # thirty servers at once
 c.Spawner.environment = {
     "OMP_NUM_THREADS": "1",  # thirty kernels share the cores: with a thread for each core, each waits for all others
     "JUPYTER_CONFIG_PATH": str(COURSE / ".jupyter"),  # as `make lab`: no popup, no request to the network
+    "JUPYTER_PATH": str(COURSE / ".jupyter"),  # the extension that draws frames
 }
 # A lesson left open keeps its memory: its kernel ends after this many idle seconds, the notebook stays.
 c.Spawner.args = [

@@ -26,7 +26,7 @@ import nbformat
 from roseinfer.paths import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import ConsoleMessage, Locator, Page
 
 SCRATCH = ROOT / "build" / "browser"  # notebooks of the tests' own, and screenshots; git ignores build/
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -90,17 +90,24 @@ def chromium() -> str | None:
 
 
 class JupyterLab:
-    """One page of JupyterLab, and the notebook that is open in it. `said`: errors in the browser's console."""
+    """One page of JupyterLab, and the notebook that is open in it.
+
+    said: errors and warnings in the browser's console.
+    """
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.said: list[str] = []
         page.set_default_timeout(1000 * DEADLINE)
-        page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
+        page.on("console", self._listen)
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.goto(f"{url}/lab?reset", wait_until="domcontentloaded")
         page.wait_for_function("window.jupyterapp")
         self.call("() => window.jupyterapp.restored")
+
+    def _listen(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.said.append(message.text)
 
     def call(self, script: str, argument: Any = None) -> Any:
         """What a function of the page returns, once its promise is kept."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from roseinfer.stage import Stage
 
 from .interleave import Contender, OnStep, Run
 
+Counted = TypeVar("Counted")
 BLOCK_SIZE = 64
 HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
@@ -34,6 +36,13 @@ def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_
     """A fresh stage with just the blocks and places for sequences that end with so many tokens, all at once."""
     num_blocks = sum(-(-(n - 1) // block_size) for n in lengths)  # the last token is returned, never cached
     return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=len(lengths))
+
+
+def _flops_of(decode: Callable[[], Any]) -> int:
+    """Of the matrix products and of what attention PyTorch can count."""
+    with FlopCounterMode(display=False) as counter:
+        decode()
+    return counter.get_total_flops()
 
 
 class StageContender:
@@ -82,13 +91,9 @@ class StageContender:
         MODEL_OPS start, so they are the stage's own.
         """
         # Three runs up to the same step: counting bytes takes ops apart, which would change the op counts.
-        stage, seqs = self.at_step(step)
-        with blame(self.name, f"decode step {step}"):
-            trace = trace_once(lambda: stage.decode(seqs))
+        trace = self._one_decode(step, trace_once)
         ops = trace.op_counts(outside=MODEL_OPS)
-        stage, seqs = self.at_step(step)
-        with blame(self.name, f"decode step {step}"):
-            moved = bytes_copied(lambda: stage.decode(seqs))
+        moved = self._one_decode(step, bytes_copied)
         return {
             "aten_ops": sum(trace.op_counts().values()),
             "copies": ops["aten::copy_"],
@@ -96,15 +101,15 @@ class StageContender:
             "selects": ops["aten::select"],
             "bytes_copied": moved.copied,
             "bytes_filled": moved.filled,
-            "flops": self._flops(step),
+            "flops": self._one_decode(step, _flops_of),
         }
 
-    def _flops(self, step: int) -> int:
-        """Of the matrix products and of what attention PyTorch can count."""
+    def _one_decode(self, step: int, count: Callable[[Callable[[], Any]], Counted]) -> Counted:
+        """What `count` makes of decode step `step` of a fresh stage. The stage, which may hold a copy of the weights,
+        ends with this call."""
         stage, seqs = self.at_step(step)
-        with blame(self.name, f"decode step {step}"), FlopCounterMode(display=False) as counter:
-            stage.decode(seqs)
-        return counter.get_total_flops()
+        with blame(self.name, f"decode step {step}"):
+            return count(lambda: stage.decode(seqs))
 
     def at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
         """A fresh stage and its sequences, ready for decode step `step`."""

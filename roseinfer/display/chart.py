@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .figure import INK, PALETTE, PAPER
+from .figure import INK as DARK_INK
+from .figure import PALETTE, PAPER
 from .view import View
 
 if TYPE_CHECKING:
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
 # JupyterLab draws it by itself, in a notebook that has not been run, too.
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
-PAGE_WIDTH = 760  # pixels: with its menu and a label that overhangs, within JupyterLab's page beside its side bar
+PAGE_WIDTH = 620  # pixels: with its menu and a label that overhangs, in a window of 1,100 beside JupyterLab's side bar
 PNG_SCALE = 1.5
 KINDS = ("png", "svg", "pdf", "html")  # of files
-GRID = "#DDDDDD"
+# JupyterLab draws charts as SVG in the page: there this is the colour of its theme's text, after a change, too.
+INK = "currentColor"
+GRID = "rgba(128, 128, 128, 0.3)"
+SEAM = "rgba(128, 128, 128, 0.8)"  # between bars that touch
+EMBED = {"embed_options": {"renderer": "svg"}}
 # The look of every chart. On JupyterLab's dark theme vega-embed's own dark colours would fill whatever is not set here.
 CONFIG = {
-    "background": PAPER,
+    "background": "transparent",
     "font": "sans-serif",
     "padding": 8,
     "range": {"category": PALETTE},
@@ -83,12 +89,13 @@ class Chart(View):
         import vl_convert
 
         version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
-        return getattr(vl_convert, f"vegalite_to_{kind}")(self.spec, vl_version=version, **options)
+        on_paper = json.loads(json.dumps(self.spec).replace(f'"{INK}"', f'"{DARK_INK}"')) | {"background": PAPER}
+        return getattr(vl_convert, f"vegalite_to_{kind}")(on_paper, vl_version=version, **options)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         png = self.png
         bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": png}
-        return bundle, {"image/png": {"alt": self.alt, "width": _width(png)}}
+        return bundle, {"image/png": {"alt": self.alt, "width": _width(png)}, VEGA_LITE: EMBED}
 
 
 def show_live(view: Any) -> DisplayHandle | None:

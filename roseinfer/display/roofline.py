@@ -6,11 +6,12 @@ architectures", CACM 2009.
 
 from __future__ import annotations
 
-from math import dist, log
+from math import log
 from typing import TYPE_CHECKING
 
-from .chart import PAGE_WIDTH, Chart, zoom
-from .figure import INK, PALETTE
+from .chart import INK, PAGE_WIDTH, Chart, zoom
+from .figure import PALETTE
+from .labels import labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = PAGE_WIDTH - 80, 320
 FLOOR_COLOUR = "#BBBBBB"
 MARGIN = 2  # a factor that the axes go on by, beyond the points and the roof's corner
-NEAR = 16  # pixels
 X, Y = "flops per byte", "GFLOP/s"
 
 
@@ -32,12 +32,15 @@ def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title:
     left, right = min(points[X].min(), ridge) / MARGIN, max(points[X].max(), ridge) * MARGIN
     bottom, top = min(points[Y].min(), slope * left) / MARGIN, max(points[Y].max(), ceiling) * MARGIN
     roof = pd.DataFrame({X: [left, ridge, right], Y: [slope * left, ceiling, ceiling]})
-    roof["says"] = ["", f"reading: {slope:,.1f} GB/s", f"arithmetic: {ceiling:,.0f} GFLOP/s"]
+    says = f"the roof: reading {slope:,.1f} GB/s, then arithmetic {ceiling:,.0f} GFLOP/s"
     signs = ["F", *map(str, range(1, len(points)))]
+    x_pixel, y_pixel = log(right / left) / WIDTH, log(top / bottom) / HEIGHT
+    places = [(log(x / left) / x_pixel, log(y / bottom) / y_pixel) for x, y in zip(points[X], points[Y], strict=True)]
     steps = points.assign(
         sign=signs,
         legend=[f"{sign}: {name}" for sign, name in zip(signs, points["step"], strict=True)],
-        below=_signs(points, signs, log(right / left) / WIDTH, log(top / bottom) / HEIGHT),
+        beside=[label.text for label in labels(places, signs, WIDTH)],
+        dx=[label.dx for label in labels(places, signs, WIDTH)],
     )
 
     axes = {
@@ -57,25 +60,14 @@ def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title:
         .encode(y2=alt.datum(bottom))
         .add_params(zoom("x", "y")),
         under.mark_line(clip=True, color=PALETTE[4]),
-        under.mark_text(clip=True, align="right", dx=-6, dy=-8).encode(text="says:N"),
         drawn.mark_point(filled=True, clip=True, size=130, opacity=1, stroke=INK, strokeWidth=0.5).encode(
             **marks, tooltip=list(points.columns)
         ),
-        drawn.mark_text(clip=True, baseline="top", dy=9)
-        .encode(text="below:N")
+        drawn.mark_text(clip=True, align=alt.expr("datum.dx < 0 ? 'right' : 'left'"), dx=alt.expr("1.25 * datum.dx"))
+        .encode(text="beside:N")
         .properties(name="signs")
         .add_params(zoom("x", "y")),
     )
-    chart = chart.properties(name="roofline", width=WIDTH, height=HEIGHT, title=title)
+    chart = chart.properties(name="roofline", width=WIDTH, height=HEIGHT, title=alt.Title(title, subtitle=says))
     return Chart(chart, f"{title}: {', '.join(names)}")
 
-
-def _signs(points: pd.DataFrame, signs: list[str], x_pixel: float, y_pixel: float) -> list[str]:
-    """A sign for each point; points too near to be told apart have theirs together, at the lowest of them."""
-    places = [(log(x) / x_pixel, log(y) / y_pixel) for x, y in zip(points[X], points[Y], strict=True)]
-    texts = []
-    for i, here in enumerate(places):
-        near = [j for j, there in enumerate(places) if dist(here, there) < NEAR]
-        lowest = min(near, key=lambda j: places[j][1])
-        texts.append(", ".join(signs[j] for j in near) if lowest == i else "")
-    return texts

@@ -14,6 +14,7 @@ from roseinfer.profiling.trace import DEVICE_WORK, HOST_SPAN, SPAN_PREFIX
 
 from .chart import PAGE_WIDTH, Chart, csv_data, zoom
 from .coverage import coverage
+from .figure import INK
 from .gaps import BETWEEN, Gap, find_gaps
 from .lanes import Lane, device_lanes, host_lanes, nesting, short_names
 
@@ -30,7 +31,7 @@ SPAN_COLOURS = {
     "roseinfer.kv.append_token": "#009E73",
 }
 OTHER_COLOURS = ("#D55E00", "#0072B2", "#CC79A7", "#F0E442", "#E69F00", "#56B4E9", "#009E73")
-WORK, WORK_COLOUR, BETWEEN_COLOUR = "op, kernel or copy", "#555555", "#DDDDDD"
+WORK, WORK_COLOUR, BETWEEN_COLOUR = "op, kernel or copy", "#888888", "#DDDDDD"
 OPS = ("cpu_op", "cuda_runtime", "cuda_driver")  # what the host does in C++; the rest of its time is Python's
 LABELS, LANE, GAP_ROW = 150, 26, 20  # pixels: the width of the lanes' names, the heights of a lane and of a sum
 BARS_WIDTH = PAGE_WIDTH - LABELS - 20
@@ -148,7 +149,7 @@ class Timeline(Chart):
         x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, whole], nice=False))
         palette = alt.Scale(domain=list(colours), range=list(colours.values()))
         shown = json.dumps({name: self.short.get(name, name) for name in colours})
-        legend = alt.Legend(title=None, orient="bottom", columns=6, labelExpr=f"{shown}[datum.label]")
+        legend = alt.Legend(title=None, orient="bottom", columns=3, labelExpr=f"{shown}[datum.label]")
         times = [alt.Tooltip(f"{field}:Q", title=f"{field} ms", format=".4f") for field in ("from", "took")]
         # What is not in turn has no height: if it were transparent, it would still answer the mouse.
         height = alt.expr(f"isValid(datum.share) == {as_bars} ? 0 : {LANE - 6}")
@@ -158,8 +159,9 @@ class Timeline(Chart):
         )  # fmt: skip
         spans = [i for i, lane in enumerate(lanes) if lane.named]
         named = bars.transform_filter(alt.FieldOneOfPredicate("lane", spans)).mark_text(
-            x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM), opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1")
-        )
+            color=INK, x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM),
+            opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1"),
+        )  # fmt: skip
         return blocks.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
 
     def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
@@ -180,9 +182,8 @@ class Timeline(Chart):
         x = alt.X("share:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
         chart = alt.Chart(alt.Data(values=rows), width=BARS_WIDTH, height=GAP_ROW * len(rows))
         chart = chart.encode(x, _rows("name:N"), tooltip=["name:N", "sum:N"])
-        inside = "datum.share > 0.5"  # of the bar, where there is no room behind it
-        texts = chart.mark_text(align=alt.expr(f"{inside} ? 'right' : 'left'"), dx=alt.expr(f"{inside} ? -4 : 4"))
-        return chart.mark_bar(opacity=0.7).encode(color=alt.Color("colour:N", scale=None)) + texts.encode(text="sum:N")
+        texts = chart.mark_text(align="left", dx=6).encode(x=alt.value(0), text="sum:N")  # over the bar, if it is long
+        return chart.mark_bar(opacity=0.45).encode(color=alt.Color("colour:N", scale=None)) + texts
 
     def _colours(self) -> dict[str, str]:
         names = dict.fromkeys(e.name for lane in self.host + self.device if lane.named for e in lane.slices)

@@ -35,8 +35,9 @@ LABEL = re.compile(r"(?P<label>[A-Z][\w ]*):\s+(?P<rest>.*)", re.DOTALL)
 
 
 def prose(text: str) -> str:
-    """HTML of docstring-like text: blank lines part paragraphs, `- ` starts a bullet, `code` and **bold** work.
+    """HTML of docstring-like text: blank lines part paragraphs, `- ` starts a bullet.
 
+    Inside, `code`, *emphasis* and **bold** work.
     Lines such as "The change:   ...", each with indented lines below it, become paragraphs with a bold label.
     """
     return "".join(_block(block) for block in re.split(r"\n\s*\n", text.strip()))
@@ -44,8 +45,15 @@ def prose(text: str) -> str:
 
 def inline(text: str) -> str:
     text = html.escape(" ".join(text.split()), quote=False)
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)
+    parts = re.split(r"`([^`]+)`", text)  # every second one is code
+    parts[::2] = map(_emphasised, parts[::2])
+    parts[1::2] = [f"<code>{part}</code>" for part in parts[1::2]]
+    return "".join(parts)
+
+
+def _emphasised(text: str) -> str:
+    text = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)
+    return re.sub(r"\*(?=\S)([^*]+)(?<=\S)\*", r"<em>\1</em>", text)
 
 
 def _block(block: str) -> str:

@@ -11,6 +11,8 @@ from roseinfer import display, doctor
 from roseinfer.display import figure
 from roseinfer.display.view import View, card
 
+from .measure import long_cells
+
 
 @dataclass(frozen=True, repr=False)
 class Setup(View):
@@ -37,6 +39,7 @@ def setup(seed: int = 0) -> Setup:
     torch.manual_seed(seed)
     figure.apply_style()
     display.install()
+    long_cells.install()
     facts = {
         "device": doctor.probe_device().found,
         "torch": str(torch.__version__),

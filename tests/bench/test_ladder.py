@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import weakref
 from functools import partial
 from statistics import median
 
@@ -300,3 +301,19 @@ def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
     with pytest.raises(ValueError, match="with_hf=False"):
         ladder([NaiveCat], grouped, **SIZES)
     assert ladder([NaiveCat], grouped, **SIZES, with_hf=False).rows[0]["tokens"] == "equal"
+
+
+def test_a_contender_holds_one_stage_at_a_time(small):
+    """A stage may hold a copy of all weights."""
+    alive, most = weakref.WeakSet(), []
+
+    class Counted(NaiveCat):
+        def __init__(self, *args, **sizes):
+            super().__init__(*args, **sizes)
+            alive.add(self)
+            most.append(len(alive))
+
+    contender = StageContender(Counted, small, [[1, 2, 3]], 3)
+    contender.run(lambda tokens, seconds: None)
+    contender.counts(1)
+    assert len(most) == 4 and max(most) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+import nbformat
 import pytest
 from lab import FLAGS, ROOT, THIS_NOTEBOOK, JupyterLab, chromium, copy_of, new_notebook, running_lab
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 THEMES = ("JupyterLab Light", "JupyterLab Dark")
 WIDTHS = (1280, 1400)  # of the window, in pixels, with JupyterLab's side bar open as a learner finds it
+NARROW = 1100  # charts fit here, too; a table of many columns is scrolled
 HEIGHT = 1400
 DRAWN_WITHIN = 20  # seconds: a chart has its menu beside it until its style is there
 
@@ -53,12 +55,16 @@ CELLS = {
     "post": 'teach.beside_post("000", "append_after", teach.post_table("000", "append_after"))',
     "chart": """\
 import altair, pandas
-altair.renderers.enable("mimetype")
+from roseinfer.display.chart import Chart
 tokens = pandas.DataFrame({"batch": [1, 8, 16], "tok/s": [20, 90, 170]})
-altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="tok/s:Q")""",
+Chart(altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="tok/s:Q"), "tokens a second")""",
 }
 NUMBER = {name: number for number, name in enumerate(CELLS)}
 SLIDERS = ("walk_tokens", "walk_blocks", "walk_tables", "walk_slots", "block_view", "step_debugger")
+
+ACTIVE_CELL = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+DIRTY = "() => window.jupyterapp.shell.currentWidget.context.model.dirty"
+SETTLED_MS = 2000  # for the kernel's answers
 
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA
 
@@ -78,7 +84,7 @@ def lab():
 def nothing_is_said_in_the_console(lab):
     yield
     said, lab.said = lab.said, []  # since the test before: what the notebooks of fixtures say, too
-    assert said == []
+    assert said == [], "\n".join(said)
 
 
 @pytest.fixture(scope="module")
@@ -100,21 +106,78 @@ def small_notebook(lab):
 def test_a_recorded_lesson_fits_the_page_and_can_be_read_in_both_themes(lab, idle_kernel, name):
     with lab.notebook(copy_of(name), kernel=idle_kernel):
         assert_readable_and_fitting(lab, name)
+        assert_charts_fit(lab)
 
 
 def test_what_was_run_has_no_error_fits_the_page_and_can_be_read_in_both_themes(lab, small_notebook):
     assert lab.errors == []
     assert lab.counts == list(range(1, len(CELLS) + 1))  # in order, and no cell left out
     assert_readable_and_fitting(lab, "what was run")
+    assert_charts_fit(lab)
 
 
 @pytest.mark.parametrize("view", SLIDERS)
 def test_a_slider_that_is_moved_redraws(lab, small_notebook, view):
     output = lab.output(NUMBER[view])
-    before = output.inner_text()
-    output.locator(".noUi-handle").press("ArrowRight")
-    changed(lab, output, before)
+    step(lab, output)
     lab.screenshot(view)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_made_them(lab, idle_kernel, trusted):
+    names = ["prepared", *SLIDERS]
+    path = new_notebook("frames.ipynb", *(CELLS[name] for name in names))
+    with lab.notebook(path):
+        lab.run_all()
+        lab.save()
+    if not trusted:  # JupyterLab has signed what it ran
+        notebook = nbformat.read(path, nbformat.NO_CONVERT)
+        notebook.cells[0].source += "  # changed elsewhere"
+        nbformat.write(notebook, path)
+    with lab.notebook(path, kernel=idle_kernel):
+        for number in range(1, len(names)):
+            output = lab.output(number)
+            assert len(output.locator("details").all()) > output.locator("details:visible").count() == 1
+            drawings = output.locator("details svg").count()
+            assert drawings == (0 if names[number] != "block_view" else output.locator("details").count())
+            step(lab, output)
+            before = output.inner_text()
+            output.get_by_role("button", name="play").click()
+            changed(lab, output, before)
+        lab.screenshot(f"opened again, {'trusted' if trusted else 'not trusted'}")
+
+
+def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
+    cells = ("from roseinfer import teach; import torch", "teach.draw_clock_race(torch.tensor([0.6, 0.4]))", "1")
+    with lab.notebook(new_notebook("keys.ipynb", *cells)):
+        lab.run_all()
+        slider = lab.output(1).locator("input[type=range]")
+        slider.click()
+        active = lab.call(ACTIVE_CELL)
+        before = slider.input_value()
+        for key in ("ArrowLeft", "ArrowDown"):
+            slider.press(key)
+        assert int(slider.input_value()) == int(before) - 2
+        assert lab.call(ACTIVE_CELL) == active
+
+
+def test_a_chart_takes_the_ink_of_the_theme_and_has_no_ground_of_its_own(lab, small_notebook):
+    chart = lab.output(NUMBER["race"]).locator(".vega-embed svg").first
+    chart.scroll_into_view_if_needed()
+    inks = set()
+    for theme in THEMES:
+        lab.choose_theme(theme)
+        ink, page, grounds = chart.evaluate(INK_AND_GROUND)
+        assert ink == page and grounds == []
+        inks.add(ink)
+        lab.screenshot(f"a chart, {theme}")
+    assert len(inks) == len(THEMES)
+
+
+def test_a_lesson_that_is_only_opened_is_not_unsaved(lab):
+    with lab.notebook(copy_of(LESSONS[0])):
+        lab.page.wait_for_timeout(SETTLED_MS)
+        assert lab.call(DIRTY) is False
 
 
 def test_an_exercise_goes_from_not_attempted_to_a_wrong_answers_message_to_pass(lab, small_notebook):
@@ -157,6 +220,12 @@ def test_a_chart_is_drawn_when_it_is_run_and_when_its_notebook_is_opened(lab, sm
         drawn.wait_for()
 
 
+def step(lab: JupyterLab, output) -> None:
+    before = output.inner_text()
+    output.locator("input[type=range]").press("ArrowRight")
+    changed(lab, output, before)
+
+
 def changed(lab: JupyterLab, output, before: str) -> None:
     """Wait until the output's text is another than `before`."""
     redrawn = "([element, before]) => element.innerText !== before"
@@ -169,6 +238,14 @@ def assert_readable_and_fitting(lab: JupyterLab, name: str) -> None:
         lab.choose_theme(theme)
         lab.screenshot(f"{name}, {theme}")
         assert not (pale := too_pale(lab)), f"hard to read on the {theme} theme: {pale}"
+
+
+def assert_charts_fit(lab: JupyterLab) -> None:
+    lab.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    end = monotonic() + DRAWN_WITHIN
+    while (wide := lab.page.evaluate(WIDE_CHARTS, THIS_NOTEBOOK)) and monotonic() < end:
+        lab.page.wait_for_timeout(100)
+    assert not wide, f"pixels that charts lack at {NARROW}: {wide}"
 
 
 def too_wide(lab: JupyterLab) -> list[tuple[int | str, ...]]:
@@ -203,6 +280,21 @@ TOO_WIDE = """(notebook) => {
   }
   return found;
 }"""
+
+# Pixels that each chart reaches beyond its output.
+WIDE_CHARTS = """(notebook) => {
+  const right = (element) => element.getBoundingClientRect().right;
+  const outputs = [...document.querySelectorAll(`${notebook} .jp-OutputArea-output`)];
+  return outputs.flatMap((output) => [...output.querySelectorAll(".vega-embed :is(svg, canvas)")]
+    .map((chart) => Math.round(right(chart) - right(output)))).filter((over) => over > 1);
+}"""
+
+# The colour of a chart's text, that of the text around it, and the fills of a ground.
+INK_AND_GROUND = """(chart) => [
+  getComputedStyle(chart.querySelector("text")).fill, getComputedStyle(chart).color,
+  [...chart.querySelectorAll(".background")].map((part) => getComputedStyle(part).fill)
+    .filter((fill) => !["none", "transparent", "rgba(0, 0, 0, 0)"].includes(fill)),
+]"""
 
 # Of each table: its first column heads, and the least contrast of a cell with what lies behind it, as WCAG 2 has it.
 CONTRASTS = """(tables) => {

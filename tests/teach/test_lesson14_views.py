@@ -119,7 +119,7 @@ def test_what_makes_no_picture(runs, call, message):
 
 def test_recorded_online_runs_are_charts_and_change_no_text(tmp_path):
     nothing = teach.recorded_online(tmp_path)
-    assert "no run in data/online yet" in nothing.to_html()
+    assert "shown here once there is a run" in nothing.to_html()
     workload = Workload(num_requests=2, prompt_lens=(4, 4), output_lens=(2, 2))
     (tmp_path / "online").mkdir()
     for name, budgets in (("mine", [8, 4]), ("a point is no curve", [8])):

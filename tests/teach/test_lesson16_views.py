@@ -10,6 +10,7 @@ from roseinfer.overlap import OwnClock
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
 from roseinfer.teach.measure.step_lanes import COMMIT, COPY, DEVICE, HOST, PLAN, UPLOAD, Lanes, LaneSpan
+from roseinfer.teach.views import lane_charts
 from stages import Graphs, Overlap
 
 MODEL = small_model()
@@ -140,3 +141,24 @@ def test_what_is_said_of_overlap_on_shared_cores_follows_from_the_times():
     assert "1.50 ms less" in teach.say_overlap_price({"s15": [0.012], "s16": [0.009]}, lanes).sentences[0]
     with pytest.raises(ValueError, match="seconds must be of two stages and lanes by the wall clock"):
         teach.say_overlap_price({"s15": [0.012]}, lanes)
+
+
+def test_lanes_have_one_shade_a_kind_and_mark_every_bubble():
+    run = teach.record_lanes(make(TakingTurns), WORK, SPEEDS)
+    frame = lane_charts._frame({0: run}, 0, run.end)
+    bubbles = frame[frame["what"] == lane_charts.BUBBLE]
+    assert (bubbles["end"] - bubbles["begin"]).sum() == pytest.approx(run.bubbles) and len(bubbles) == 3
+    [panel] = teach.draw_lanes(run).spec["vconcat"]
+    encoding = panel["layer"][0]["encoding"]
+    assert "opacity" not in encoding
+    assert encoding["color"]["scale"]["domain"] == [PLAN, COMMIT, "compute", lane_charts.BUBBLE]
+    assert len(set(encoding["color"]["scale"]["range"])) == 4
+
+
+def test_every_measured_gain_is_inside_its_plot():
+    measured = [(0.004, 0.6), (0.5, 1.4), (20.0, 2.4)]
+    spec = teach.draw_overlap_gain({"here": measured}, {}).spec
+    encoding = spec["layer"][0]["encoding"]
+    for place, axis in enumerate("xy"):
+        low, high = encoding[axis]["scale"]["domain"]
+        assert all(low < point[place] < high for point in measured)

@@ -13,6 +13,7 @@ from roseinfer.models import load_tokenizer
 from roseinfer.profiling import Machine
 from roseinfer.sequence import SamplingParams
 from roseinfer.teach.views import pictures
+from roseinfer.teach.views.stepper import Stepper
 from stages import LADDER, NaiveCat, PreallocGather
 
 
@@ -20,9 +21,21 @@ def test_walk_tokens_counts_what_each_step_computes():
     tokenizer = load_tokenizer("tiny")
     walk = teach.walk_tokens(tokenizer, [5, 6, 7], [8, 9, 10, 11])
     assert repr(walk) == "4 frames: 18 tokens computed without a cache, 6 with one"
-    assert "prefill" in walk.view.value
-    walk.slider.value = 3
-    assert walk.view.value == walk.frames[3] and "decode step 3" in walk.view.value
+    assert "prefill" in walk.frames[0] and "decode step 3" in walk.frames[3]
+
+
+def test_frames_are_in_the_page_with_or_without_the_slider():
+    walk = teach.walk_tokens(load_tokenizer("tiny"), [5, 6, 7], [8, 9, 10])
+    bundle = walk._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(walk) and bundle["application/vnd.roseinfer.steps+json"] == {"label": "step"}
+    assert bundle["text/html"].count("<details") == len(walk.frames) == bundle["text/html"].count("</details>")
+    assert bundle["text/html"].count("<details open>") == 1
+    assert all(frame in bundle["text/html"] for frame in walk.frames)
+
+
+def test_a_stepper_without_a_frame_is_refused():
+    with pytest.raises(ValueError, match="frames must hold at least one frame, got none"):
+        Stepper([], "step", "")
 
 
 def test_token_text_is_escaped():

@@ -69,25 +69,27 @@ def test_the_text_is_the_same_whatever_is_passed(record):
 def test_what_is_left_and_what_matters_most(record):
     nothing = teach.progress()
     total = sum(e.minutes for e in nothing.exercises)
-    assert f"0 of {len(nothing.exercises)} exercises passed</b>, {total} minutes of them left" in nothing.to_html()
-    assert "Most important: 00.1, Bytes of a KV cache." in nothing.to_html()
+    greeting = f"<b>{len(nothing.exercises)} exercises</b> go with the lessons, about {round(total / 60)} hours in all."
+    assert f"{greeting} A good one to begin with: 00.1, Bytes of a KV cache (5 minutes)." in nothing.to_html()
     for e in nothing.exercises:
         journal.note_attempt(e.id, e.id != "06.2")
-    assert "Most important: 06.2, A search that finds an unsound key." in teach.progress().to_html()
+    assert "Most important now: 06.2, A search that finds an unsound key (" in teach.progress().to_html()
+    every = len(nothing.exercises)
+    assert f"<b>{every - 1} of {every} exercises passed</b>" in teach.progress().to_html()
     journal.note_attempt("06.2", True)
     done = teach.progress()
     assert done.open == [] and "the whole course" in done.to_html() and "Most important" not in done.to_html()
 
 
-def test_a_reset_begins_anew_and_keeps_the_old_file(record):
+def test_a_reset_starts_again_and_keeps_the_old_file(record):
     for _ in range(2):
         teach.check("00.2", right)
         fresh = teach.progress(reset=True)
-        assert fresh.passed == frozenset() and "Begun anew; what was there is in" in fresh.to_html()
+        assert fresh.passed == frozenset() and "Started again; the old record is in" in fresh.to_html()
         assert not record.exists()
     kept = sorted(path.name for path in record.parent.iterdir())
     assert kept == ["progress.before-reset-1.jsonl", "progress.before-reset-2.jsonl"]
-    assert "Begun anew" not in teach.progress(reset=True).to_html(), "there was nothing to reset"
+    assert "Started again" not in teach.progress(reset=True).to_html(), "there was nothing to reset"
 
 
 def test_a_restart_of_the_kernel_forgets_nothing(record):
@@ -141,7 +143,7 @@ def test_nothing_is_kept_when_it_is_off(tmp_path, monkeypatch):
     teach.check("00.2", right)
     teach.reveal(teach.predict("copies", 3), 4)
     assert teach.progress(reset=True).passed == frozenset() and list(tmp_path.iterdir()) == []
-    assert "Nothing is kept: <code>ROSEINFER_PROGRESS=off</code>" in teach.progress().to_html()
+    assert "This run saves no progress (<code>ROSEINFER_PROGRESS=off</code>)." in teach.progress().to_html()
 
 
 def test_recorded_and_compared_notebooks_and_these_tests_keep_nothing(monkeypatch):

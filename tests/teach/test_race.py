@@ -58,7 +58,7 @@ def test_in_a_notebook_the_plain_text_is_the_same_every_time():
     assert (shown.output_type, shown.data["text/plain"]) == ("display_data", "Race(s01_naive_cat, Mine)")
     bars = shown.data[VEGA_LITE]["datasets"]["bars"]
     assert [bar["name"] for bar in bars] == ["s01_naive_cat", "Mine"] and all(bar["speed"] > 0 for bar in bars)
-    assert "image/png" in shown.data and "floor: " in shown.metadata["image/png"]["alt"]
+    assert "image/png" in shown.data and "floor" in shown.metadata["image/png"]["alt"]
     assert (returned.output_type, returned.data["text/plain"]) == ("execute_result", RESULT)
     assert "tok/s" in returned.data["text/html"]
 
@@ -94,16 +94,18 @@ def test_bars_are_redrawn_a_few_times_a_second_at_most():
 
 def test_the_repr_is_stable_and_an_error_is_told():
     lanes = Race(["<b>mine</b>", "two"])
-    assert repr(lanes) == "Race(<b>mine</b>, two)" == lanes._repr_mimebundle_()["text/plain"]
+    assert repr(lanes) == "Race(<b>mine</b>, two)" == lanes._repr_mimebundle_()[0]["text/plain"]
     lanes.stop(KeyboardInterrupt())
     assert lanes.chart.spec["title"] == "stopped: KeyboardInterrupt"
 
 
-def test_a_floor_far_beyond_the_bars_stands_at_the_edge():
+def test_a_floor_far_beyond_the_bars_is_named_and_not_drawn_at_a_speed_that_it_has_not():
     bars = SpeedBars(["one"], "text")
-    for floor, at, label in ((120.0, 120.0, "floor: 120 tok/s"), (5000.0, 150.0, "floor: 5,000 tok/s →")):
+    near, far = "floor (dashed): 120 tok/s", "floor, 50 times the fastest run: 5,000 tok/s →"
+    for floor, beyond, end, label in ((120.0, False, 120.0, near), (5000.0, True, 100.0, far)):
         bars.show("title", {"one": (90.0, 80.0, 100.0)}, floor)
-        assert bars.spec["datasets"]["floor"] == [{"at": at, "speed": floor, "label": label}]
+        assert bars.spec["datasets"]["floor"] == [{"speed": floor, "beyond": beyond, "label": label}]
+        assert [param["value"] for param in bars.spec["params"] if param["name"] == "most"] == [end]
         assert bars.alt == f"title. tok/s: one 90 (80 to 100); {label}"
 
 

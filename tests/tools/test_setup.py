@@ -165,6 +165,8 @@ def test_make_lab_opens_the_first_lesson():
     assert "/lab/tree/notebooks/00_start_here.ipynb --no-browser" in shown
     assert "/.jupyter" in shown
     assert list((ROOT / ".jupyter" / "labconfig").iterdir())
+    assert f'JUPYTER_PATH="{ROOT}/.jupyter' in shown  # the extension that draws frames
+    assert list((ROOT / ".jupyter" / "labextensions").glob("*/package.json"))
 
 
 def test_arguments_are_passed_on():

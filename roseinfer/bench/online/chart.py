@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roseinfer.display.chart import PAGE_WIDTH, Chart, zoom
+from roseinfer.display.labels import BESIDE, budget_labels
 
 if TYPE_CHECKING:
     import altair
+    import pandas as pd
 
     from .result import OnlineResult, Row
 
 SHOWN = {"latency": "time of a step, p50 (ms)", "ttft": "TTFT, p50 (ms)", "itl": "ITL, p99 (ms)"}
 STAT = {"latency": "p50", "ttft": "p50", "itl": "p99"}
-MARGIN, HEIGHT = 70, 220
+COLUMNS, MARGIN, HEIGHT = 2, 70, 220
+WIDTH = PAGE_WIDTH // COLUMNS - MARGIN
 BEYOND = 1.2  # of the largest value, for what stands beside it
 MS = 1e3
 
@@ -38,7 +41,7 @@ def latency_chart(result: OnlineResult) -> Chart:
 
     panels = []
     for place, (metric, title) in enumerate(SHOWN.items()):
-        base = alt.Chart(points).transform_filter(f"isValid(datum.{metric})").encode(
+        base = alt.Chart(_told(points, metric)).encode(
             x=alt.X("requests_per_second:Q", title="requests a second", scale=from_0("requests_per_second"),
                     axis=alt.Axis(tickCount=4)),
             y=alt.Y(f"{metric}:Q", title=title, scale=from_0(metric)),
@@ -46,12 +49,29 @@ def latency_chart(result: OnlineResult) -> Chart:
         )  # fmt: skip
         lines = base.mark_line(strokeWidth=1.5).encode(order="budget:Q", detail="curve:N")
         dots = base.mark_point(filled=True, size=50, opacity=1).encode(tooltip=tips)
-        labels = base.mark_text(align="left", dx=6, dy=-6, fontSize=10).encode(text="budget:Q")
+        labels = base.mark_text(fontSize=10, **BESIDE).encode(text="label:N")
         panel = alt.layer(lines.add_params(_zoom(place), *([] if place else [picked])), dots, labels)
-        panels.append(panel.properties(width=(PAGE_WIDTH - 3 * MARGIN) // 3, height=HEIGHT))
+        panels.append(panel.properties(width=WIDTH, height=HEIGHT))
     title = f"{result.arguments['model']}: throughput and latency over token budgets"
-    chart = alt.hconcat(*panels).properties(title=title)
+    chart = alt.concat(*panels, columns=COLUMNS).properties(title=title)
     return Chart(chart, f"{title}: {', '.join(curves)}", _alt(title, result.rows))
+
+
+def _told(points: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The points that have this metric, with the labels of their budgets, curve by curve."""
+    import pandas as pd
+
+    if not len(points):
+        return points
+    known = points.dropna(subset=[metric])
+    x, y = "requests_per_second", metric
+    # The axes' ends are those of all curves: labels are placed in the panel's pixels.
+    ends = (known[x].max(), known[y].max())
+    told = [
+        budget_labels(curve.sort_values("budget"), x, y, (WIDTH, HEIGHT), BEYOND, ends)
+        for _, curve in known.groupby("curve", sort=False)
+    ]
+    return pd.concat(told, ignore_index=True) if told else known
 
 
 def _zoom(place: int) -> altair.Parameter:

@@ -32,16 +32,23 @@ class Progress(View):
 
     def to_html(self) -> str:
         done = len(self.exercises) - len(self.open)
-        summary = f"<p><b>{done} of {len(self.exercises)} exercises passed</b>{self._what_is_left()}</p>"
+        summary = f"<p>{self._passed(done)} {self._what_is_next()}</p>"
         lessons = "".join(self._lesson(name, list(group)) for name, group in groupby(self.exercises, lesson_of))
         return card(f"{summary}{lessons}<p class='rose-muted'>{self.note}</p>", "plain" if self.open else "good")
 
-    def _what_is_left(self) -> str:
+    def _passed(self, done: int) -> str:
+        every, left = len(self.exercises), _duration(sum(e.minutes for e in self.open))
+        if not done:
+            return f"<b>{every} exercises</b> go with the lessons, about {left} in all."
+        passed = f"<b>{done} of {every} exercises passed</b>"
+        return f"{passed}, about {left} to go." if self.open else f"{passed}: the whole course."
+
+    def _what_is_next(self) -> str:
         if not self.open:
-            return ": the whole course."
-        next_one = max(self.open, key=lambda e: e.importance)  # of equally important ones, the first
-        left = sum(e.minutes for e in self.open)
-        return f", {left} minutes of them left. Most important: {next_one.id}, {inline(next_one.title)}."
+            return ""
+        first = max(self.open, key=lambda e: e.importance)  # of equally important ones, the first
+        advice = "Most important now" if self.passed else "A good one to begin with"
+        return f"{advice}: {first.id}, {inline(first.title)} ({first.minutes} minutes)."
 
     def _lesson(self, name: str, exercises: list[Exercise]) -> str:
         done = sum(e.id in self.passed for e in exercises)
@@ -58,12 +65,16 @@ class Progress(View):
         return f"not yet, {times}" if n else f"not tried, {e.minutes} minutes"
 
 
+def _duration(minutes: int) -> str:
+    return f"{minutes} minutes" if minutes < 90 else f"{round(minutes / 60)} hours"
+
+
 def lesson_of(e: Exercise) -> str:
     return e.id.partition(".")[0]
 
 
 def progress(*, reset: bool = False) -> Progress:
-    """What teach.check has passed so far, in all notebooks; reset=True begins anew and keeps the old file beside.
+    """What teach.check has passed so far, in all notebooks; reset=True starts again and keeps the old file beside.
 
     The record is a small file in the user's data folder, or the one that ROSEINFER_PROGRESS names; its value "off"
     keeps none. Raises OSError when the file cannot be reset.
@@ -83,6 +94,6 @@ def progress(*, reset: bool = False) -> Progress:
 def _note(aside: str | None) -> str:
     path = journal.place()
     if path is None:
-        return f"Nothing is kept: <code>{journal.PLACE}={journal.OFF}</code>."
-    begun = f" Begun anew; what was there is in <code>{html.escape(aside)}</code> beside it." if aside else ""
+        return f"This run saves no progress (<code>{journal.PLACE}={journal.OFF}</code>). By default it is saved."
+    begun = f" Started again; the old record is in <code>{html.escape(aside)}</code> beside it." if aside else ""
     return f"Kept in <code>{html.escape(str(path))}</code>.{begun}"

@@ -55,10 +55,7 @@ def compare_shapes(
     rows = []
     with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
         for name, lengths in shapes.items():
-            running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
-            counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
-            decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
-            timed = interleaved(decodes, steps)
+            counted, timed = _on_one_batch(stages, model, lengths, steps, block_size, done)
             medians = {stage: median(seconds for seconds, _ in steps) for stage, steps in timed.items()}
             for stage, seconds in medians.items():
                 rows.append({"batch": name, "stage": stage, "cached tokens": sum(lengths), **counted[stage]})
@@ -73,6 +70,17 @@ def compare_shapes(
         formats={"step ms": "{:.2f}", "speed": "×{:.2f}"}
         | dict.fromkeys(["bytes copied", "bytes zeroed", "page faults"], "{:,}"),
     )
+
+
+def _on_one_batch(
+    stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, block_size: int, done: Callable[[], None]
+) -> tuple[dict[str, dict[str, int]], dict[str, list[tuple[float, int]]]]:
+    """Counts of each stage, and seconds and page faults of its steps. The stages, which may hold copies of the weights,
+    end with this call."""
+    running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
+    counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
+    decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
+    return counted, interleaved(decodes, steps)
 
 
 def _running(

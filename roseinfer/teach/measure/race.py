@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.bench import LadderResult, RunProgress, ladder
 from roseinfer.bench.contenders import HF_NAME
 from roseinfer.bench.ladder import check_stages
-from roseinfer.display.chart import VEGA_LITE, show_live
+from roseinfer.display.chart import EMBED, VEGA_LITE, show_live
 from roseinfer.display.speed_bars import SpeedBars
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Race:
     def __repr__(self) -> str:
         return f"Race({', '.join(self._speeds)})"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Without the picture, which takes longer to draw than some steps to run."""
-        return {"text/plain": repr(self), VEGA_LITE: self.chart.spec}
+        return {"text/plain": repr(self), VEGA_LITE: self.chart.spec}, {VEGA_LITE: EMBED}
 
     @property
     def speeds(self) -> dict[str, float]:

@@ -23,13 +23,13 @@ class Recorded(View):
     what: str
     cards: list[str]
     where: str = "the GPU reports in data/runs"
-    nothing: str = "no GPU report in data/runs shows this yet (<code>make gpu-report</code> makes one)"
+    nothing: str = "shown here once there is a GPU report (lesson 00)"
 
     def __repr__(self) -> str:
         return f"from {self.where}, where there are any: {self.what}"
 
     def to_html(self) -> str:
-        nothing = f"<p class='rose-muted'>{self.nothing}: {self.what}</p>"
+        nothing = f"<p class='rose-muted'>{self.what}: {self.nothing}</p>"
         return "".join(card(content) for content in self.cards or [nothing])
 
 
@@ -77,7 +77,7 @@ def recorded_online(folder: Path = DATA) -> Recorded:
             continue
         what = f"<p><b>Recorded on {html.escape(result.device)}</b>, not measured here: {html.escape(path.stem)}</p>"
         cards.append(what + latency_chart(result).to_html())
-    nothing = "no run in data/online yet (<code>roseinfer bench online --output data/online/NAME.json</code> makes one)"
+    nothing = "shown here once there is a run (<code>roseinfer bench online --output data/online/NAME.json</code>)"
     return Recorded("throughput and latency over token budgets", cards, "the runs in data/online", nothing)
 
 

@@ -43,12 +43,12 @@ def draw_hit_rates(caches: List[type[Any]], model: Model, works: Mapping[str, Wo
     frame["share"] = (frame["found"] / frame["asked"]).round(4)
     names = list(dict.fromkeys(frame["line"]))
     scale = alt.Scale(domain=names, range=list(PALETTE[: len(names)]))
+    legend = alt.Legend(orient="top") if len(names) > 1 else None
     lines = alt.Chart(csv_data(frame)).mark_line(point={"size": 45, "filled": True}).encode(
         x=alt.X("blocks:Q", title="blocks in the pool", scale=alt.Scale(zero=False, nice=False, padding=12)),
         y=alt.Y("share:Q", title="tokens found", axis=alt.Axis(format="%", tickCount=6)),
-        color=alt.Color("line:N", title=None, scale=scale,
-                        legend=alt.Legend(orient="top") if len(names) > 1 else None),
-        strokeDash=alt.StrokeDash("line:N", title=None, scale=alt.Scale(domain=names), legend=None),
+        color=alt.Color("line:N", title=None, scale=scale, legend=legend),
+        strokeDash=alt.StrokeDash("line:N", title=None, scale=alt.Scale(domain=names), legend=legend),
         tooltip=["line:N", "blocks:Q", "found:Q", "asked:Q"],
     )  # fmt: skip
     text = "\n".join(

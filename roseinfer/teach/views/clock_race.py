@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import INK, PALETTE
+from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
+from roseinfer.display.figure import PALETTE
 from roseinfer.sampling import exponential_race
 
 HEIGHT = 150
@@ -46,7 +46,8 @@ def draw_clock_race(probs: Tensor, draws: int = 300, seed: int = 0) -> Chart:
         title="rings first",
         legend=alt.Legend(orient="bottom"),
     )
-    at = alt.X("rings:Q", title="the clock rings at (later: at the edge)", scale=alt.Scale(domain=[0, LATEST]))
+    at = alt.X("rings:Q", title="the clock rings at (later: at the edge)", scale=alt.Scale(domain=[0, LATEST]),
+               axis=alt.Axis(tickCount=4))  # fmt: skip
     facts = ["token:N", "rings:Q", "won:Q", "share:Q"]
     stems = base.mark_rule(strokeWidth=2).encode(at, token, x2=alt.datum(0), color=colour)
     clocks = (stems + base.mark_circle(size=140, opacity=1).encode(at, token, color=colour, tooltip=facts)).properties(

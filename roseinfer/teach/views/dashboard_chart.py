@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.display.chart import VEGA_LITE, Chart
+from roseinfer.display.chart import EMBED, VEGA_LITE, Chart
 
 from .live_batch import UNLABELLED
 
@@ -61,6 +61,7 @@ class RunChart(Chart):
         self._palette |= {"domain": names, "range": [*COLOURS.values(), *OTHER_COLOURS]}
         self.spec["datasets"] = {"phases": phases, "speeds": speeds}
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Without the picture, which would take time from the steps; of a run that has not begun the text alone."""
-        return {"text/plain": repr(self)} | ({VEGA_LITE: self.spec} if "datasets" in self.spec else {})
+        bundle = {"text/plain": repr(self)} | ({VEGA_LITE: self.spec} if "datasets" in self.spec else {})
+        return bundle, {VEGA_LITE: EMBED}

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import INK, PALETTE
+from roseinfer.display.chart import GRID, INK, PAGE_WIDTH, SEAM, Chart, csv_data
+from roseinfer.display.figure import INK as DARK_INK
+from roseinfer.display.figure import PALETTE
 from roseinfer.display.number_text import exact
 
-from ..measure.step_lanes import COMMIT, COMPUTE, COPY, DEVICE, HOST, PLAN, UPLOAD, Lanes
+from ..measure.step_lanes import COMMIT, COMPUTE, COPY, DEVICE, HOST, PLAN, UPLOAD, Lanes, LaneSpan
 
 if TYPE_CHECKING:
     import altair
     import pandas as pd
 
-COLOURS = {PLAN: PALETTE[0], COMMIT: PALETTE[4], UPLOAD: PALETTE[2], COMPUTE: PALETTE[1]}
+BUBBLE = "bubble"
+COLOURS = {PLAN: PALETTE[0], COMMIT: PALETTE[4], UPLOAD: PALETTE[2], COMPUTE: PALETTE[1], BUBBLE: GRID}
 WIDTH = PAGE_WIDTH - 130
 LANE_HEIGHT = 26
 GAIN_HEIGHT = 220
@@ -25,8 +28,8 @@ PARAM = "chosen"  # by the slider
 
 
 def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Chart:
-    """A line each for host and device of every run, from begin to end in ms: who works on which step, and when nobody
-    does. Odd steps are paler."""
+    """A line each for host and device of every run, from begin to end in ms: which step each works on, and the device's
+    bubbles, grey: it waits there between two steps. A step's number stands in its computing."""
     _check(runs)
     return _lanes({0: list(runs)}, None, begin, end)
 
@@ -50,7 +53,8 @@ def _lanes(runs: dict[float, list[Lanes]], label: str | None, begin: float, end:
     values = list(runs)
     shown = runs[values[0]]
     end = max(run.end for each in runs.values() for run in each) if end is None else end
-    kinds = [what for what in COLOURS if any(span.what == what for run in shown for span in run.spans)]
+    drawn = {what for each in runs.values() for run in each for _, what, *_ in _bars(run)}
+    kinds = [what for what in COLOURS if what in drawn]
     panels = []
     for place, first in enumerate(shown):
         frame = _frame({value: each[place] for value, each in runs.items()}, begin, end)
@@ -74,13 +78,24 @@ def _frame(runs: dict[float, Lanes], begin: float, end: float) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        (value, span.lane, span.what, span.step, span.step % 2, max(span.begin, begin), min(span.end, end))
+        (value, bar.lane, bar.what, bar.step, max(bar.begin, begin), min(bar.end, end))
         for value, run in runs.items()
-        for span in run.spans
-        if span.end > begin and span.begin < end
+        for bar in _bars(run)
+        if bar.end > begin and bar.begin < end
     ]
-    columns = ["value", "lane", "what", "step", "odd", "begin", "end"]
+    columns = ["value", "lane", "what", "step", "begin", "end"]
     return pd.DataFrame(rows, columns=columns).round(DIGITS)
+
+
+def _bars(run: Lanes) -> list[LaneSpan]:
+    """The spans of a run, and the bubbles between those of its device, each with the number of the step after it."""
+    own = [span for span in run.spans if span.lane == DEVICE]
+    bubbles = [
+        LaneSpan(DEVICE, BUBBLE, after.step, before.end, after.begin)
+        for before, after in pairwise(own)
+        if after.begin > before.end
+    ]
+    return [*run.spans, *bubbles]
 
 
 def _panel(
@@ -95,15 +110,14 @@ def _panel(
         "what:N", title=None, scale=alt.Scale(domain=kinds, range=[COLOURS[kind] for kind in kinds]),
         legend=alt.Legend(orient="top", symbolType="square"),
     )  # fmt: skip
-    bars = base.mark_bar(stroke="white", strokeWidth=0.5).encode(
+    bars = base.mark_bar(stroke=SEAM, strokeWidth=1).encode(
         x=x, x2="end:Q", y=y, color=colour,
-        opacity=alt.Opacity("odd:Q", scale=alt.Scale(domain=[0, 1], range=[1, 0.6]), legend=None),
         tooltip=["lane:N", "what:N", "step:Q", "begin:Q", "end:Q"],
     )  # fmt: skip
     numbers = base.transform_filter(f"datum.lane == '{DEVICE}' && datum.what == '{COMPUTE}'").transform_calculate(
         middle="(datum.begin + datum.end) / 2"
     )
-    text = numbers.mark_text(fontSize=11, color=INK).encode(
+    text = numbers.mark_text(fontSize=11, color=DARK_INK).encode(
         x=alt.X("middle:Q", scale=alt.Scale(domain=window, nice=False)), y=y, text="step:Q"
     )
     return (bars + text).properties(width=WIDTH, height=LANE_HEIGHT * len(lanes), title=run.name)
@@ -130,10 +144,12 @@ def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: 
 
     ratios = [10 ** (place / 40) for place in range(-80, 41)]
     line = pd.DataFrame({"ratio": ratios, "gain": [gain(ratio, 1) for ratio in ratios]}).round(DIGITS)
-    x = alt.X(
-        "ratio:Q", title="the host's time of a step, in the device's", scale=alt.Scale(type="log", domain=[0.01, 10])
-    )
-    y = alt.Y("gain:Q", title="times as fast", scale=alt.Scale(domain=[0.8, 2.1], nice=False))
+    known = [point for all_points in measured.values() for point in all_points]
+    across = [min(0.01, *(ratio / 1.3 for ratio, _ in known), 1), max(10, *(1.3 * ratio for ratio, _ in known), 1)]
+    up = [min(0.8, *(times - 0.1 for _, times in known), 1), max(2.1, *(times + 0.1 for _, times in known), 1)]
+    x = alt.X("ratio:Q", title="the host's time of a step, in the device's",
+              scale=alt.Scale(type="log", domain=across, nice=False))  # fmt: skip
+    y = alt.Y("gain:Q", title="times as fast", scale=alt.Scale(domain=up, nice=False))
     layers = [alt.Chart(csv_data(line)).mark_line(color=INK).encode(x, y)]
     points = pd.DataFrame(
         [(name, *point) for name, all_points in measured.items() for point in all_points],

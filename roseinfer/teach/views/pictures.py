@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from roseinfer.display.chart import Chart
-from roseinfer.display.figure import INK, PALETTE, Picture, figure_alt
+from roseinfer.display.chart import INK, Chart
+from roseinfer.display.figure import PALETTE, Picture, figure_alt
 from roseinfer.models import ModelConfig
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.sequence import Sequence
@@ -46,7 +46,7 @@ def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: L
         for b in batch_sizes
         if (floor := decode_floor(config, [context_len] * b, machine.dtype, machine)).seconds
     ]
-    chart = alt.Chart(alt.Data(values=rows), width=560, height=240).encode(
+    chart = alt.Chart(alt.Data(values=rows), width=460, height=240).encode(
         alt.X("batch size:Q", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=batch_sizes)),
         alt.Y("tok/s:Q", title="tokens/s at most", scale=alt.Scale(type="log"), axis=alt.Axis(format=",")),
         color=alt.Color("shape:N", sort=None, legend=None),

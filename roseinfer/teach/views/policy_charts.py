@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roseinfer.arrivals import Arrival
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
+from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 from roseinfer.engine.definitions import METRICS, PERCENTILES, summary
 from roseinfer.engine.metrics import SequenceTimes
@@ -43,7 +43,7 @@ def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Cha
         tooltip=["policy:N", "part:N", "time:Q"],
     )  # fmt: skip
     lines = base.mark_line(color="#BBBBBB").encode(detail="policy:N")
-    scale = alt.Scale(domain=list(SHOWN), range=[PALETTE[0], PALETTE[2], PALETTE[1], "#000000"])
+    scale = alt.Scale(domain=list(SHOWN), range=[PALETTE[0], PALETTE[2], PALETTE[1], INK])
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
         color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
         shape=alt.Shape("part:N", title=None, scale=alt.Scale(domain=list(SHOWN))),
@@ -112,10 +112,12 @@ def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
     rows = [(name, step, held) for name, counts in runs.items() for step, held in enumerate(counts, 1)]
     frame = pd.DataFrame(rows, columns=["run", "step", "blocks"])
     names = list(runs)
+    legend = alt.Legend(orient="top", labelLimit=400)
     lines = alt.Chart(csv_data(frame)).mark_line(interpolate="step-before", strokeWidth=2.5).encode(
         x=alt.X("step:Q", axis=alt.Axis(tickMinStep=1)), y=alt.Y("blocks:Q", title="blocks held"),
-        color=alt.Color("run:N", title=None, sort=names, legend=alt.Legend(orient="top", labelLimit=400)),
-        strokeDash=alt.StrokeDash("run:N", sort=names, legend=None), tooltip=["run:N", "step:Q", "blocks:Q"],
+        color=alt.Color("run:N", title=None, sort=names, legend=legend),
+        strokeDash=alt.StrokeDash("run:N", title=None, sort=names, legend=legend),
+        tooltip=["run:N", "step:Q", "blocks:Q"],
     ).properties(width=PAGE_WIDTH - 90, height=170)  # fmt: skip
     told = (f"{name}: {len(counts)} steps, {counts[-1]} blocks held at the end" for name, counts in runs.items())
     return Chart(lines, "\n".join(told))

@@ -29,8 +29,8 @@ class PrefixTree(Stepper):
         super().__init__(frames, "step", facts)
         self.svg = svgs[shown]
 
-    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = {**super()._repr_mimebundle_(**options), "image/png": self.png}
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = {**super()._repr_mimebundle_(include, exclude), "image/png": self.png}
         return bundle, {"image/png": {"alt": f"The tree of blocks of a run, a line a step. {self.facts}"}}
 
     @property

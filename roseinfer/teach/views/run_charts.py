@@ -6,8 +6,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import INK, PALETTE
+from roseinfer.display.chart import INK, PAGE_WIDTH, SEAM, Chart, csv_data
+from roseinfer.display.figure import PALETTE
 
 from ..measure.request_run import DECODE, PROMPT, RECOMPUTED, Run
 
@@ -82,7 +82,7 @@ def draw_requests(*runs: Run) -> Chart:
         lane = min(LANE, LANES_HEIGHT / len(run.requests))
         is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
         thick = base.transform_filter(is_computed).mark_bar(
-            height=0.75 * lane, stroke="white", strokeWidth=0.5 if lane > 4 else 0
+            height=0.75 * lane, stroke=SEAM, strokeWidth=0.5 if lane > 4 else 0
         )
         thin = base.transform_filter({"not": is_computed}).mark_bar(height=0.3 * lane)
         panels.append((thin + thick).properties(width=WIDTH, height=lane * len(run.requests), title=run.name))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from typing import Any
 
-import ipywidgets
+from roseinfer.display.view import View
 
-PLAY_MS = 700  # a frame
+# Drawn by the JupyterLab extension in .jupyter/labextensions: a notebook that is opened again needs no kernel for it.
+STEPS = "application/vnd.roseinfer.steps+json"
 OUTLINE = "1px solid rgba(128, 128, 128, 0.6)"
 
 
@@ -16,28 +17,29 @@ def faint(colour: str) -> str:
     return colour if colour == "transparent" else f"{colour}80"
 
 
-class Stepper(ipywidgets.VBox):
-    """Shows frames[slider.value]. text/plain is `facts`, whole; ipywidgets alone would cut it at 110 characters."""
+class Stepper(View):
+    """Frames of HTML, one at a time. The frames are in the page; without the course's JupyterLab they fold open.
+
+    label: what the slider counts. text/plain is `facts`. Raises ValueError without a frame.
+    """
 
     def __init__(self, frames: List[str], label: str, facts: str) -> None:
         if not frames:
             raise ValueError("frames must hold at least one frame, got none")
         self.frames = list(frames)
+        self.label = label
         self.facts = facts
-        last = len(frames) - 1
-        self.slider = ipywidgets.IntSlider(0, 0, last, description=label, style={"description_width": "auto"})
-        self.slider.layout.width = "32em"
-        self.view = ipywidgets.HTML(self.frames[0])
-        self.slider.observe(self._show, names="value")
-        play = ipywidgets.Play(min=0, max=last, interval=PLAY_MS)
-        ipywidgets.jslink((play, "value"), (self.slider, "value"))
-        super().__init__([ipywidgets.HBox([play, self.slider]), self.view])
 
     def __repr__(self) -> str:
         return self.facts
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**options), "text/plain": repr(self)}
+    def to_html(self) -> str:
+        """A <details> for each frame, the first one open."""
+        folds = (
+            f"<details{'' if number else ' open'}><summary>{self.label} {number}</summary>{frame}</details>"
+            for number, frame in enumerate(self.frames)
+        )
+        return f'<div class="rose-steps">{"".join(folds)}</div>'
 
-    def _show(self, change: dict[str, Any]) -> None:
-        self.view.value = self.frames[change["new"]]
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {**super()._repr_mimebundle_(include, exclude), STEPS: {"label": self.label}}

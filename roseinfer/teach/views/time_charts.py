@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import INK, PALETTE
+from roseinfer.display.chart import INK, PAGE_WIDTH, SEAM, Chart, csv_data
+from roseinfer.display.figure import PALETTE
+from roseinfer.display.labels import BESIDE, budget_labels
 
 from ..measure.request_run import PROMPT, RECOMPUTED, Run, RunStep
 from .run_charts import TIME, WIDTH, cold_text, require_runs, span_colours, spans_of
@@ -22,6 +23,7 @@ CURVES = {"latency": ("p90", "time of a step, p90 (ms)"), "itl": ("max", "longes
 WITH_PROMPT, REPLAYED, CAPTURED = "with a prompt", "decode only; replayed", "decode only; captures its graph"
 LOOKS = {WITH_PROMPT: (PALETTE[1], "circle"), REPLAYED: (PALETTE[0], "triangle"), CAPTURED: (PALETTE[3], "cross")}
 BEYOND = 1.15  # of the largest value, for what stands beside it
+BUDGETS_WIDTH, BUDGETS_HEIGHT = PAGE_WIDTH // 2 - 90, 220
 
 
 def draw_request_times(run: Run, request: int) -> Chart:
@@ -45,7 +47,7 @@ def draw_request_times(run: Run, request: int) -> Chart:
     x = alt.X("begin:Q", title=TIME[run.clock], scale=end)
     life = pd.DataFrame([("the request", span.kind, span.begin, span.end) for span in spans],
                         columns=["lane", "kind", "begin", "end"])  # fmt: skip
-    lived = alt.Chart(csv_data(life)).mark_bar(height=0.7 * LANE, stroke="white", strokeWidth=0.5).encode(
+    lived = alt.Chart(csv_data(life)).mark_bar(height=0.7 * LANE, stroke=SEAM, strokeWidth=0.5).encode(
         x, y, x2="end:Q", color=span_colours(list(dict.fromkeys(life["kind"]))), tooltip=["kind:N", "begin:Q", "end:Q"]
     )  # fmt: skip
     frame = pd.DataFrame(bars, columns=["lane", "begin", "end"])
@@ -108,16 +110,21 @@ def draw_budgets(*runs: Run) -> Chart:
         rows.append({"budget": run.budget, "requests a second": _throughput(run)})
         rows[-1] |= {name: MS * metrics[name][stat] for name, (stat, _) in CURVES.items()}
     frame = pd.DataFrame(rows).round(3)
+    frame = frame.sort_values("budget", ignore_index=True)
     panels, tips = [], [f"{name}:Q" for name in frame.columns]
     for name, (_, title) in CURVES.items():
-        base = alt.Chart(csv_data(frame)).encode(
+        told = budget_labels(frame, "requests a second", name, (BUDGETS_WIDTH, BUDGETS_HEIGHT), BEYOND)
+        base = alt.Chart(csv_data(told)).encode(
             x=alt.X("requests a second:Q", scale=_from_0(frame["requests a second"]), axis=alt.Axis(tickCount=5)),
             y=alt.Y(f"{name}:Q", title=title, scale=_from_0(frame[name])),
         )  # fmt: skip
         line = base.mark_line(strokeWidth=1.5, color=PALETTE[0]).encode(order="budget:Q")
         dots = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(tooltip=tips)
-        labels = base.mark_text(align="left", dx=7, dy=-7, fontSize=11).encode(text="budget:Q")
-        panels.append((line + dots + labels).properties(width=PAGE_WIDTH // 2 - 90, height=220))
+        panels.append(
+            (line + dots + base.mark_text(fontSize=11, **BESIDE).encode(text="label:N")).properties(
+                width=BUDGETS_WIDTH, height=BUDGETS_HEIGHT
+            )
+        )
     budgets = ", ".join(f"{run.budget}{cold_text(run)}" for run in runs)
     return Chart(alt.hconcat(*panels, title="Throughput and latency over token budgets"), f"budgets: {budgets}")
 
