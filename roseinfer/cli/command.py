@@ -101,8 +101,8 @@ def _explained(error: Exception) -> tuple[int | None, str]:
         return FAILED, str(error)
     if isinstance(error, ModuleNotFoundError):
         name = (error.name or "roseinfer").split(".")[0]
-        mend = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
-        return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {mend}"
+        fix = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
+        return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {fix}"
     from roseinfer.bench import ContenderFailed, TokensDiffer  # not before: it imports torch
 
     return (FAILED if isinstance(error, ContenderFailed | TokensDiffer) else None), str(error)

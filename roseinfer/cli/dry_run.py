@@ -42,8 +42,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def show(sizes: EngineSizes) -> None:
-    from roseinfer.display import Table
+    from roseinfer.display.cells import Cells, Column, terminal_width
+    from roseinfer.engine.sizes import MIB
 
-    print(Table.of(sizes))
+    columns = ["what", Column("size", "{:,}".format), "unit", Column("MiB", "{:,.3f}".format), "how"]
+    rows = [
+        (what, size, unit, size / MIB if unit.startswith("bytes") else None, how)
+        for what, size, unit, how in sizes.rows()
+    ]  # fmt: skip
+    print(sizes.title)
+    print(Cells.of(columns, rows).text(terminal_width()))
     if fit := sizes.fit():
         print(f"fits: {fit[1]}")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     costs = parser.add_argument_group("what a step costs").add_mutually_exclusive_group()
     costs.add_argument("--fit", metavar="MODEL", help=f"fitted to steps measured now; tiny when nothing else: {MODEL}")
     costs.add_argument("--cost", type=Path, metavar="FILE", help="fitted before: what --json of such a run wrote")
-    costs.add_argument("--floor", metavar="GPU", help="a floor, for a GPU of data/gpus.json")
+    costs.add_argument("--floor", metavar="GPU", help="a floor, for a GPU of roseinfer/data/gpus.json")
     costs.add_argument("--validate", metavar="MODEL", help="fit, and compare with real runs of the engine")
     add = parser.add_argument
     add("--model", help=f"of --floor; {FLOOR_MODEL} when not given")

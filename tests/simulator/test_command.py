@@ -75,7 +75,7 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--floor", "A100"], "gpu='A100' is not in data/gpus.json"),
+        (["--floor", "A100"], "gpu='A100' is not in roseinfer/data/gpus.json"),
         (["--policies", "fcfs,fair"], "--policies: unknown value 'fair'"),
         (["--replicas", "0"], "replicas must be an integer of at least 1, got 0"),
         (["--replicas", "many"], "--replicas 'many': must be integers"),
