@@ -25,6 +25,7 @@ from roseinfer.cli.command import (
     exit_status,
     require_folder,
     require_writable,
+    run_with,
 )
 from roseinfer.cli.room import require_room
 from roseinfer.models import Model, load_model
@@ -36,7 +37,7 @@ SEED = 0
 
 def main(argv: list[str] | None = None) -> int:
     """The exit status. Raises SystemExit for --help."""
-    return exit_status(lambda: run(parser().parse_args(argv)), is_process=argv is None)
+    return exit_status(lambda: run_with(run, parser().parse_args(argv)), is_process=argv is None)
 
 
 def parser() -> Parser:
@@ -65,8 +66,8 @@ def run(args: argparse.Namespace) -> None:
     requests = workload(args, spec, model)
     modes = MODES if args.mode == "all" else (args.mode,)
     runs = (profiled if args.profile else repeated)(args, modes, stage, model, requests)
-    if args.json:
-        args.json.write_text(record(args, stage, model, runs) + "\n", encoding="utf-8")
+    if args.output:
+        args.output.write_text(record(args, stage, model, runs) + "\n", encoding="utf-8")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -76,7 +77,7 @@ def check(args: argparse.Namespace) -> None:
         require_count(f"--{name.replace('_', '-')}", getattr(args, name), at_least=least)
     if args.num_requests is not None:
         require_count("--num-requests", args.num_requests, at_least=1)
-    require_writable("--json", args.json)
+    require_writable("--output", args.output)
     if args.profile:
         require_folder("--profile-dir", args.profile_dir)
 

@@ -143,7 +143,8 @@ def probe_python() -> Check:
         return Check("Python", f"{found}, no roseinfer", "missing", "roseinfer is not installed", fix, True)
     if not in_range(platform.python_version(), wanted):
         again = "`make clean`, then `PYTHON=python3.12 make setup`" if has_course() else "install roseinfer"
-        return Check("Python", found, "missing", f"roseinfer needs {wanted}", f"{again} with a Python in that range", True)
+        fix = f"{again} with a Python in that range"
+        return Check("Python", found, "missing", f"roseinfer needs {wanted}", fix, True)
     return Check("Python", found, "ok", f"in the supported range {wanted}", required=True)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -26,6 +28,11 @@ FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
 INSTALL = "`make setup` installs all that the course needs, `pip install '.[course]'` all but what tests it"
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
+# What the library calls what a flag of another name gives.
+LIBRARY_NAMES = {
+    "num_requests": "requests", "num_decoding": "decoding", "precisions": "dtype", "prompt_lens": "prompt_len",
+    "output_lens": "output_len", "gpu": "floor", "max_tokens": "max_new_tokens",
+}  # fmt: skip
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 
@@ -44,6 +51,41 @@ def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def run_with(run: Callable[[Namespace], int | None], args: Namespace) -> int | None:
+    """Run it. Its errors name the flags that a user typed instead of the library's arguments."""
+    try:
+        return run(args)
+    except OSError as error:
+        if flag := flag_of_file(error, args):
+            raise ValueError(f"{flag} {error.filename}: {no_file(error)}") from error
+        raise
+    except ValueError as error:
+        raise ValueError(in_flags(str(error), args)) from error
+
+
+def flag_of_file(error: OSError, args: Namespace) -> str | None:
+    """The flag that names the file which could not be read, if one does."""
+    names = [name for name, value in vars(args).items() if isinstance(value, Path) and str(value) == error.filename]
+    return None if not names else "FILE" if names == ["file"] else flag_of(names[0])
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def in_flags(message: str, args: Namespace) -> str:
+    """The message with each argument of the library under the name of the flag that gave it."""
+    given = {name for name, value in vars(args).items() if value is not None}
+    flags = {theirs: flag_of(own) for theirs, own in LIBRARY_NAMES.items() if own in given}
+    flags |= {name: flag_of(name) for name in given}
+
+    def as_flag(found: re.Match[str]) -> str:
+        return flags[found["name"]] + (" " if found["after"] == "=" else found["after"])
+
+    names = "|".join(map(re.escape, flags))
+    return re.sub(rf"(?<![\w.-])(?P<name>{names})(?P<after>=| must |: unknown )", as_flag, message)
 
 
 def _guarded(run: Callable[[], int | None]) -> int:
@@ -178,6 +220,11 @@ def require_folder(flag: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"{flag} {folder}: must be a folder that can be written to ({error.strerror})") from error
+
+
+def no_file(error: OSError) -> str:
+    """Why a file cannot be read, in words."""
+    return "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
 
 
 def device_or_best(device: str | None) -> str:

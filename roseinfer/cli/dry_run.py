@@ -21,8 +21,8 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One flag a field of EngineConfig, whose defaults hold for those that are not given."""
-    parser.add_argument("--model", help=f"{MODEL} (required)")
-    parser.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
+    parser.add_argument("--model", required=True, help=MODEL)
+    parser.add_argument("--num-blocks", type=int, required=True, help="blocks of the KV pool")
     parser.add_argument("--block-size", type=int, help="tokens of a block")
     parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
     parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")

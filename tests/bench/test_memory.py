@@ -25,8 +25,15 @@ def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: 
     assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
     assert peak.pool == EngineConfig(model=spec, num_blocks=2).sizes().pool_bytes
     assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
-    with pytest.raises(ContenderFailed, match="^engine float32: .*max_model_len=192"):
+    with pytest.raises(ValueError, match="^prompt_len=190 \\+ max_tokens=64 is 254 tokens, allowed: max_model_len=192"):
         peak_memory(MemoryRun(spec, prompt_len=190))
+
+
+def test_what_fails_in_that_process_is_one_line_that_says_so_once(spec: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "nonsense")
+    with pytest.raises(ContenderFailed, match="^engine float32[^\n]*$") as failed:
+        peak_memory(MemoryRun(spec))
+    assert "ContenderFailed" not in str(failed.value)
 
 
 def test_resident_memory_is_at_most_its_peak():

@@ -119,8 +119,10 @@ def test_steps_of_the_engine_keep_the_budget_and_the_order_of_the_timestamps(res
 
 
 def test_json_has_everything_and_the_printed_line_all_but_the_samples(result: OnlineResult):
-    data, line = json.loads(result.to_json()), json.loads(result.to_json(with_samples=False))
-    assert data.keys() - line.keys() == {"samples"} and len(data["samples"]) == 24
+    data, line = json.loads(result.to_json()), json.loads(result.to_line())
+    assert len(data["samples"]) == 24 and "samples" not in line and line["arguments"] == data["arguments"]
+    assert [row["name"] for row in line["rows"]] == [row["name"] for row in data["rows"]]
+    assert all(row["requests_per_second_min"] <= row["requests_per_second"] for row in line["rows"])
     assert data["definitions"]["waiting_time"].startswith("waiting_time (per request) = first_scheduled - arrival")
     assert data["arguments"]["budgets"] == [32, 3] and {"python", "torch", "transformers"} <= data["versions"].keys()
 
