@@ -62,7 +62,7 @@ class Simulation(Measured):
 
     def short(self) -> dict[str, Any]:
         return {
-            "arguments": self.arguments, "cost": without_samples(self.cost), "is_partial": self.is_partial,
+            "arguments": self.arguments, "cost": in_short(self.cost), "is_partial": self.is_partial,
             "rows": [self.short_row(row) for row in self.rows],
         }  # fmt: skip
 
@@ -99,7 +99,7 @@ class Simulation(Measured):
                 row["hit_rate"], f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
             )
             for row, seconds_behind in zip(self.rows, behind, strict=True)
-        ])  # fmt: skip
+        ], keys=2)  # fmt: skip
 
     def times(self) -> Cells:
         shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
@@ -108,13 +108,12 @@ class Simulation(Measured):
         return Cells.of(columns, [
             (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))
             for metric in TIMES for row in self.rows if (times := row["times"].get(metric.name))
-        ])  # fmt: skip
+        ], keys=3)  # fmt: skip
 
 
-def without_samples(cost: Cost) -> dict[str, Any]:
+def in_short(cost: Cost) -> dict[str, Any]:
     """What a short line has of it."""
-    values = cost.to_dict()
-    return {name: values[name] for name in ("kind", "about")}
+    return {"kind": cost.to_dict()["kind"]}
 
 
 def fit_note(cost: FittedCost) -> str:

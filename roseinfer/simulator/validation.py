@@ -23,7 +23,7 @@ from .cost import FittedCost, StepSample, fit
 from .measure import RealRun, StepMeasure, real_engine, real_run
 from .metrics import request_times
 from .replica import EngineSetting, SimulatedRequest
-from .result import NOTE_WIDTH, fit_note, without_samples
+from .result import NOTE_WIDTH, fit_note, in_short
 
 LOAD = 0.8  # of what the engine can do, for arrivals one after another
 REAL = "a real run"
@@ -60,7 +60,7 @@ class Validation(Measured):
 
     def short(self) -> dict[str, Any]:
         return {
-            "arguments": self.arguments, "cost": without_samples(self.cost), "worst_error": self.worst_error,
+            "arguments": self.arguments, "cost": in_short(self.cost), "worst_error": self.worst_error,
             "target": TARGET, "rows": [self.short_row(row) for row in self.rows],
         }  # fmt: skip
 

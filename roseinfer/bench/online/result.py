@@ -177,7 +177,7 @@ def _table(rows: List[Row]) -> Cells:
             *(_ms(row, name, stat) for name, stat in shown), *(row[name] for name in counts),
         )
         for row in rows
-    ], missing="-")  # fmt: skip
+    ], missing="-", keys=2)  # fmt: skip
 
 
 def _best(rows: List[Row]) -> str:
