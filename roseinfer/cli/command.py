@@ -82,10 +82,13 @@ def in_flags(message: str, args: Namespace) -> str:
     flags |= {name: flag_of(name) for name in given}
 
     def as_flag(found: re.Match[str]) -> str:
-        return flags[found["name"]] + (" " if found["after"] == "=" else found["after"])
+        name, after = found["name"], found["after"]
+        if not after and "_" not in name:  # such as "model", which is also a word
+            return name
+        return flags[name] + (" " if after == "=" else after)
 
     names = "|".join(map(re.escape, flags))
-    return re.sub(rf"(?<![\w.-])(?P<name>{names})(?P<after>=| must |: unknown )", as_flag, message)
+    return re.sub(rf"(?<![\w.-])(?P<name>{names})(?P<after>=| must |: unknown |\b)", as_flag, message)
 
 
 def _guarded(run: Callable[[], int | None]) -> int:

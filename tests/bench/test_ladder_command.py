@@ -64,7 +64,7 @@ def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyP
     [
         ("--stages s01,s2_prealloc_gather", "unknown stage 's2_prealloc_gather' (nearest: s02_prealloc_gather)"),
         ("--stages s99", "allowed: s01_naive_cat, s02_prealloc_gather, s03_select_append"),
-        ("--batch-size 0", "batch_size must be an integer of at least 1, got 0"),
+        ("--batch-size 0", "--batch-size must be an integer of at least 1, got 0"),
         ("--max-new-tokens 100000", "allowed: max_model_len="),
         ("--model random:nothing", "unknown shape 'random:nothing'"),
         ("--output no/such/folder/ladder.json", "must be a file in a folder that exists"),

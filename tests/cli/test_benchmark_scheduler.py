@@ -166,9 +166,9 @@ def test_the_engine_shares_prefixes_unless_told_not_to(flags, computed, tmp_path
         (["--max-batch-size", "0"], "--max-batch-size must be an integer of at least 1, got 0"),
         (["--repeat-runs", "0"], "--repeat-runs must be"),
         (["--num-requests", "0"], "--num-requests must be"),
-        (["--max-new-tokens", "600"], r"prompt of 2 \+ max_tokens=600 is 602 tokens, allowed: max_model_len=512"),
-        (["--do-sample", "--top-p", "0"], "top_p must be"),
-        (["--device", "nope"], "device='nope' is not a device"),
+        (["--max-new-tokens", "600"], r"prompt of 2 \+ --max-new-tokens 600 is 602 tokens, allowed: max_model_len=512"),
+        (["--do-sample", "--top-p", "0"], "--top-p must be"),
+        (["--device", "nope"], "--device 'nope' is not a device"),
         (["--output", "nowhere/run.json"], "--output nowhere/run.json: must be a file in a folder that exists"),
         (["--profile", "--max-new-tokens", "3", "--num-requests", "1"], "a profile takes six decode steps"),
         (["--tokenizer-name", "./nowhere"], "no such folder: './nowhere'"),
@@ -185,7 +185,7 @@ def test_a_bad_argument_is_one_line(flags, message, capsys, tmp_path, monkeypatc
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_cuda_without_a_gpu_is_one_line(capsys):
     assert main(["--hf-model-id", "tiny", "--prompt", "Hello", "--device", "cuda"]) == 2
-    assert capsys.readouterr().err == "error: device='cuda': not on this machine, which has: cpu\n"
+    assert capsys.readouterr().err == "error: --device 'cuda': not on this machine, which has: cpu\n"
 
 
 @pytest.mark.parametrize("flags", [["--prompts", "a", "--prompt", "b"], [], ["--prompt", "a", "--bf16", "--no-amp"]])
