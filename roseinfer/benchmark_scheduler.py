@@ -20,6 +20,7 @@ from roseinfer.bench.scheduler.output import run_lines, summary_lines
 from roseinfer.cli.clone import chosen_stages, course
 from roseinfer.cli.command import (
     STATUSES,
+    Failed,
     Parser,
     device_or_best,
     exit_status,
@@ -27,8 +28,9 @@ from roseinfer.cli.command import (
     require_writable,
     run_with,
 )
+from roseinfer.cli.output import written
 from roseinfer.cli.room import require_room
-from roseinfer.models import Model, load_model
+from roseinfer.models import Model, load_model, model_config
 from roseinfer.profiling import Trace
 from roseinfer.stage import Stage
 
@@ -59,6 +61,9 @@ def run(args: argparse.Namespace) -> None:
     device = device_or_best(args.device)
     dtype = dtype_of(args, device)
     count, longest = num_requests(args), 1 + args.max_new_tokens  # of a prompt of one token
+    allowed = model_config(spec).max_model_len
+    if longest > allowed:
+        raise ValueError(f"--max-new-tokens {args.max_new_tokens}: allowed: {allowed} tokens with the prompt")
     name = str(dtype).removeprefix("torch.")
     require_room("--num-requests", count, longest, model=spec, dtype=name, device=device)
     model = load_model(spec, device=device, dtype=dtype)
@@ -67,7 +72,9 @@ def run(args: argparse.Namespace) -> None:
     modes = MODES if args.mode == "all" else (args.mode,)
     runs = (profiled if args.profile else repeated)(args, modes, stage, model, requests)
     if args.output:
-        args.output.write_text(record(args, stage, model, runs) + "\n", encoding="utf-8")
+        whole = record(args, stage, model, runs) + "\n"
+        if failed := written("--output", args.output, lambda path: path.write_text(whole, encoding="utf-8")):
+            raise Failed(*failed)
 
 
 def check(args: argparse.Namespace) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
-    "roseinfer bench online --model random:gpt2 --scale 0.05 --chart curves.html",
-    "roseinfer bench online --budgets 512,64 --requests 64 --prompt-len 16-256 --output-len 16-128 --load 0.8",
+    "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
+    "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
     "roseinfer bench chunks --model random:gpt2",
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
@@ -145,11 +145,12 @@ def online_arguments(add: Callable[..., object]) -> None:
     add("--model", default="tiny", help=MODEL)
     add("--contenders", default="engine,hf", metavar="NAMES", help="of engine, no-prefix-cache (the engine), hf "
         "(transformers' continuous batching)")  # fmt: skip
-    add("--budgets", default="1536,1024,768,512,384,256,128,64,32", metavar="SIZES", help="tokens of a step at most")
+    add("--budgets", default="1536,512,128,32", metavar="SIZES", help="tokens of a step at most; post 003 has nine: "
+        "1536,1024,768,512,384,256,128,64,32")  # fmt: skip
     add("--policies", default="fcfs", metavar="NAMES", help="of the engine: fcfs, shortest, longest_output, packed")
     add("--max-num-seqs", type=int, default=64, help="sequences at a time; with a smaller budget as many as it has")
     add("--requests", type=int, default=1000, help="of which --scale is the share that runs")
-    add("--scale", type=float, default=0.1, help="1 is all of --requests")
+    add("--scale", type=float, default=0.05, help="1 is all of --requests")
     add("--prompt-len", default="256", metavar="TOKENS", help="of each prompt, or a range such as 16-256")
     add("--output-len", default="16", metavar="TOKENS", help="of each output, or a range")
     add("--prefix-len", type=int, default=0, help="tokens that all prompts begin with, beside their own")

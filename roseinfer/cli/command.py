@@ -31,8 +31,10 @@ MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 # What the library calls what a flag of another name gives.
 LIBRARY_NAMES = {
     "num_requests": "requests", "num_decoding": "decoding", "precisions": "dtype", "prompt_lens": "prompt_len",
-    "output_lens": "output_len", "gpu": "floor", "max_tokens": "max_new_tokens",
+    "output_lens": "output_len", "rates": "rate", "loads": "load", "gpu": "floor", "max_tokens": "max_new_tokens",
+    "path": "file",
 }  # fmt: skip
+POSITIONAL = {"file": "FILE", "notebooks": "NOTEBOOK", "post": "POST"}
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 
@@ -60,26 +62,28 @@ def run_with(run: Callable[[Namespace], int | None], args: Namespace) -> int | N
     except OSError as error:
         if flag := flag_of_file(error, args):
             raise ValueError(f"{flag} {error.filename}: {no_file(error)}") from error
+        if isinstance(error, FileNotFoundError) and error.errno is None:  # raised here, with a message of its own
+            raise FileNotFoundError(in_flags(str(error), args)) from error
         raise
-    except ValueError as error:
-        raise ValueError(in_flags(str(error), args)) from error
+    except (ValueError, Failed) as error:
+        kind = Failed if isinstance(error, Failed) else ValueError
+        raise kind(in_flags(str(error), args)) from error
 
 
 def flag_of_file(error: OSError, args: Namespace) -> str | None:
     """The flag that names the file which could not be read, if one does."""
     names = [name for name, value in vars(args).items() if isinstance(value, Path) and str(value) == error.filename]
-    return None if not names else "FILE" if names == ["file"] else flag_of(names[0])
+    return flag_of(names[0]) if names else None
 
 
 def flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return POSITIONAL.get(name, f"--{name.replace('_', '-')}")
 
 
 def in_flags(message: str, args: Namespace) -> str:
-    """The message with each argument of the library under the name of the flag that gave it."""
-    given = {name for name, value in vars(args).items() if value is not None}
-    flags = {theirs: flag_of(own) for theirs, own in LIBRARY_NAMES.items() if own in given}
-    flags |= {name: flag_of(name) for name in given}
+    """The message with each argument of the library under the name of the flag that gives it."""
+    flags = {theirs: flag_of(own) for theirs, own in LIBRARY_NAMES.items() if own in args}
+    flags |= {name: flag_of(name) for name in vars(args) if name not in POSITIONAL}
 
     def as_flag(found: re.Match[str]) -> str:
         name, after = found["name"], found["after"]
@@ -87,8 +91,11 @@ def in_flags(message: str, args: Namespace) -> str:
             return name
         return flags[name] + (" " if after == "=" else after)
 
+    said, *allowed = message.partition(", allowed: ")  # what is allowed may be a limit of the model, or a file's fields
     names = "|".join(map(re.escape, flags))
-    return re.sub(rf"(?<![\w.-])(?P<name>{names})(?P<after>=| must |: unknown |\b)", as_flag, message)
+    return "".join(
+        [re.sub(rf"(?<![\w.-])(?P<name>{names})(?P<after>=| must |: unknown |\b)", as_flag, said), *allowed]
+    )
 
 
 def _guarded(run: Callable[[], int | None]) -> int:

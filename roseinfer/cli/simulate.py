@@ -183,6 +183,8 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
     if args.floor:
         spec = args.model or FLOOR_MODEL
         setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)
+        if args.host_ms is not None and not 0 <= args.host_ms < float("inf"):
+            raise ValueError(f"--host-ms must be a number of at least 0, got {args.host_ms:g}")
         return setting, floor_cost(args.floor, spec, args.dtype or "float16", (args.host_ms or 0.0) / 1e3)
     spec = args.fit or "tiny"
     setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)

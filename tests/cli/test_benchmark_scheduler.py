@@ -166,7 +166,7 @@ def test_the_engine_shares_prefixes_unless_told_not_to(flags, computed, tmp_path
         (["--max-batch-size", "0"], "--max-batch-size must be an integer of at least 1, got 0"),
         (["--repeat-runs", "0"], "--repeat-runs must be"),
         (["--num-requests", "0"], "--num-requests must be"),
-        (["--max-new-tokens", "600"], r"prompt of 2 \+ --max-new-tokens 600 is 602 tokens, allowed: max_model_len=512"),
+        (["--max-new-tokens", "600"], "--max-new-tokens 600: allowed: 512 tokens with the prompt"),
         (["--do-sample", "--top-p", "0"], "--top-p must be"),
         (["--device", "nope"], "--device 'nope' is not a device"),
         (["--output", "nowhere/run.json"], "--output nowhere/run.json: must be a file in a folder that exists"),
