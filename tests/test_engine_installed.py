@@ -119,7 +119,8 @@ NEED_THE_COURSE = {
 
 def test_commands_run_or_say_what_they_need(scripts, tmp_path):
     """In one process: most of a command's time is the import of torch."""
-    (tmp_path / "x.json").write_text('{"traceEvents": [{"ph": "X", "name": "a", "cat": "b", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}')
+    event = {"ph": "X", "name": "a", "cat": "b", "ts": 1, "dur": 2, "pid": 1, "tid": 1}
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": [event]}))
     lines = [*COMMANDS, *NEED_THE_COURSE]
     code = f"""
 import contextlib, io, json

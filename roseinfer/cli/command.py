@@ -91,11 +91,11 @@ def in_flags(message: str, args: Namespace) -> str:
             return name
         return flags[name] + (" " if after == "=" else after)
 
-    said, *allowed = message.partition(", allowed: ")  # what is allowed may be a limit of the model, or a file's fields
+    allowed_after = ", allowed: "  # a limit of the model, or the fields of a file, is no flag's
+    said, *limits = message.split(allowed_after)
     names = "|".join(map(re.escape, flags))
-    return "".join(
-        [re.sub(rf"(?<![\w.-])(?P<name>{names})(?P<after>=| must |: unknown |\b)", as_flag, said), *allowed]
-    )
+    named = rf"(?<![\w./-])(?P<name>{names})(?P<after>=| must |: unknown |\b(?!\.\w|[/-]))"  # and no part of a path
+    return allowed_after.join([re.sub(named, as_flag, said), *limits])
 
 
 def _guarded(run: Callable[[], int | None]) -> int:
