@@ -60,7 +60,7 @@ def test_prompts_share_a_prefix_and_nothing_else(small: GPT2):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_requests": 0}, "num_requests must be an integer of at least 1, got 0"),
+        ({"num_requests": 0}, "num_requests must be an integer from 1 to 1,000,000, got 0"),
         ({"burst": 0}, "burst must be an integer of at least 1, got 0"),
         ({"prefix_len": -1}, "prefix_len must be an integer of at least 0, got -1"),
         ({"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
