@@ -57,7 +57,7 @@ slides: setup ## a file of slides a lesson in build/slides/, from the recorded n
 check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
 	@$(PY) -m roseinfer links $(ARGS)
 
-doctor: setup ## one table of what will run here, and how to mend what will not (ARGS=--json)
+doctor: setup ## one table of what will run here, and how to fix what will not (ARGS=--json)
 	@$(PY) -m roseinfer doctor $(ARGS)
 
 tiny: setup ## train the bundled model again (ARGS="--minutes 60")

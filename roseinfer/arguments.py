@@ -18,10 +18,11 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def require_count(argument: str, value: object, at_least: int) -> None:
+def require_count(argument: str, value: object, at_least: int, at_most: int | None = None) -> None:
     """Raises ValueError, naming the argument and the value, unless it is an integer of at least `at_least`."""
-    if not is_integer(value) or value < at_least:
-        raise ValueError(f"{argument} must be an integer of at least {at_least}, got {value!r}")
+    if not is_integer(value) or value < at_least or (at_most is not None and value > at_most):
+        allowed = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most:,}"
+        raise ValueError(f"{argument} must be an integer {allowed}, got {value!r}")
 
 
 def require_positive(argument: str, value: object) -> None:

@@ -17,6 +17,7 @@ from random import Random
 from roseinfer.arguments import is_integer, require_count, require_positive, unknown_name
 
 Range = tuple[int, int]
+MOST_REQUESTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def at_once(
 
     Raises ValueError for a count below 1, or a range that is none.
     """
-    require_count("num_requests", num_requests, at_least=1)
+    require_count("num_requests", num_requests, at_least=1, at_most=MOST_REQUESTS)
     return _sized([0.0] * num_requests, Random(seed), prompt_lens, output_lens, prefix_len)
 
 
@@ -74,7 +75,7 @@ def bursts(
     seed: int = 0,
 ) -> list[Arrival]:  # fmt: skip
     """`burst` at a time, the bursts a Poisson process, and `rate` requests a second on average."""
-    require_count("num_requests", num_requests, at_least=1)
+    require_count("num_requests", num_requests, at_least=1, at_most=MOST_REQUESTS)
     require_positive("rate", rate)
     require_count("burst", burst, at_least=1)
     rng = Random(seed)

@@ -20,14 +20,17 @@ from roseinfer.bench.scheduler.output import run_lines, summary_lines
 from roseinfer.cli.clone import chosen_stages, course
 from roseinfer.cli.command import (
     STATUSES,
+    Failed,
     Parser,
     device_or_best,
     exit_status,
     require_folder,
     require_writable,
+    run_with,
 )
+from roseinfer.cli.output import written
 from roseinfer.cli.room import require_room
-from roseinfer.models import Model, load_model
+from roseinfer.models import Model, load_model, model_config
 from roseinfer.profiling import Trace
 from roseinfer.stage import Stage
 
@@ -36,7 +39,7 @@ SEED = 0
 
 def main(argv: list[str] | None = None) -> int:
     """The exit status. Raises SystemExit for --help."""
-    return exit_status(lambda: run(parser().parse_args(argv)), is_process=argv is None)
+    return exit_status(lambda: run_with(run, parser().parse_args(argv)), is_process=argv is None)
 
 
 def parser() -> Parser:
@@ -58,6 +61,9 @@ def run(args: argparse.Namespace) -> None:
     device = device_or_best(args.device)
     dtype = dtype_of(args, device)
     count, longest = num_requests(args), 1 + args.max_new_tokens  # of a prompt of one token
+    allowed = model_config(spec).max_model_len
+    if longest > allowed:
+        raise ValueError(f"--max-new-tokens {args.max_new_tokens}: allowed: {allowed} tokens with the prompt")
     name = str(dtype).removeprefix("torch.")
     require_room("--num-requests", count, longest, model=spec, dtype=name, device=device)
     model = load_model(spec, device=device, dtype=dtype)
@@ -65,8 +71,10 @@ def run(args: argparse.Namespace) -> None:
     requests = workload(args, spec, model)
     modes = MODES if args.mode == "all" else (args.mode,)
     runs = (profiled if args.profile else repeated)(args, modes, stage, model, requests)
-    if args.json:
-        args.json.write_text(record(args, stage, model, runs) + "\n", encoding="utf-8")
+    if args.output:
+        whole = record(args, stage, model, runs) + "\n"
+        if failed := written("--output", args.output, lambda path: path.write_text(whole, encoding="utf-8")):
+            raise Failed(*failed)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -76,7 +84,7 @@ def check(args: argparse.Namespace) -> None:
         require_count(f"--{name.replace('_', '-')}", getattr(args, name), at_least=least)
     if args.num_requests is not None:
         require_count("--num-requests", args.num_requests, at_least=1)
-    require_writable("--json", args.json)
+    require_writable("--output", args.output)
     if args.profile:
         require_folder("--profile-dir", args.profile_dir)
 

@@ -1,6 +1,6 @@
 """What will run on this machine: `roseinfer doctor`, or `diagnose()` in a notebook.
 
-A probe never raises and never waits long: a doctor that falls ill with its patient is of no use. For the same
+A probe never raises and never waits long: a doctor that fails with the machine is of no use. For the same
 reason everything that is not in the standard library is imported inside the probe that needs it.
 """
 
@@ -23,23 +23,24 @@ from typing import Any, Literal
 
 from roseinfer.arguments import counted
 from roseinfer.hardware import cpu, cpu_memory
-from roseinfer.paths import TINY
+from roseinfer.paths import ROOT, TINY, has_course
 
 TINY_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 HUB_TIMEOUT_S = 2.0
 GIB = 2**30
 SET_UP = "run `make setup`"
+INSTALL_AGAIN = "install roseinfer again: `pip install --force-reinstall --no-deps .` in its clone"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the table. `required`: while it is missing, the course does not run."""
+    """One line of the table. `required`: while it is missing, what is installed here does not run."""
 
     what: str
     found: str
     status: Literal["ok", "note", "missing"]
     means: str
-    mend: str = ""
+    fix: str = ""
     required: bool = False
 
 
@@ -55,10 +56,11 @@ class Report:
 
     @property
     def verdict(self) -> str:
+        what = "course" if has_course() else "engine"
         if self.ok:
-            return "The course runs here."
+            return f"The {what} runs here."
         first = ", ".join(c.what for c in self.checks if c.required and c.status == "missing")
-        return f"The course does not run here yet. To mend first: {first}."
+        return f"The {what} does not run here yet. To fix first: {first}."
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "checks": [asdict(c) for c in self.checks]}
@@ -88,6 +90,11 @@ def supported_range(distribution: str) -> str:
         return ""
     ranges = [r.specifier for r in map(Requirement, lines) if r.name == distribution]
     return ",".join(sorted(map(str, ranges[0]), reverse=True)) if ranges else ""
+
+
+def set_up(distribution: str) -> str:
+    """The fix for a distribution that is missing, or of an untested version."""
+    return SET_UP if has_course() else f"run `pip install '{distribution}{supported_range(distribution)}'`"
 
 
 def in_range(version: str, specifier: str) -> bool:
@@ -132,11 +139,12 @@ def probe_python() -> Check:
     try:
         wanted = importlib.metadata.metadata("roseinfer")["Requires-Python"]
     except importlib.metadata.PackageNotFoundError:
-        mend = "run `make doctor`: it makes the environment and asks its Python"
-        return Check("Python", f"{found}, no roseinfer", "missing", "the course is not installed", mend, True)
+        fix = "run `make doctor`: it makes the environment and asks its Python"
+        return Check("Python", f"{found}, no roseinfer", "missing", "roseinfer is not installed", fix, True)
     if not in_range(platform.python_version(), wanted):
-        mend = "`make clean`, then `PYTHON=python3.12 make setup` with a Python in that range"
-        return Check("Python", found, "missing", f"the course needs {wanted}", mend, True)
+        again = "`make clean`, then `PYTHON=python3.12 make setup`" if has_course() else "install roseinfer"
+        fix = f"{again} with a Python in that range"
+        return Check("Python", found, "missing", f"roseinfer needs {wanted}", fix, True)
     return Check("Python", found, "ok", f"in the supported range {wanted}", required=True)
 
 
@@ -145,33 +153,33 @@ def probe_torch() -> Check:
         import torch
     except (ImportError, OSError) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        return Check("torch", reason, "missing", "every model and stage needs it", SET_UP, True)
+        return Check("torch", reason, "missing", "every model and stage needs it", set_up("torch"), True)
     wanted = supported_range("torch")
     if not in_range(torch.__version__, wanted):
         means = f"tested with {wanted}: op counts may differ"
-        return Check("torch", torch.__version__, "note", means, SET_UP, True)
+        return Check("torch", torch.__version__, "note", means, set_up("torch"), True)
     return Check("torch", torch.__version__, "ok", f"in the supported range {wanted}", required=True)
 
 
 def probe_triton() -> Check:
     version = installed_version("triton")
     if version is None:
-        mend = SET_UP if sys.platform == "linux" else "none: there are wheels for Linux only"
-        return Check("Triton", "missing", "missing", "Triton stages are left out, the rest runs", mend)
+        fix = set_up("triton") if sys.platform == "linux" else "none: there are wheels for Linux only"
+        return Check("Triton", "missing", "missing", "Triton stages are left out, the rest runs", fix)
     asked = os.environ.get("ROSEINFER_TRITON")
     if asked and asked not in ("interpret", "compile"):
-        mend = "unset it, or choose interpret or compile"
-        return Check("Triton", f"ROSEINFER_TRITON={asked}", "missing", "nothing runs that loads a model", mend, True)
+        fix = "unset it, or choose interpret or compile"
+        return Check("Triton", f"ROSEINFER_TRITON={asked}", "missing", "nothing runs that loads a model", fix, True)
     if not cuda_available():
-        means, mend = "kernels are interpreted: right in fp32, slow", "none needed; a GPU would compile them"
-        return Check("Triton", f"{version}, interpreter", "note", means, mend)
+        means, fix = "kernels are interpreted: right in fp32, slow", "none needed; a GPU would compile them"
+        return Check("Triton", f"{version}, interpreter", "note", means, fix)
     for variable, value in (("ROSEINFER_TRITON", "interpret"), ("TRITON_INTERPRET", "1")):
         if os.environ.get(variable) == value:
             return Check("Triton", f"{version}, interpreter", "note", "slow by choice", f"unset {variable}")
     lacking = what_triton_lacks()
     if lacking:
-        absent, mend = lacking
-        return Check("Triton", f"{version}, no {absent}", "note", "its kernels cannot be launched", mend)
+        absent, fix = lacking
+        return Check("Triton", f"{version}, no {absent}", "note", "its kernels cannot be launched", fix)
     return Check("Triton", f"{version}, compiled", "ok", "kernels are compiled for this GPU")
 
 
@@ -180,10 +188,10 @@ def probe_numba() -> Check:
         import numba
     except (ImportError, OSError) as e:  # also of a NumPy that is too new for it; its own message says so
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        return Check("Numba", reason, "missing", "kernels for a CPU are compiled with it", SET_UP, True)
+        return Check("Numba", reason, "missing", "kernels for a CPU are compiled with it", set_up("numba"), True)
     wanted = supported_range("numba")
     if not in_range(numba.__version__, wanted):
-        return Check("Numba", numba.__version__, "note", f"tested with {wanted}", SET_UP, True)
+        return Check("Numba", numba.__version__, "note", f"tested with {wanted}", set_up("numba"), True)
     if numba.config.DISABLE_JIT:
         means = "kernels for a CPU cannot run"
         return Check("Numba", f"{numba.__version__}, disabled", "note", means, "unset NUMBA_DISABLE_JIT", True)
@@ -192,7 +200,7 @@ def probe_numba() -> Check:
 
 
 def what_triton_lacks() -> tuple[str, str] | None:
-    """Triton compiles a small C launcher for each kernel: (what is not here, the mend), or None."""
+    """Triton compiles a small C launcher for each kernel: (what is not here, the fix), or None."""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "C compiler", "install one (Debian, Ubuntu: `sudo apt install build-essential`)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
@@ -206,16 +214,17 @@ def probe_device() -> Check:
 
         gpu, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
         found = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {count} in all"
-        return Check("device", found, "ok", "lessons measure the GPU")
+        return Check("device", found, "ok", "models run on the GPU when no device is given")
     memory = cpu_memory()
     found = f"{cpu()[0]}, {counted(num_threads(), 'thread')}" + (f", {memory / GIB:.0f} GiB" if memory else "")
     if not shutil.which("nvidia-smi"):
-        return Check("device", found, "ok", "every lesson runs; its times are this CPU's")
+        return Check("device", found, "ok", "everything runs; times are this CPU's")
     if torch_is_cpu_only():
-        mend = "`make clean`, then `make setup` without a CPU-only index in PIP_ARGS or pip's configuration"
-        return Check("device", found, "note", "an NVIDIA driver is here, this torch is for CPUs only", mend)
-    mend = "see `nvidia-smi`: update the driver, or give the container its GPUs"
-    return Check("device", found, "note", "an NVIDIA driver is here, torch cannot use its GPU", mend)
+        again = "`make clean`, then `make setup`" if has_course() else "install torch again"
+        fix = f"{again} without a CPU-only index in PIP_ARGS or pip's configuration"
+        return Check("device", found, "note", "an NVIDIA driver is here, this torch is for CPUs only", fix)
+    fix = "see `nvidia-smi`: update the driver, or give the container its GPUs"
+    return Check("device", found, "note", "an NVIDIA driver is here, torch cannot use its GPU", fix)
 
 
 def num_threads() -> int:
@@ -248,34 +257,35 @@ def probe_bf16() -> Check:
 def probe_hub() -> Check:
     from huggingface_hub import constants
 
-    means = "the course needs no network; only models by hub id do"
+    means = "only models by hub id need the network"
     if constants.HF_HUB_OFFLINE:
         return Check("hub", "offline by choice", "note", means, "unset HF_HUB_OFFLINE to load other models")
     reason = ask_hub()
     if reason:
-        mend = "connect, or give a local folder as the model"
-        return Check("hub", f"offline ({reason})", "note", means, mend)
+        fix = "connect, or give a local folder as the model"
+        return Check("hub", f"offline ({reason})", "note", means, fix)
     return Check("hub", "reachable", "ok", "models load by hub id")
 
 
 def probe_bundled_model() -> Check:
-    mend = "`git checkout -- data/tiny-gpt2`, or train it again: `make tiny`"
+    folder = TINY.relative_to(ROOT)
+    fix = f"`git checkout -- {folder}`, or train it again: `make tiny`" if has_course() else INSTALL_AGAIN
 
     def missing(found: str) -> Check:
-        return Check("bundled model", found, "missing", "the lessons have nothing to run", mend, True)
+        return Check("bundled model", found, "missing", "the lessons have nothing to run", fix, True)
 
     absent = [name for name in TINY_FILES if not (TINY / name).is_file()]
     if absent:
-        return missing(f"no {absent[0]} in data/tiny-gpt2")
+        return missing(f"no {absent[0]} in {folder}")
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(TINY / "model.safetensors", framework="numpy"):
             pass
     except SafetensorError:
-        return missing("data/tiny-gpt2/model.safetensors is damaged")
-    found = f"data/tiny-gpt2, {sum((TINY / name).stat().st_size for name in TINY_FILES) / 1e6:.1f} MB"
-    return Check("bundled model", found, "ok", "lessons need no download", required=True)
+        return missing(f"{folder / 'model.safetensors'} is damaged")
+    found = f"{folder}, {sum((TINY / name).stat().st_size for name in TINY_FILES) / 1e6:.1f} MB"
+    return Check("bundled model", found, "ok", "the lessons and LLM('tiny') need no download", required=True)
 
 
 def probe_tensorboard() -> Check:
@@ -299,13 +309,13 @@ def probe_browser() -> Check:
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
-        mend = "open the address that `make lab` prints; from afar: `ssh -L 8888:localhost:8888 HOST`"
-        return Check("browser", "none", "note", "`make lab` opens no window", mend)
+        fix = "open the address that `make lab` prints; from afar: `ssh -L 8888:localhost:8888 HOST`"
+        return Check("browser", "none", "note", "`make lab` opens no window", fix)
     name = Path(str(getattr(browser, "name", "default"))).name
     return Check("browser", name, "ok", "`make lab` opens it")
 
 
-PROBES: dict[str, Callable[[], Check]] = {
+ENGINE_PROBES: dict[str, Callable[[], Check]] = {
     "Python": probe_python,
     "torch": probe_torch,
     "Triton": probe_triton,
@@ -314,6 +324,8 @@ PROBES: dict[str, Callable[[], Check]] = {
     "bf16": probe_bf16,
     "hub": probe_hub,
     "bundled model": probe_bundled_model,
+}
+COURSE_PROBES: dict[str, Callable[[], Check]] = {
     "TensorBoard": probe_tensorboard,
     "JupyterLab": probe_jupyterlab,
     "browser": probe_browser,
@@ -321,8 +333,12 @@ PROBES: dict[str, Callable[[], Check]] = {
 
 
 def diagnose() -> Report:
-    """Ask every probe: a few seconds, most of them the import of torch and the wait for the hub."""
-    return Report(tuple(_ask(what, probe) for what, probe in PROBES.items()))
+    """Ask every probe: a few seconds, most of them the import of torch and the wait for the hub.
+
+    An engine that was installed without the course is asked for what the engine needs.
+    """
+    probes = ENGINE_PROBES | (COURSE_PROBES if has_course() else {})
+    return Report(tuple(_ask(what, probe) for what, probe in probes.items()))
 
 
 def _ask(what: str, probe: Callable[[], Check]) -> Check:
@@ -330,7 +346,7 @@ def _ask(what: str, probe: Callable[[], Check]) -> Check:
         return probe()
     except Exception as e:
         found = f"{type(e).__name__}: {e}".splitlines()[0]
-        return Check(what, found, "note", "this could not be checked", SET_UP)
+        return Check(what, found, "note", "this could not be checked", SET_UP if has_course() else INSTALL_AGAIN)
 
 
 # Behind the word, half transparent: the text keeps the theme's own colour and stays readable on light and dark.
@@ -342,10 +358,10 @@ def _html_table(report: Report) -> str:
         # JupyterLab aligns table cells to the right, which suits numbers only.
         return f"<{tag} style='text-align:left;background:{background}'>{html.escape(text)}</{tag}>"
 
-    headings = "".join(cell(h, "th") for h in ("", "found", "", "what it means", "the mend"))
+    headings = "".join(cell(h, "th") for h in ("", "found", "", "what it means", "the fix"))
     rows = "".join(
         f"<tr>{cell(c.what, 'th')}{cell(c.found)}{cell(c.status, background=BACKGROUND[c.status])}"
-        f"{cell(c.means)}{cell(c.mend)}</tr>"
+        f"{cell(c.means)}{cell(c.fix)}</tr>"
         for c in report.checks
     )
     return f"<table><caption>{report.verdict}</caption><tr>{headings}</tr>{rows}</table>"

@@ -1,9 +1,18 @@
-"""Where the clone's own files lie: what a notebook or a command reads that is no Python."""
+"""Where files lie that are no Python: those of the package, and those of the clone around it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "data"
-TINY = DATA / "tiny-gpt2"  # the bundled model
+PACKAGED = Path(__file__).resolve().parent / "data"  # installed with the engine
+TINY = PACKAGED / "tiny-gpt2"  # the bundled model
+GPUS = PACKAGED / "gpus.json"  # data sheets
+
+ROOT = PACKAGED.parents[1]
+DATA = ROOT / "data"  # recorded runs and the posts' tables: in a clone only
+FIRST_LESSON = ROOT / "notebooks" / "00_start_here.ipynb"
+
+
+def has_course() -> bool:
+    """Whether this is a clone, and not an engine that pip installed alone."""
+    return FIRST_LESSON.is_file()

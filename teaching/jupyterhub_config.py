@@ -19,7 +19,8 @@ def copy_notebooks(spawner):
     if course.exists():
         return
     shutil.copytree(COURSE / "notebooks", course / "notebooks", ignore=shutil.ignore_patterns(".*", "solutions"))
-    shutil.copytree(COURSE / "data" / "tiny-gpt2", course / "data" / "tiny-gpt2")  # the first lesson links to its card
+    card = Path("roseinfer", "data", "tiny-gpt2")  # the first lesson links to it
+    shutil.copytree(COURSE / card, course / card)
     for path in [course, *course.rglob("*")]:
         os.chown(path, user.pw_uid, user.pw_gid)
 

@@ -87,7 +87,7 @@ def test_a_trace_is_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: poisson(0, 1.0, **LENGTHS), "num_requests must be an integer of at least 1, got 0"),
+        (lambda: poisson(0, 1.0, **LENGTHS), "num_requests must be an integer from 1 to 1,000,000, got 0"),
         (lambda: poisson(5, 0.0, **LENGTHS), "rate must be a number above 0, got 0.0"),
         (lambda: bursts(5, 1.0, 0, **LENGTHS), "burst must be an integer of at least 1, got 0"),
         (lambda: poisson(5, 1.0, prompt_lens=(9, 8), output_lens=(1, 1)), r"prompt_lens must be .*got \(9, 8\)"),

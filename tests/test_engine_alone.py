@@ -99,14 +99,13 @@ def test_the_engine_needs_nothing_of_the_course():
 
 
 def test_what_a_command_lacks_is_one_line():
-    """The size of an engine is shown by the course's tables."""
     code = """
 from roseinfer.cli.main import main
 sys.stderr = sys.stdout
-print(main(["dry-run", "--model", "tiny", "--num-blocks", "8"]))
+print(main(["bench", "offline", "--chart", "x.png"]))
 """
     line, status = run(ALONE.format(absent=of_the_course()) + code).splitlines()
-    assert line.startswith("error: pandas is not installed: ") and "[course]" in line and status == "1"
+    assert line.startswith("error: altair is not installed: ") and "[course]" in line and status == "1"
 
 
 def test_roseinfer_itself_imports_nothing_heavy():

@@ -1,6 +1,6 @@
-"""Train the tiny GPT-2 in data/tiny-gpt2 on the text that Python itself carries.
+"""Train the tiny GPT-2 in roseinfer/data/tiny-gpt2 on the text that Python itself carries.
 
-    python tools/train_tiny.py --minutes 50 --out data/tiny-gpt2
+    python tools/train_tiny.py --minutes 50 --out roseinfer/data/tiny-gpt2
 
 All that the model reads is on the disk of whoever runs this: the language reference
 in `pydoc_data.topics` and the docstrings of the standard library. Muon for the block
@@ -305,7 +305,7 @@ def make_record(
     budget = f"--steps {args.steps}" if args.steps else f"--minutes {args.minutes:g}"
     curve = [[i + chunk, round(sum(losses[i : i + chunk]) / chunk, 4)] for i in range(0, steps - chunk + 1, chunk)]
     return {
-        "command": f"python tools/train_tiny.py {budget} --seed {args.seed} --out data/tiny-gpt2",
+        "command": f"python tools/train_tiny.py {budget} --seed {args.seed} --out roseinfer/data/tiny-gpt2",
         "seed": args.seed, "python": platform.python_version(), "torch": torch.__version__.split("+")[0],
         "threads": torch.get_num_threads(), "minutes": round(minutes, 1), "steps": steps, "tokens_seen": seen,
         "corpus_documents": len(documents), "corpus_bytes": len(corpus), "corpus_tokens": tokens,
@@ -319,7 +319,7 @@ def main(argv: list[str] | None = None) -> None:
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--minutes", type=float, default=50)
     budget.add_argument("--steps", type=int, help="the exact number of steps, to repeat a run")
-    parser.add_argument("--out", type=Path, default=Path("data/tiny-gpt2"))
+    parser.add_argument("--out", type=Path, default=Path("roseinfer/data/tiny-gpt2"))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -15,13 +14,15 @@ import torch
 
 from roseinfer.arguments import require_count
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model, load_model
 from roseinfer.profiling.clock import device_clock
+from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .interleave import interleaved
+from .interleave import ROWS_OF_WEIGHTS, interleaved, phase_of
 from .ladder import random_prompts
 from .provenance import describe_host, short_commit
 
@@ -30,7 +31,7 @@ NOTE_WIDTH = 120
 
 
 @dataclass(frozen=True)
-class ExecutorResult:
+class ExecutorResult(Measured):
     """rows: one a batch size, with the seconds of every run of each executor, the tokens a second of the median, and
     whether both gave the same tokens."""
 
@@ -41,9 +42,12 @@ class ExecutorResult:
     commit: str | None
     rows: list[dict[str, Any]]
 
-    def to_json(self) -> str:
-        """Everything, on one line."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+    def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        short = {"batch_size": row["batch_size"], "same_tokens": row["same_tokens"]}
+        for name, seconds in row["seconds"].items():
+            speeds = [row["tokens"] / one for one in seconds]
+            short[name] = {"tokens_per_second": median(speeds), "min": min(speeds), "max": max(speeds)}
+        return short
 
     def text(self, width: int | None = None) -> str:
         a = self.arguments
@@ -68,7 +72,7 @@ def executor_cells(rows: List[dict[str, Any]]) -> Cells:
 
 def executors(
     spec: str, *, batch_sizes: List[int] = (1, 8, 64), prompt_len: int = 8, max_tokens: int = 64, repeats: int = 5,
-    dtype: str = "float32", device: str = "cpu",
+    dtype: str = "float32", device: str = "cpu", on_progress: OnProgress | None = None,
 ) -> ExecutorResult:  # fmt: skip
     """Raises ValueError for a bad argument."""
     for name, value in (("prompt_len", prompt_len), ("max_tokens", max_tokens), ("repeats", repeats)):
@@ -84,15 +88,18 @@ def executors(
             "repeats": repeats, "dtype": dtype, "device": device,
         },
         **describe_host(torch.device(device)),
-        rows=list(executor_rows(model, batch_sizes, prompt_len, max_tokens, repeats)),
+        rows=list(executor_rows(model, batch_sizes, prompt_len, max_tokens, repeats, on_progress)),
     )  # fmt: skip
 
 
 def executor_rows(
-    model: Model, batch_sizes: List[int], prompt_len: int, max_tokens: int, repeats: int
-) -> Iterator[dict[str, Any]]:
+    model: Model, batch_sizes: List[int], prompt_len: int, max_tokens: int, repeats: int,
+    on_progress: OnProgress | None = None,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """One row a batch size: both executors in turn on the same prompts, after a run of each for warm-up."""
     model = prepared_copy(model)
+    work = {name: (1 + repeats) * sum(map(run_work, batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
+    progress = Progress(on_progress, work, runs_total=2 * (1 + repeats) * len(batch_sizes))
     for size in batch_sizes:
         prompts = random_prompts(model, size, prompt_len)
         engines = {
@@ -103,13 +110,23 @@ def executor_rows(
         for engine in engines.values():
             engine.warm_up()
         runs = {name: partial(timed, engine, prompts, max_tokens) for name, engine in engines.items()}
-        taken = interleaved(runs, repeats, warmup=1)
+
+        def on_run(name: str, repeat: int, size: int = size) -> None:
+            progress.begin(f"batch {size}, {phase_of(repeat, repeats)}", name, run_work(size), repeat)
+
+        taken = interleaved(runs, repeats, warmup=1, on_run=on_run)
         outputs = [tokens for runs in taken.values() for _, tokens in runs]
         yield {
             "batch_size": size, "tokens": size * max_tokens,
             "seconds": {name: [seconds for seconds, _ in runs] for name, runs in taken.items()},
             "same_tokens": all(tokens == outputs[0] for tokens in outputs),
         }  # fmt: skip
+
+
+def run_work(batch_size: int) -> int:
+    """How long a run is expected to take beside one of another batch size: weights are read once a step, and on a CPU
+    that takes as long as about ROWS_OF_WEIGHTS rows."""
+    return ROWS_OF_WEIGHTS + batch_size
 
 
 def timed(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[float, list[list[int]]]:

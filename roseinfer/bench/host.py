@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Callable
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from roseinfer.arguments import require_count
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.engine.engine import checked_budget
 from roseinfer.engine.llm import LLM
+from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
 
-from .interleave import interleaved
+from .interleave import interleaved, phase_of
 from .ladder import random_prompts
 from .provenance import describe_host, short_commit
 
@@ -33,10 +34,14 @@ Step = dict[str, float]
 
 
 @dataclass(frozen=True)
-class HostResult:
+class HostResult(Measured):
     """rows: one a batch size, in seconds, each the median of the decode steps of all repeats. Beside the spans of HOST
     and MODEL: planning (schedule, prepare and commit together), step (from one schedule to the next) and rest, which no
-    span covers: the loop around the engine. samples: those steps, raw."""
+    span covers: the loop around the engine. planning_min and planning_max: of all steps. samples: those steps, raw."""
+
+    SHORT: ClassVar = (
+        "batch_size", "schedule", "prepare", "commit", "planning", "planning_min", "planning_max", "step",
+    )  # fmt: skip
 
     arguments: dict[str, Any]
     host: dict[str, Any]
@@ -45,10 +50,6 @@ class HostResult:
     commit: str | None
     rows: list[dict[str, Any]]
     samples: list[dict[str, Any]]
-
-    def to_json(self) -> str:
-        """Everything, on one line."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
 
     def text(self, width: int | None = None) -> str:
         shown = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
@@ -71,6 +72,7 @@ def host_times(
     max_tokens: int = 34,
     repeats: int = 3,
     device: str = "cpu",
+    on_progress: OnProgress | None = None,
 ) -> HostResult:
     """Time the host's share of each decode step of the engine, batch sizes in turn, after a warm-up of each.
 
@@ -89,12 +91,13 @@ def host_times(
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     runs = {size: partial(decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens)
             for size in batch_sizes}  # fmt: skip
-    taken = interleaved(runs, repeats, warmup=1)
+    progress = Progress(on_progress, dict.fromkeys(map(str, batch_sizes), 1 + repeats), len(runs) * (1 + repeats))
+    taken = interleaved(
+        runs, repeats, warmup=1,
+        on_run=lambda size, repeat: progress.begin(f"{phase_of(repeat, repeats)}, batch", str(size), repeat=repeat),
+    )  # fmt: skip
     samples = [{"batch_size": size, **step} for size in batch_sizes for steps in taken[size] for step in steps]
-    rows = [
-        {"batch_size": size} | {name: median(s[name] for s in samples if s["batch_size"] == size) for name in samples[0]
-                                if name != "batch_size"} for size in batch_sizes
-    ]  # fmt: skip
+    rows = [_row(size, [step for steps in taken[size] for step in steps]) for size in batch_sizes]
     return HostResult(
         arguments={
             "model": spec, "batch_sizes": list(batch_sizes), "prompt_len": prompt_len, "max_tokens": max_tokens,
@@ -102,6 +105,12 @@ def host_times(
         },
         **describe_host(torch.device(device)), rows=rows, samples=samples,
     )  # fmt: skip
+
+
+def _row(batch_size: int, steps: list[Step]) -> dict[str, Any]:
+    planning = [step["planning"] for step in steps]
+    medians = {name: median(step[name] for step in steps) for name in steps[0]}
+    return {"batch_size": batch_size, **medians, "planning_min": min(planning), "planning_max": max(planning)}
 
 
 def decode_steps(generate: Callable[[], object], max_tokens: int) -> list[Step]:

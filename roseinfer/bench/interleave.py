@@ -9,11 +9,13 @@ from statistics import median
 from typing import Any, TypeVar
 
 from roseinfer.arguments import require_count
+from roseinfer.profiling.progress import OnProgress, Progress, RunProgress
 
 from .neighbours import waited_seconds
 
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
+ROWS_OF_WEIGHTS = 16  # a step on a CPU reads its weights in about the time of so many rows: for estimates
 
 
 def turns(names: Sequence[str], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, str]]:
@@ -23,10 +25,17 @@ def turns(names: Sequence[str], repeats: int, warmup: int = 0) -> Iterator[tuple
             yield repeat, position, names[(repeat + position) % len(names)]
 
 
-def interleaved(contenders: Mapping[str, Callable[[], T]], repeats: int, warmup: int = 0) -> dict[str, list[T]]:
-    """Call the contenders in turn; what each returned, by name and in the order of the repeats, warm-up left out."""
+def interleaved(
+    contenders: Mapping[str, Callable[[], T]], repeats: int, warmup: int = 0,
+    on_run: Callable[[str, int], object] = lambda name, repeat: None,
+) -> dict[str, list[T]]:  # fmt: skip
+    """Call the contenders in turn; what each returned, by name and in the order of the repeats, warm-up left out.
+
+    on_run: told before each call. Its repeat is below 0 for the warm-up.
+    """
     samples: dict[str, list[T]] = {name: [] for name in contenders}
     for repeat, _, name in turns(list(contenders), repeats, warmup):
+        on_run(name, repeat)
         sample = contenders[name]()
         if repeat >= 0:
             samples[name].append(sample)
@@ -53,26 +62,6 @@ class Run:
 Contender = tuple[str, Callable[[OnStep], Run]]
 
 
-@dataclass(frozen=True)
-class RunProgress:
-    """Where a measurement stands. repeat: -1 while nothing is timed.
-
-    tokens and seconds: decoding of this run so far, every step at the median of those so far.
-    """
-
-    phase: str
-    name: str
-    repeat: int = -1
-    tokens: int = 0
-    seconds: float = 0.0
-    finished: bool = False
-    runs_done: int = 0
-    runs_total: int = 0
-
-
-OnProgress = Callable[[RunProgress], None]
-
-
 def measure(
     contenders: Sequence[Contender], *, repeats: int, warmup: int = 1, on_progress: OnProgress | None = None
 ) -> list[dict[str, Any]]:
@@ -90,12 +79,11 @@ def measure(
     require_count("repeats", repeats, at_least=1)
     require_count("warmup", warmup, at_least=0)
     report = on_progress or (lambda progress: None)
-    runs_total = len(contenders) * (warmup + repeats)
+    progress = Progress(None, dict.fromkeys(names, warmup + repeats), len(names) * (warmup + repeats))
     runs = dict(contenders)
     samples: list[dict[str, Any]] = []
-    for runs_done, (repeat, position, name) in enumerate(turns(names, repeats, warmup)):
-        phase = "warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"
-        here = RunProgress(phase, name, max(repeat, -1), runs_done=runs_done, runs_total=runs_total)
+    for repeat, position, name in turns(names, repeats, warmup):
+        here = progress.begin(phase_of(repeat, repeats), name, repeat=max(repeat, -1))
         waited = waited_seconds()
         sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here, [])))
         sample["waited_seconds"] = None if waited is None else waited_seconds() - waited
@@ -103,8 +91,12 @@ def measure(
             samples.append(sample)
         tokens = sample["decode_tokens"]
         seconds = tokens / sample["tokens_per_second"]
-        report(replace(here, tokens=tokens, seconds=seconds, finished=True, runs_done=runs_done + 1))
+        report(replace(here, tokens=tokens, seconds=seconds, finished=True, runs_done=here.runs_done + 1))
     return samples
+
+
+def phase_of(repeat: int, repeats: int) -> str:
+    return "warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"
 
 
 def _report_step(report: OnProgress, here: RunProgress, steps: list[float], tokens: int, seconds: float) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.display.table import Table
 
 from .contenders import HF_NAMES
@@ -45,13 +46,15 @@ EXACT = ["stage", *COUNTS, "tokens"]
 
 
 @dataclass(frozen=True, repr=False)
-class LadderResult:
+class LadderResult(Measured):
     """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
 
     rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
     raw runs behind them (see interleave.measure). floor: of one decode step at the middle context. not_run: who was
     left out or failed, and why.
     """
+
+    SHORT: ClassVar = ("stage", "tokens_per_second", "tokens_per_second_min", "tokens_per_second_max", "tokens")
 
     arguments: dict[str, Any]
     model: dict[str, Any]
@@ -65,21 +68,21 @@ class LadderResult:
     samples: list[dict[str, Any]]
     not_run: dict[str, str] = field(default_factory=dict)
 
+    def short(self) -> dict[str, Any]:
+        return super().short() | {"not_run": self.not_run}
+
     def __repr__(self) -> str:
         return repr(self._view)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return self._view._repr_mimebundle_()
 
-    def to_json(self) -> str:
-        """Everything, on one line: host, device, versions, commit, arguments, raw samples, rows."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
-
     def text(self, width: int | None = None) -> str:
         """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
-        cells = Table(self.frame, exact=[], formats=FORMATS).cells(shown)
+        columns = [Column(name, FORMATS.get(name, "{}").format) for name in shown]
+        cells = Cells.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
         note = " ".join(filter(None, (self.warning, self.note, self.explanation)))
@@ -133,29 +136,41 @@ class LadderResult:
         return text + (", HF all in one batch." if self.arguments["with_hf"] else ".")
 
     @cached_property
+    def columns(self) -> dict[str, list[Any]]:
+        """The rows under the names that the tables use; None for what a contender does not have."""
+
+        def column(name: str) -> list[Any]:
+            return [row.get(name) for row in self.rows]
+
+        def less_one(name: str) -> list[float | None]:
+            return [None if ratio is None else ratio - 1 for ratio in column(name)]
+
+        fastest = max(column("tokens_per_second"))
+        return {
+            "stage": column("stage"),
+            "tok/s": column("tokens_per_second"),
+            "of fastest": [speed / fastest for speed in column("tokens_per_second")],
+            "min..max": [_ends(row) for row in self.rows],
+            "vs previous": less_one("vs_previous"),
+            "vs first": less_one("vs_first"),
+            "verdict": column("verdict"),
+            "total tok/s": column("total_tokens_per_second"),
+            "step ms": column("step_ms"),
+            "of floor": column("floor_share"),
+            "bound by": column("bound"),
+            "aten ops": column("aten_ops"),
+            **{name: column(name.replace(" ", "_")) for name in COUNTS},
+            "tokens": column("tokens"),
+        }
+
+    @cached_property
     def frame(self) -> pd.DataFrame:
-        """The rows under the names that the tables use."""
+        """The columns, for a notebook's table."""
         import pandas as pd
 
-        rows = pd.DataFrame(self.rows)
-        fastest = rows["tokens_per_second"].max()
-        columns = {
-            "stage": rows["stage"],
-            "tok/s": rows["tokens_per_second"],
-            "of fastest": rows["tokens_per_second"] / fastest,
-            "min..max": [_ends(row) for row in self.rows],
-            "vs previous": rows["vs_previous"].astype(float) - 1,
-            "vs first": rows["vs_first"].astype(float) - 1,
-            "verdict": rows["verdict"],
-            "total tok/s": rows["total_tokens_per_second"],
-            "step ms": rows["step_ms"],
-            "of floor": rows["floor_share"],
-            "bound by": rows["bound"],
-            "aten ops": rows["aten_ops"].astype("Int64"),
-            **{name: rows[name.replace(" ", "_")].astype("Int64") for name in COUNTS},
-            "tokens": rows["tokens"],
-        }
-        return pd.DataFrame(columns)
+        frame = pd.DataFrame(self.columns)
+        kinds = dict.fromkeys(("vs previous", "vs first"), float) | dict.fromkeys(("aten ops", *COUNTS), "Int64")
+        return frame.astype(kinds)
 
     @cached_property
     def _view(self) -> Table:

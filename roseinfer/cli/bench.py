@@ -11,26 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.clone import chosen_stages
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_named, require_writable
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best, no_file, require_named
+from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
+from roseinfer.cli.progress import shown_progress
 from roseinfer.engine.definitions import definitions_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roseinfer.bench.offline import OfflineResult
+    from roseinfer.display.measured import Measured
 
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
-    "roseinfer bench online --model random:gpt2 --scale 0.05 --chart curves.html",
-    "roseinfer bench online --budgets 512,64 --requests 64 --prompt-len 16-256 --output-len 16-128 --load 0.8",
+    "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
+    "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
     "roseinfer bench chunks --model random:gpt2",
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
     "roseinfer bench executors --batch-sizes 1,8,64",
 )
 DTYPES = ("float32", "bfloat16", "float16")
-CHARTS = (".html", ".png", ".svg", ".pdf")
 CONTENDERS = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
 OFFLINE = """Whole batches at once, everyone in turn on the same random prompts: prefill to last token, greedily.
 
@@ -40,8 +42,7 @@ ONLINE = """Requests that come by the clock while the engine steps: throughput a
 
 Post 003's sweep (1,000 requests, 256 tokens in, 16 out, budgets from 1536 to 32) scaled by --scale, all at once unless
 --rate, --load or --trace says when they come. Everyone has the same arrivals and prompts, and decodes greedily; in fp32
-wrong tokens fail. A table, then one line of JSON without the raw samples, which --output keeps. Ctrl-C ends it between
-two steps, and what was measured is printed as partial."""
+wrong tokens fail. Ctrl-C ends it between two steps, and what was measured is printed as partial."""
 CHUNKS = """What a long prompt does to those that decode: their worst gap between tokens, with chunks and without."""
 MEMORY = """The engine's peak of memory for one batch, in a fresh process, against its weights and its pool."""
 EXECUTORS = """The engine with steps in turn, and with a step launched before the one before it is read, in turn."""
@@ -60,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("executors", EXECUTORS, executor_arguments, executors),
     ):
         defined = f"what the times mean:\n{definitions_text()}" if name in ("online", "chunks") else None
-        own = benchmarks.add_parser(name, help=about.splitlines()[0], description=about, epilog=defined)
+        told = f"{about}\n\n{LAST_LINE}"
+        own = benchmarks.add_parser(name, help=about.splitlines()[0], description=told, epilog=defined)
         arguments(own.add_argument)
         own.set_defaults(benchmark=run_it)
 
@@ -82,26 +84,26 @@ def offline_arguments(add: Callable[..., object]) -> None:
     add("--seed", type=int, default=0, help="of the prompts")
     add("--device", help=DEVICE)
     add("--long", action="store_true", help="one long table: ranges, verdicts, floors, share of equal tokens")
-    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
-    add("--chart", type=Path, metavar="FILE", help="draw it there: .png, .svg or .pdf")
+    add_output(add, with_chart=True)
     add("--recorded", type=Path, metavar="FILE", help="run nothing: show what --output wrote to this file")
 
 
 def offline(args: argparse.Namespace) -> None:
-    for flag in ("output", "chart"):
-        require_writable(f"--{flag}", getattr(args, flag))
+    check_output(args)
+    result = recorded_race(args.recorded) if args.recorded else raced(args)
+
+    def draw(path: Path) -> None:
+        from roseinfer.bench.offline.chart import OfflineChart
+
+        OfflineChart(result).save(path)
+
+    show(args, result, draw, long=args.long)
+
+
+def show(args: argparse.Namespace, result: Measured, draw: Callable[[Path], None] | None = None, **how: bool) -> None:
     from roseinfer.display.cells import terminal_width
 
-    result = recorded_race(args.recorded) if args.recorded else raced(args)
-    try:
-        if args.output:
-            args.output.write_text(result.to_json() + "\n", encoding="utf-8")
-        if args.chart:
-            from roseinfer.bench.offline.chart import OfflineChart
-
-            OfflineChart(result).save(args.chart)
-    finally:
-        print(result.text(terminal_width(), args.long))  # a long run is not lost for a full disk
+    deliver(args, result.text(terminal_width(), **how), result.to_line(), result.to_json(), draw)
 
 
 def recorded_race(path: Path) -> OfflineResult:
@@ -109,9 +111,13 @@ def recorded_race(path: Path) -> OfflineResult:
     from roseinfer.bench.offline import OfflineResult
 
     try:
-        return OfflineResult(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"--recorded: {path} is no race that --output wrote: {error}") from error
+        result = OfflineResult(**json.loads(path.read_text(encoding="utf-8")))
+        result.text(), result.to_line()
+    except OSError as error:
+        raise ValueError(f"--recorded {path}: {no_file(error)}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"--recorded {path}: must be what `bench offline --output` wrote") from error
+    return result
 
 
 def raced(args: argparse.Namespace) -> OfflineResult:
@@ -119,14 +125,15 @@ def raced(args: argparse.Namespace) -> OfflineResult:
     precisions = [*listed("--dtype", args.dtype, DTYPES), *([args.quantization] if args.quantization else [])]
     batch_sizes, prompt_lens = integers("--batch-sizes", args.batch_sizes), integers("--prompt-len", args.prompt_len)
     from roseinfer.bench.offline import offline
-    from roseinfer.cli.ladder import progress_bar
     from roseinfer.cli.room import require_room
 
+    if args.chart and ("hf" not in names or "float32" not in precisions):
+        raise ValueError("--chart: its bars are set against hf in float32, so --contenders and --dtype must have them")
     device = device_or_best(args.device)
     if batch_sizes and prompt_lens:
         longest = max(prompt_lens) + args.max_tokens
         require_room("--batch-sizes", max(batch_sizes), longest, model=args.model, dtype="float32", device=device)
-    with progress_bar() as on_progress:
+    with shown_progress() as on_progress:
         return offline(
             args.model, contenders=names, stages=chosen_stages(",".join(stages), "--contenders") if stages else [],
             precisions=precisions, batch_sizes=batch_sizes, prompt_lens=prompt_lens, max_tokens=args.max_tokens,
@@ -138,11 +145,12 @@ def online_arguments(add: Callable[..., object]) -> None:
     add("--model", default="tiny", help=MODEL)
     add("--contenders", default="engine,hf", metavar="NAMES", help="of engine, no-prefix-cache (the engine), hf "
         "(transformers' continuous batching)")  # fmt: skip
-    add("--budgets", default="1536,1024,768,512,384,256,128,64,32", metavar="SIZES", help="tokens of a step at most")
+    add("--budgets", default="1536,512,128,32", metavar="SIZES", help="tokens of a step at most; post 003 has nine: "
+        "1536,1024,768,512,384,256,128,64,32")  # fmt: skip
     add("--policies", default="fcfs", metavar="NAMES", help="of the engine: fcfs, shortest, longest_output, packed")
     add("--max-num-seqs", type=int, default=64, help="sequences at a time; with a smaller budget as many as it has")
     add("--requests", type=int, default=1000, help="of which --scale is the share that runs")
-    add("--scale", type=float, default=0.1, help="1 is all of --requests")
+    add("--scale", type=float, default=0.05, help="1 is all of --requests")
     add("--prompt-len", default="256", metavar="TOKENS", help="of each prompt, or a range such as 16-256")
     add("--output-len", default="16", metavar="TOKENS", help="of each output, or a range")
     add("--prefix-len", type=int, default=0, help="tokens that all prompts begin with, beside their own")
@@ -156,28 +164,19 @@ def online_arguments(add: Callable[..., object]) -> None:
     add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
     add("--device", help=DEVICE)
     add("--long", action="store_true", help="one more table: p50, p90, p99 and the largest of every time")
-    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
-    add("--chart", type=Path, metavar="FILE", action="append",
-        help=f"draw the curves there ({', '.join(CHARTS)}); may be given twice")  # fmt: skip
+    add_output(add, with_chart=True)
 
 
 def online(args: argparse.Namespace) -> None:
-    require_writable("--output", args.output)
-    for path in args.chart or ():
-        require_chart(path)
+    check_output(args)
     budgets = integers("--budgets", args.budgets)
     rates, loads = (numbers(flag, text) for flag, text in (("--rate", args.rate), ("--load", args.load)))
-    from roseinfer.arguments import require_count, require_positive
     from roseinfer.bench.online import CONTENDERS, Workload, latency_chart, online
-    from roseinfer.cli.ladder import progress_bar
     from roseinfer.cli.room import require_room
-    from roseinfer.display.cells import terminal_width
     from roseinfer.engine.policies import POLICIES
 
-    require_count("--requests", args.requests, at_least=1)
-    require_positive("--scale", args.scale)
     workload = Workload(
-        num_requests=max(1, round(args.scale * args.requests)), prompt_lens=lengths("--prompt-len", args.prompt_len),
+        num_requests=num_requests(args), prompt_lens=lengths("--prompt-len", args.prompt_len),
         output_lens=lengths("--output-len", args.output_len), prefix_len=args.prefix_len, burst=args.burst,
         seed=args.seed, trace=args.trace,
     )  # fmt: skip
@@ -186,22 +185,28 @@ def online(args: argparse.Namespace) -> None:
     device = device_or_best(args.device)
     longest = max(arrival.prompt_len + arrival.output_len for arrival in workload.arrivals(None))
     require_room("--max-num-seqs", args.max_num_seqs, longest, model=args.model, dtype=args.dtype, device=device)
-    with progress_bar() as on_progress:
+    with shown_progress() as on_progress:
         result = online(
             args.model, contenders=names, budgets=budgets, policies=policies, max_num_seqs=args.max_num_seqs,
             workload=workload, rates=rates, loads=loads, repeats=args.repeats, dtype=args.dtype, device=device,
             on_progress=on_progress,
         )  # fmt: skip
-    try:
-        if args.output:
-            args.output.write_text(result.to_json() + "\n", encoding="utf-8")
-        for path in (args.chart or ()) if result.rows else ():
-            latency_chart(result).save(path)
-    finally:
-        print(result.text(terminal_width(), args.long))  # a long run is not lost for a full disk
-        print(result.to_json(with_samples=False))
+    show(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
     if result.interrupted:
         raise KeyboardInterrupt("the result is partial")
+
+
+def num_requests(args: argparse.Namespace) -> int:
+    """The share of --requests that --scale asks for. Raises ValueError."""
+    from roseinfer.arguments import require_count, require_positive
+    from roseinfer.arrivals import MOST_REQUESTS
+
+    require_count("--requests", args.requests, at_least=1, at_most=MOST_REQUESTS)
+    require_positive("--scale", args.scale)
+    most = MOST_REQUESTS / args.requests
+    if args.scale > most:
+        raise ValueError(f"--scale {args.scale:g}: must be at most {most:g}, {MOST_REQUESTS:,} requests")
+    return max(1, round(args.scale * args.requests))
 
 
 def chunks_arguments(add: Callable[..., object]) -> None:
@@ -212,25 +217,23 @@ def chunks_arguments(add: Callable[..., object]) -> None:
     add("--repeats", type=int, default=5, help="interleaved runs of each, after one for warm-up")
     add("--seed", type=int, default=0, help="of the prompts")
     add("--device", help=DEVICE)
-    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
+    add_output(add)
 
 
 def chunks(args: argparse.Namespace) -> None:
-    require_writable("--output", args.output)
+    check_output(args)
     budgets = integers("--budgets", args.budgets)
     from roseinfer.bench.online import chunks
-    from roseinfer.display.cells import terminal_width
+    from roseinfer.cli.room import require_room
 
-    result = chunks(
-        args.model, prompt_len=args.prompt_len, num_decoding=args.decoding, budgets=budgets, repeats=args.repeats,
-        seed=args.seed, device=device_or_best(args.device),
-    )  # fmt: skip
-    try:
-        if args.output:
-            args.output.write_text(result.to_json() + "\n", encoding="utf-8")
-    finally:
-        print(result.text(terminal_width()))
-        print(result.to_json(with_samples=False))
+    device = device_or_best(args.device)
+    require_room("--decoding", args.decoding, args.prompt_len, model=args.model, dtype="float32", device=device)
+    with shown_progress() as on_progress:
+        result = chunks(
+            args.model, prompt_len=args.prompt_len, num_decoding=args.decoding, budgets=budgets, repeats=args.repeats,
+            seed=args.seed, device=device, on_progress=on_progress,
+        )  # fmt: skip
+    show(args, result)
 
 
 def memory_arguments(add: Callable[..., object]) -> None:
@@ -240,18 +243,21 @@ def memory_arguments(add: Callable[..., object]) -> None:
     add("--max-tokens", type=int, default=64, help="new tokens of each prompt")
     add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
     add("--quantization", choices=("int8",), help="weights in 8 bits, and the rest in fp32")
-    add("--output", type=Path, metavar="FILE", help="write it there, too, as JSON")
+    add_output(add)
 
 
 def memory(args: argparse.Namespace) -> None:
-    require_writable("--output", args.output)
+    check_output(args)
     from roseinfer.bench.offline import MemoryRun, peak_memory
+    from roseinfer.cli.room import require_room
 
+    num_tokens = args.prompt_len + args.max_tokens
+    require_room("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device="cpu")
     precision = args.quantization or args.dtype
-    peak = peak_memory(MemoryRun(args.model, precision, args.batch_size, args.prompt_len, args.max_tokens))
-    if args.output:
-        args.output.write_text(peak.to_json() + "\n", encoding="utf-8")
-    print(peak.text())
+    run = MemoryRun(args.model, precision, args.batch_size, args.prompt_len, args.max_tokens)
+    with shown_progress("one batch in a process of its own"):
+        peak = peak_memory(run)
+    show(args, peak)
 
 
 def host_arguments(add: Callable[..., object]) -> None:
@@ -261,22 +267,30 @@ def host_arguments(add: Callable[..., object]) -> None:
     add("--max-tokens", type=int, default=34, help="steps of a run: the prefill, the last one, and those that count")
     add("--repeats", type=int, default=3, help="interleaved runs of each, after one for warm-up")
     add("--device", help=DEVICE)
-    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
+    add_output(add)
 
 
 def host(args: argparse.Namespace) -> None:
-    require_writable("--output", args.output)
+    check_output(args)
     batch_sizes = integers("--batch-sizes", args.batch_sizes)
     from roseinfer.bench.host import host_times
-    from roseinfer.display.cells import terminal_width
 
-    result = host_times(
-        args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
-        repeats=args.repeats, device=device_or_best(args.device),
-    )  # fmt: skip
-    if args.output:
-        args.output.write_text(result.to_json() + "\n", encoding="utf-8")
-    print(result.text(terminal_width()))
+    device = roomy_device(args, batch_sizes, "float32")
+    with shown_progress() as on_progress:
+        result = host_times(
+            args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
+            repeats=args.repeats, device=device, on_progress=on_progress,
+        )  # fmt: skip
+    show(args, result)
+
+
+def roomy_device(args: argparse.Namespace, batch_sizes: list[int], dtype: str) -> str:
+    """The device. Raises ValueError for a batch that does not fit its memory."""
+    from roseinfer.cli.room import require_room
+
+    device, num_tokens = device_or_best(args.device), args.prompt_len + args.max_tokens
+    require_room("--batch-sizes", max(batch_sizes), num_tokens, model=args.model, dtype=dtype, device=device)
+    return device
 
 
 def executor_arguments(add: Callable[..., object]) -> None:
@@ -287,22 +301,21 @@ def executor_arguments(add: Callable[..., object]) -> None:
     add("--repeats", type=int, default=5, help="interleaved runs of each, after one for warm-up")
     add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
     add("--device", help=DEVICE)
-    add("--output", type=Path, metavar="FILE", help="write JSON there: raw samples, host, versions, commit")
+    add_output(add)
 
 
 def executors(args: argparse.Namespace) -> None:
-    require_writable("--output", args.output)
+    check_output(args)
     batch_sizes = integers("--batch-sizes", args.batch_sizes)
     from roseinfer.bench.executors import executors as executor_times
-    from roseinfer.display.cells import terminal_width
 
-    result = executor_times(
-        args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
-        repeats=args.repeats, dtype=args.dtype, device=device_or_best(args.device),
-    )  # fmt: skip
-    if args.output:
-        args.output.write_text(result.to_json() + "\n", encoding="utf-8")
-    print(result.text(terminal_width()))
+    device = roomy_device(args, batch_sizes, args.dtype)
+    with shown_progress() as on_progress:
+        result = executor_times(
+            args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
+            repeats=args.repeats, dtype=args.dtype, device=device, on_progress=on_progress,
+        )  # fmt: skip
+    show(args, result)
 
 
 def chosen_contenders(spec: str | None) -> tuple[list[str], list[str]]:
@@ -342,13 +355,6 @@ def lengths(flag: str, text: str) -> tuple[int, int]:
     if not 1 <= least <= most:
         raise ValueError(f"{flag} {text!r}: must be a number of tokens, or the least and the most, such as 16-256")
     return least, most
-
-
-def require_chart(path: Path) -> None:
-    """Before a long run. Raises ValueError for a file that could not be drawn."""
-    if path.suffix.lower() not in CHARTS:
-        raise ValueError(f"--chart {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(CHARTS)}")
-    require_writable("--chart", path)
 
 
 def listed(flag: str, text: str, allowed: tuple[str, ...]) -> list[str]:

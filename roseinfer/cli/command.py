@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -26,6 +28,13 @@ FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
 INSTALL = "`make setup` installs all that the course needs, `pip install '.[course]'` all but what tests it"
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
+# What the library calls what a flag of another name gives.
+LIBRARY_NAMES = {
+    "num_requests": "requests", "num_decoding": "decoding", "precisions": "dtype", "prompt_lens": "prompt_len",
+    "output_lens": "output_len", "rates": "rate", "loads": "load", "gpu": "floor", "max_tokens": "max_new_tokens",
+    "path": "file",
+}  # fmt: skip
+POSITIONAL = {"file": "FILE", "notebooks": "NOTEBOOK", "post": "POST"}
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 
@@ -44,6 +53,49 @@ def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def run_with(run: Callable[[Namespace], int | None], args: Namespace) -> int | None:
+    """Run it. Its errors name the flags that a user typed instead of the library's arguments."""
+    try:
+        return run(args)
+    except OSError as error:
+        if flag := flag_of_file(error, args):
+            raise ValueError(f"{flag} {error.filename}: {no_file(error)}") from error
+        if isinstance(error, FileNotFoundError) and error.errno is None:  # raised here, with a message of its own
+            raise FileNotFoundError(in_flags(str(error), args)) from error
+        raise
+    except (ValueError, Failed) as error:
+        kind = Failed if isinstance(error, Failed) else ValueError
+        raise kind(in_flags(str(error), args)) from error
+
+
+def flag_of_file(error: OSError, args: Namespace) -> str | None:
+    """The flag that names the file which could not be read, if one does."""
+    names = [name for name, value in vars(args).items() if isinstance(value, Path) and str(value) == error.filename]
+    return flag_of(names[0]) if names else None
+
+
+def flag_of(name: str) -> str:
+    return POSITIONAL.get(name, f"--{name.replace('_', '-')}")
+
+
+def in_flags(message: str, args: Namespace) -> str:
+    """The message with each argument of the library under the name of the flag that gives it."""
+    flags = {theirs: flag_of(own) for theirs, own in LIBRARY_NAMES.items() if own in args}
+    flags |= {name: flag_of(name) for name in vars(args) if name not in POSITIONAL}
+
+    def as_flag(found: re.Match[str]) -> str:
+        name, after = found["name"], found["after"]
+        if not after and "_" not in name:  # such as "model", which is also a word
+            return name
+        return flags[name] + (" " if after == "=" else after)
+
+    allowed_after = ", allowed: "  # a limit of the model, or the fields of a file, is no flag's
+    said, *limits = message.split(allowed_after)
+    names = "|".join(map(re.escape, flags))
+    named = rf"(?<![\w./-])(?P<name>{names})(?P<after>=| must |: unknown |\b(?!\.\w|[/-]))"  # and no part of a path
+    return allowed_after.join([re.sub(named, as_flag, said), *limits])
 
 
 def _guarded(run: Callable[[], int | None]) -> int:
@@ -103,8 +155,8 @@ def _explained(error: Exception) -> tuple[int | None, str]:
         return FAILED, str(error)
     if isinstance(error, ModuleNotFoundError):
         name = (error.name or "roseinfer").split(".")[0]
-        mend = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
-        return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {mend}"
+        fix = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
+        return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {fix}"
     from roseinfer.bench import ContenderFailed, TokensDiffer  # not before: it imports torch
 
     return (FAILED if isinstance(error, ContenderFailed | TokensDiffer) else None), str(error)
@@ -180,6 +232,11 @@ def require_folder(flag: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"{flag} {folder}: must be a folder that can be written to ({error.strerror})") from error
+
+
+def no_file(error: OSError) -> str:
+    """Why a file cannot be read, in words."""
+    return "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
 
 
 def device_or_best(device: str | None) -> str:

@@ -1,4 +1,4 @@
-"""One table of what will run on this machine, and how to mend what will not.
+"""One table of what will run on this machine, and how to fix what will not.
 
 Exit status 1 while something is missing without which the course does not run.
 """
@@ -47,6 +47,6 @@ def table(report: doctor.Report) -> Table:
 
     table = Table("", "found", "", "what it means", title="What will run here", box=box.SIMPLE_HEAD)
     for c in report.checks:
-        advice = Text(c.means).append(f"\n→ {c.mend}" if c.mend else "", style="yellow")
+        advice = Text(c.means).append(f"\n→ {c.fix}" if c.fix else "", style="yellow")
         table.add_row(Text(c.what, "bold"), Text(c.found), Text(c.status, COLOURS[c.status]), advice)
     return table

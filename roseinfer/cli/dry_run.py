@@ -21,8 +21,8 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One flag a field of EngineConfig, whose defaults hold for those that are not given."""
-    parser.add_argument("--model", help=f"{MODEL} (required)")
-    parser.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
+    parser.add_argument("--model", required=True, help=MODEL)
+    parser.add_argument("--num-blocks", type=int, required=True, help="blocks of the KV pool")
     parser.add_argument("--block-size", type=int, help="tokens of a block")
     parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
     parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
@@ -42,8 +42,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def show(sizes: EngineSizes) -> None:
-    from roseinfer.display import Table
+    from roseinfer.display.cells import Cells, Column, terminal_width
+    from roseinfer.engine.sizes import MIB
 
-    print(Table.of(sizes))
+    columns = ["what", Column("size", "{:,}".format), "unit", Column("MiB", "{:,.3f}".format), "how"]
+    rows = [
+        (what, size, unit, size / MIB if unit.startswith("bytes") else None, how)
+        for what, size, unit, how in sizes.rows()
+    ]  # fmt: skip
+    print(sizes.title)
+    print(Cells.of(columns, rows).text(terminal_width()))
     if fit := sizes.fit():
         print(f"fits: {fit[1]}")

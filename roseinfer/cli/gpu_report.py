@@ -1,5 +1,6 @@
-"""Check every kernel, and the tokens of every stage and the engine, on this machine's GPU, and race them, in under 8
-minutes: the engine with CUDA graphs and without, in float32, float16 and bfloat16.
+"""Check every kernel, stage and engine on this machine's GPU, and race them: under 8 minutes.
+
+Tokens are checked in float32, float16 and bfloat16, the engine's with CUDA graphs and without.
 
 Writes runs/<gpu>/<date>-<commit>.json and traces/<gpu>/*.json.gz, which the notebooks show; a report of the same day
 and commit is replaced. It fails when a check or a stage does (the report says which), and without a GPU.

@@ -1,30 +1,27 @@
 """Race all stages on the same prompts, interleaved, with transformers' generate as a row.
 
-A table, then one line of JSON as the last line. In fp32 wrong tokens fail.
+A table, then a short line of JSON as the last line; --output keeps every sample. In fp32 wrong tokens fail.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.clone import chosen_stages, untimed
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_writable
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best
+from roseinfer.cli.output import add_output, check_output, deliver
+from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.room import require_room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from roseinfer.bench import LadderResult
-    from roseinfer.bench.interleave import OnProgress, RunProgress
 
 EXAMPLES = (
     "roseinfer ladder --model random:gpt2 --batch-size 16",
-    "roseinfer ladder --stages s01,s03 --no-hf --json ladder.json",
+    "roseinfer ladder --stages s01,s03 --no-hf --output ladder.json",
 )
 
 
@@ -39,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--stages", help="such as s01,s03; all whose times say something here when not given")
     add("--device", help=DEVICE)
     add("--dtype", default="float32", choices=("float32", "float16", "bfloat16"), help="of weights and KV cache")
-    add("--json", type=Path, metavar="FILE", help="also write the JSON line there")
+    add_output(add)
     hf = parser.add_mutually_exclusive_group()
     hf.add_argument("--no-hf", action="store_true", help="without transformers' generate")
     hf.add_argument("--hf-static", action="store_true", help="also transformers' generate with a static cache")
@@ -47,17 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, and what bench.ladder raises."""
-    require_writable("--json", args.json)
+    check_output(args)
     result = raced(args)
     from roseinfer.display.cells import terminal_width
 
-    print(result.text(terminal_width()))
-    line = result.to_json()
-    try:
-        if args.json:
-            args.json.write_text(line + "\n", encoding="utf-8")
-    finally:
-        print(line)  # a long run is not lost for a full disk
+    deliver(args, result.text(terminal_width()), result.to_line(), result.to_json())
 
 
 def raced(args: argparse.Namespace) -> LadderResult:
@@ -72,7 +63,7 @@ def raced(args: argparse.Namespace) -> LadderResult:
     model = load_model(args.model, device=device, dtype=getattr(torch, args.dtype))
     left_out = {} if args.stages else untimed(stages, model.device)
     stages = [stage for stage in stages if stage.name not in left_out]
-    with progress_bar() as on_progress:
+    with shown_progress() as on_progress:
         result = ladder(
             stages, model, batch_size=args.batch_size, prompt_len=args.prompt_len,
             max_new_tokens=args.max_new_tokens, repeats=args.repeats, seed=args.seed, with_hf=not args.no_hf,
@@ -81,23 +72,3 @@ def raced(args: argparse.Namespace) -> LadderResult:
     for name, reason in left_out.items():
         print(f"{name} left out: {reason}", file=sys.stderr)
     return replace(result, arguments={"model": args.model, **result.arguments}, not_run=left_out)
-
-
-@contextmanager
-def progress_bar() -> Iterator[OnProgress]:
-    """A bar on stderr; nothing at all where that is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("measuring this machine", total=None)
-
-        def on_progress(p: RunProgress) -> None:
-            speed = f", {p.tokens / p.seconds:,.0f} tok/s" if p.seconds else ""
-            description = f"{p.phase}: {p.name}{speed}"
-            bar.update(task, description=description, completed=p.runs_done, total=p.runs_total or None)
-
-        yield on_progress

@@ -22,7 +22,7 @@ from roseinfer.cli import (
     tensorboard,
     trace,
 )
-from roseinfer.cli.command import STATUSES, Parser, exit_status
+from roseinfer.cli.command import STATUSES, Parser, exit_status, run_with
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
 COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, gpu_report, tensorboard, slides, links)
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
     def run() -> int | None:
         arguments = parser().parse_args(argv)
-        return arguments.run(arguments)
+        return run_with(arguments.run, arguments)
 
     return exit_status(run, is_process=argv is None)
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from roseinfer.arguments import counted, unknown_name
 from roseinfer.cli import dry_run
 from roseinfer.cli.clone import course
-from roseinfer.cli.command import DEVICE, FAILED, MODEL, device_or_best, require_folder, timed_lines
+from roseinfer.cli.command import DEVICE, FAILED, MODEL, Failed, device_or_best, require_folder, timed_lines
 from roseinfer.hardware import devices_here, is_here
+from roseinfer.paths import has_course
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises ValueError for a bad argument, and what the post's reproduction raises."""
     require_post(args.post)
+    if not has_course():
+        raise Failed("reproduce needs the posts' tables: run from a clone of the repository")
     setting = setting_of(args)
     post = importlib.import_module(f"roseinfer.posts.post{args.post}")
     if args.dry_run:

@@ -2,8 +2,8 @@
 
 What a step costs is measured here (--fit), read from an earlier fit (--cost), or a floor: what a GPU's data sheet says
 it takes at least (--floor). Requests come all at once unless --rate or --trace says when. Every policy runs with every
-number of replicas on the same requests. Tables, then one line of JSON as the last line. After Ctrl-C it tells what
-there is, as partial.
+number of replicas on the same requests. Tables, then a short line of JSON as the last line; --output keeps every
+sample. After Ctrl-C it tells what there is, as partial.
 
 --validate holds a simulation to real runs of the engine on the same requests instead.
 """
@@ -12,23 +12,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_writable, timed_lines
+from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best
+from roseinfer.cli.output import add_output, check_output, deliver
+from roseinfer.cli.progress import shown_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from roseinfer.arrivals import Arrival
     from roseinfer.models import Model
     from roseinfer.simulator import Cost, EngineSetting, Simulation, Validation
 
 EXAMPLES = (
     "roseinfer simulate --requests 1000 --rate 20 --policies fcfs,shortest,longest_output,packed",
-    "roseinfer simulate --fit random:gpt2 --json fit.json",
+    "roseinfer simulate --fit random:gpt2 --output fit.json",
     "roseinfer simulate --cost fit.json --requests 100000 --rate 2000 --replicas 8,16,32,64 --router least_loaded",
     "roseinfer simulate --floor 'RTX 4090' --model random:qwen2.5-7b --host-ms 0.3 --trace arrivals.jsonl",
     "roseinfer simulate --floor 'RTX 4090' --requests 1500 --rate 150 --max-num-seqs 128 --output-lens 1-2000 "
@@ -48,8 +47,8 @@ DRAWN = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     costs = parser.add_argument_group("what a step costs").add_mutually_exclusive_group()
     costs.add_argument("--fit", metavar="MODEL", help=f"fitted to steps measured now; tiny when nothing else: {MODEL}")
-    costs.add_argument("--cost", type=Path, metavar="FILE", help="fitted before: what --json of such a run wrote")
-    costs.add_argument("--floor", metavar="GPU", help="a floor, for a GPU of data/gpus.json")
+    costs.add_argument("--cost", type=Path, metavar="FILE", help="fitted before: what --output of such a run wrote")
+    costs.add_argument("--floor", metavar="GPU", help="a floor, for a GPU of roseinfer/data/gpus.json")
     costs.add_argument("--validate", metavar="MODEL", help="fit, and compare with real runs of the engine")
     add = parser.add_argument
     add("--model", help=f"of --floor; {FLOOR_MODEL} when not given")
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--replicas", default="1", metavar="COUNTS", help="such as 8,16,32,64")
     add("--router", default="round_robin", help="round_robin, or least_loaded by tokens")
     add("--policies", default="fcfs", metavar="NAMES", help="of fcfs, shortest, longest_output, packed")
-    add("--json", type=Path, metavar="FILE", help="also write the JSON line there, with the measured steps")
+    add_output(add)
 
 
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
@@ -89,21 +88,18 @@ def _add_setting(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument."""
-    require_writable("--json", args.json)
+    check_output(args)
     refuse_unused(args)
     if not args.trace:
         set_defaults(args, DRAWN | ({"requests": 64} if args.validate else {}))
     result = validated(args) if args.validate else simulated(args)
     from roseinfer.display.cells import terminal_width
+    from roseinfer.display.measured import on_one_line
 
-    print(result.text(terminal_width()))
-    values = result.to_dict() | provenance(args)
-    try:
-        if args.json:
-            args.json.write_text(_line(values) + "\n", encoding="utf-8")
-    finally:
-        values["cost"].pop("samples", None)
-        print(_line(values))  # a long run is not lost for a full disk
+    whole = on_one_line(result.to_dict() | provenance(args))
+    deliver(args, result.text(terminal_width()), result.to_line(), whole)
+    if args.validate and not result.is_within:
+        raise Failed(f"throughput is off by {result.worst_error:+.1%} at worst")
     if partial := getattr(result, "is_partial", False) and result.rows[-1]:
         raise KeyboardInterrupt(f"partial, {partial['ended']:,} of {partial['requests']:,} requests had ended")
 
@@ -141,10 +137,12 @@ def simulated(args: argparse.Namespace) -> Simulation:
     for num_replicas in replicas:
         check_cluster(num_replicas, args.router)
     arrivals = chosen_arrivals(args)
-    return simulations(
-        arrivals, *setting_and_cost(args, arrivals), policies=policies, replicas=replicas, router=args.router,
-        on_row=told(), arguments=given(args),
-    )  # fmt: skip
+    setting, cost = setting_and_cost(args, arrivals)
+    with shown_progress("simulating") as on_progress:
+        return simulations(
+            arrivals, setting, cost, policies=policies, replicas=replicas, router=args.router, on_progress=on_progress,
+            arguments=given(args),
+        )  # fmt: skip
 
 
 def chosen_policies(args: argparse.Namespace) -> list[str]:
@@ -162,11 +160,13 @@ def validated(args: argparse.Namespace) -> Validation:
         raise ValueError(f"--validate runs one policy, got --policies {args.policies}")
     model = loaded(args.validate, args)
     setting = replace(setting_of(args, model.config.max_model_len), scheduling_policy=policy)
-    return validate(
-        model, setting, about(args.validate, model), repeats=repeats(args),
-        num_requests=args.requests, seed=args.seed, on_round=told_rounds(),
-        prompt_lens=lengths("--prompt-lens", args.prompt_lens), output_lens=lengths("--output-lens", args.output_lens),
-    )  # fmt: skip
+    sizes = {"prompt_lens": lengths("--prompt-lens", args.prompt_lens), "output_lens":
+             lengths("--output-lens", args.output_lens)}  # fmt: skip
+    with shown_progress("warming up") as on_progress:
+        return validate(
+            model, setting, about(args.validate, model), repeats=repeats(args), num_requests=args.requests,
+            seed=args.seed, on_progress=on_progress, **sizes,
+        )  # fmt: skip
 
 
 def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple[EngineSetting, Cost]:
@@ -178,30 +178,23 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
         try:
             cost = cost_from(json.loads(args.cost.read_text(encoding="utf-8"))["cost"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"--cost {args.cost}: must be what --json of a run with --fit wrote ({error})") from error
+            raise ValueError(f"--cost {args.cost}: must be what --output of a run with --fit wrote") from error
         return checked(setting_of(args, None), arrivals), cost
     if args.floor:
         spec = args.model or FLOOR_MODEL
         setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)
+        if args.host_ms is not None and not 0 <= args.host_ms < float("inf"):
+            raise ValueError(f"--host-ms must be a number of at least 0, got {args.host_ms:g}")
         return setting, floor_cost(args.floor, spec, args.dtype or "float16", (args.host_ms or 0.0) / 1e3)
     spec = args.fit or "tiny"
     setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)
     model = loaded(spec, args)
-    samples = step_samples(
-        model, max_num_seqs=setting.max_num_seqs, block_size=setting.block_size, repeats=repeats(args),
-        seed=args.seed or 0, on_round=told_rounds(),
-    )  # fmt: skip
+    with shown_progress("warming up") as on_progress:
+        samples = step_samples(
+            model, max_num_seqs=setting.max_num_seqs, block_size=setting.block_size, repeats=repeats(args),
+            seed=args.seed or 0, on_progress=on_progress,
+        )  # fmt: skip
     return setting, fit(about(spec, model), samples)
-
-
-def told() -> Callable[[str], None]:
-    """A line on stderr for what is done; none where that is not a terminal."""
-    return timed_lines() if sys.stderr.isatty() else lambda text: None
-
-
-def told_rounds() -> Callable[[int, int], None]:
-    tell = told()
-    return lambda done, total: tell(f"measured round {done} of {total}")
 
 
 def repeats(args: argparse.Namespace) -> int:
@@ -278,5 +271,3 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in DRAWN} | {"trace": args.trace and str(args.trace)}
 
 
-def _line(values: dict[str, Any]) -> str:
-    return json.dumps(values, separators=(",", ":"), allow_nan=False)

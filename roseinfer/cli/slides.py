@@ -7,6 +7,7 @@ from pathlib import Path
 
 from roseinfer.cli.clone import find_tools
 from roseinfer.cli.command import require_folder
+from roseinfer.cli.output import require_suffix
 
 EXAMPLES = ("roseinfer slides notebooks/*.ipynb",)
 
@@ -18,11 +19,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     for path in args.notebooks:
+        require_suffix("NOTEBOOK", path, (".ipynb",))
         if not path.is_file():
             raise FileNotFoundError(f"NOTEBOOK {path}: there is no such file")
+        require_notebook(path)
     require_folder("--out", args.out)
     find_tools()
     from tools.slides import write_slides
 
     for path in args.notebooks:
         print(write_slides(path, args.out), flush=True)
+
+
+def require_notebook(path: Path) -> None:
+    """Before anything is written. Raises ValueError."""
+    import nbformat
+
+    try:
+        nbformat.read(path, as_version=4)
+    except (ValueError, nbformat.ValidationError) as error:
+        raise ValueError(f"NOTEBOOK {path}: must be a notebook, and is no JSON of one") from error

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import listed
-from roseinfer.cli.command import Failed, require_named, require_writable
+from roseinfer.cli.command import Failed, no_file, require_named, require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> None:
     require_named("--sql-file", args.sql_file)
     query = asked_query(args)
     check_picture(args.timeline)
+    if args.file.is_dir():
+        raise ValueError(f"FILE {args.file}: must be a trace, and is a folder")
     try:
         trace = load(args.file)
     except ValueError as error:
@@ -84,8 +86,8 @@ def asked_query(args: argparse.Namespace) -> str | None:
         return args.sql
     try:
         return Path(args.sql_file).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"--sql-file {args.sql_file}: there is no such file") from None
+    except OSError as error:
+        raise ValueError(f"--sql-file {args.sql_file}: {no_file(error)}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"--sql-file {args.sql_file}: not UTF-8 text ({error})") from None
 

@@ -38,37 +38,68 @@ class Column:
 
 @dataclass(frozen=True)
 class Cells:
-    """names, and the texts of each row in their order. right: which columns are aligned right."""
+    """names, and the texts of each row in their order. right: which columns are aligned right. keys: how many of the
+    first columns say what a row is."""
 
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[bool]
+    keys: int = 1
 
     @classmethod
-    def of(cls, columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], missing: str = "") -> Cells:
+    def of(
+        cls, columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], missing: str = "", keys: int = 1
+    ) -> Cells:
         """missing: what stands for None. Raises ValueError for a row that has not a value for each column."""
         columns = [Column(column) if isinstance(column, str) else column for column in columns]
         rows = [list(zip(columns, row, strict=True)) for row in rows]
         texts = [[missing if value is None else column.show(value) for column, value in row] for row in rows]
         values = [[row[i][1] for row in rows] for i in range(len(columns))]
         right = [are_numbers(v) if c.right is None else c.right for c, v in zip(columns, values, strict=True)]
-        return cls([column.name for column in columns], texts, right)
+        return cls([column.name for column in columns], texts, right, keys)
 
     def text(self, width: int | None = None) -> str:
         """A line of names, a rule, and the rows, or "(no rows)".
 
         width: of a terminal; where the table is wider, its widest column of text is folded, each cell onto as many
-        lines as it needs.
+        lines as it needs. Where that is not enough, the columns that do not fit come below, beside the keys again.
         """
+        shown = self._printable()
+        if width is None:
+            return shown._text(shown._widths())
+        parts = shown._parts(width)
+        return "\n\n".join(part._text(fitted(part._widths(), part.right, width)) for part in parts)
+
+    def _printable(self) -> Cells:
         names, *rows = ([*map(printable, texts)] for texts in (self.names, *self.rows))
-        widths = [
+        return Cells(names, rows, self.right, self.keys)
+
+    def _widths(self) -> list[int]:
+        return [
             max(text_width(line) for text in texts for line in text.split("\n"))
-            for texts in zip(names, *rows, strict=True)
+            for texts in zip(self.names, *self.rows, strict=True)
         ]
-        if width is not None:
-            widths = fitted(widths, self.right, width)
-        lines = [*self._lines(names, widths, below=False), GAP.join("-" * size for size in widths)]
-        lines += [line for row in rows for line in self._lines(row, widths)] or [NO_ROWS]
+
+    def _parts(self, width: int) -> list[Cells]:
+        """Side by side they are the table; each has the keys, and no more of the other columns than fit."""
+        widths = self._widths()
+        if line_width(fitted(widths, self.right, width)) <= width:
+            return [self]
+        keys = list(range(self.keys))
+        parts: list[list[int]] = [[]]
+        for place in range(self.keys, len(widths)):
+            if parts[-1] and line_width([widths[i] for i in (*keys, *parts[-1], place)]) > width:
+                parts.append([])
+            parts[-1].append(place)
+        return [self._columns([*keys, *part]) for part in parts]
+
+    def _columns(self, places: list[int]) -> Cells:
+        names, right = [self.names[i] for i in places], [self.right[i] for i in places]
+        return Cells(names, [[row[i] for i in places] for row in self.rows], right, self.keys)
+
+    def _text(self, widths: list[int]) -> str:
+        lines = [*self._lines(self.names, widths, below=False), GAP.join("-" * size for size in widths)]
+        lines += [line for row in self.rows for line in self._lines(row, widths)] or [NO_ROWS]
         return "\n".join(lines)
 
     def _lines(self, texts: Sequence[str], widths: Sequence[int], below: bool = True) -> list[str]:
@@ -112,9 +143,13 @@ def markdown_text(text: str) -> str:
     return "".join(parts).replace("\n", "<br>")
 
 
+def line_width(widths: list[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
 def fitted(widths: list[int], right: Sequence[bool], width: int) -> list[int]:
     """The widths with that of the widest column of text cut by what is too much for `width`."""
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    excess = line_width(widths) - width
     folding = max((i for i, is_number in enumerate(right) if not is_number), key=lambda i: widths[i], default=None)
     if excess <= 0 or folding is None:
         return widths

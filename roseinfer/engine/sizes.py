@@ -149,11 +149,15 @@ class EngineSizes(HasFacts):
         on_device = self.weight_bytes + self.rotation_bytes + self.pool_bytes + self.input_bytes + self.attended_bytes
         return on_device + (self.block_table_bytes if self._on_cpu else 0)
 
+    @property
+    def title(self) -> str:
+        return f"{self.config.model} in {self.config.dtype} on {self.config.device}"
+
     def facts(self) -> Facts:
         """The sizes, exact; and where the device is here, a live row on whether they fit its memory."""
         import pandas as pd
 
-        rows = self._rows()
+        rows = self.rows()
         exact_rows = [True] * len(rows)
         if fit := self.fit():
             left, verdict = fit
@@ -165,7 +169,7 @@ class EngineSizes(HasFacts):
             df[["what", "size", "unit", "MiB", "how"]],
             exact=["what", "size", "unit", "MiB", "how"],
             exact_rows=exact_rows,
-            title=f"{self.config.model} in {self.config.dtype} on {self.config.device}",
+            title=self.title,
             note="without activations, which come and go with a step",
             formats={"size": "{:,}", "MiB": "{:,.3f}"},
         )
@@ -189,7 +193,8 @@ class EngineSizes(HasFacts):
     def _on_cpu(self) -> bool:
         return torch.device(self.config.device).type == "cpu"
 
-    def _rows(self) -> list[tuple[str, int, str, str]]:
+    def rows(self) -> list[tuple[str, int, str, str]]:
+        """(what, size, unit, how it is computed): the exact ones."""
         c, s, item = self.config, self.shape, self._item
         blocks, seqs = counted(c.num_blocks, "block"), counted(c.max_num_seqs, "sequence")
         weights = f"{self.num_weights - self.num_in_int8:,} x {item}"

@@ -9,12 +9,16 @@ from roseinfer.arguments import is_integer, require_positive
 from .rope import Rope
 
 LARGEST_SIZE = 2**31 - 1  # of one dimension; a product of two fits what torch counts with
+MOST_LAYERS = 1000  # each is a module, on the meta device too
+LAYERS = ("num_layers", "n_layer", "num_hidden_layers")  # here, and in config.json
 
 
 def require_size(name: str, value: object) -> None:
     """Raises ValueError unless it is the size of a dimension, or the number of layers."""
-    if not is_integer(value) or not 1 <= value <= LARGEST_SIZE:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    most = MOST_LAYERS if name.rpartition(" ")[2] in LAYERS else LARGEST_SIZE
+    if not is_integer(value) or not 1 <= value <= most:
+        limit = f" of at most {most:,}" if is_integer(value) and value > most else ""
+        raise ValueError(f"{name} must be a positive integer{limit}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

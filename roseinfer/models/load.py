@@ -96,8 +96,6 @@ def _random_model(spec: str, device: torch.device, dtype: torch.dtype) -> Model:
 def _folder(spec: str, files: list[str]) -> Path:
     """The local folder of a spec; of a hub id, `files` (patterns) are downloaded to it."""
     if spec == "tiny":
-        if not TINY.is_dir():
-            raise ModelLoadError(f"the bundled model is not at {TINY}: run from a clone of the repository")
         return TINY
     path = Path(spec).expanduser()
     if path.is_dir():
@@ -162,6 +160,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelLoadError(f"{path} does not exist: not a model folder in HF format") from None
+    except OSError as e:
+        raise ModelLoadError(f"{path} cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise ModelLoadError(f"{path} is not valid JSON: {e}") from e
     if not isinstance(data, dict):
@@ -191,6 +191,9 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             found = load_file(path)
         except FileNotFoundError:
             raise ModelLoadError(f"{path} does not exist (only safetensors weights are read)") from None
+        except OSError as e:
+            reason = "it is a folder" if path.is_dir() else e.strerror or e
+            raise ModelLoadError(f"{path} cannot be read: {reason}") from e
         except SafetensorError as e:
             raise ModelLoadError(f"{path} is truncated or not a safetensors file: {e}") from e
         if twice := sorted(found.keys() & tensors.keys()):

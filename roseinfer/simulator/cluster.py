@@ -24,6 +24,7 @@ def least_loaded(number: int, replicas: list[Replica]) -> int:
     return loads.index(min(loads))
 
 
+MOST_REPLICAS = 4096
 ROUTERS: dict[str, Route] = {"round_robin": round_robin, "least_loaded": least_loaded}
 
 
@@ -74,6 +75,6 @@ class Cluster:
 
 def check_cluster(num_replicas: int, router: str) -> None:
     """Raises ValueError."""
-    require_count("replicas", num_replicas, at_least=1)
+    require_count("replicas", num_replicas, at_least=1, at_most=MOST_REPLICAS)
     if router not in ROUTERS:
         raise ValueError(f"router: unknown value {unknown_name(router, ROUTERS)}")

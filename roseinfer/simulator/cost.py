@@ -146,8 +146,10 @@ class FloorCost:
 
 
 def floor_cost(gpu: str, spec: str, dtype: str, host_seconds: float = 0.0) -> FloorCost:
-    """Of a model's shape on a GPU of data/gpus.json. Raises ValueError for an unknown one, for a dtype whose rate its
-    data sheet does not tell, and for a host_seconds below 0."""
+    """The floor of a model's shape on a GPU of roseinfer/data/gpus.json.
+
+    Raises ValueError for an unknown GPU, a dtype whose rate its data sheet does not tell, and a host_seconds below 0.
+    """
     if not is_number(host_seconds) or not 0 <= host_seconds < float("inf"):
         raise ValueError(f"host_seconds must be a number of at least 0, got {host_seconds!r}")
     sheet = data_sheet(gpu)

@@ -13,6 +13,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import Step
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
+from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
 from .cost import StepSample
@@ -30,13 +31,13 @@ JOINING = (0, 24, 160)  # tokens of prompts that join those that decode, one at 
 STEPS = 5  # after each of them
 FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are dearer, and few sequences decode for long between
 
-OnRound = Callable[[int, int], None]  # rounds done, of how many
+OnShape = Callable[[str, str, float, int], object]  # as Progress.begin: phase, name, work, repeat
 Timed = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
 
 
 def step_samples(
     model: Model, *, max_num_seqs: int = 64, block_size: int = 64, repeats: int = 5, seed: int = 0,
-    clock: Clock = perf_counter, on_round: OnRound = lambda done, total: None,
+    clock: Clock = perf_counter, on_progress: OnProgress | None = None,
 ) -> list[StepSample]:  # fmt: skip
     """Steps of the engine in seeded shapes: prompts alone, decodes alone, prompts and chunks that join decodes.
 
@@ -47,11 +48,12 @@ def step_samples(
     require_count("repeats", repeats, at_least=1)
     rng, samples = Random(seed), []
     measured = StepMeasure(model, max_num_seqs, block_size, clock)
+    planned = measured.work(1 + repeats)
+    progress = Progress(on_progress, planned, sum(planned.values()))
     for repeat in range(-1, repeats):
-        steps = measured.round(repeat, rng)
+        steps = measured.round(repeat, rng, progress.begin)
         if repeat >= 0:
             samples += steps
-        on_round(repeat + 2, repeats + 1)
     return samples
 
 
@@ -75,9 +77,20 @@ class StepMeasure:
             for num_seqs, prompt_len in shapes
         ]
 
-    def round(self, number: int, rng: Random) -> list[StepSample]:
-        runs = [self.runs[(number + i) % len(self.runs)] for i in range(len(self.runs))]
-        return [sample for run in runs for sample in self.shape(*run, rng)]
+    def work(self, rounds: int) -> dict[str, int]:
+        """For Progress: each shape once a round."""
+        return {shape_name(i): rounds for i in range(len(self.runs))}
+
+    def round(
+        self, number: int, rng: Random, on_shape: OnShape = lambda phase, name, work, repeat: None
+    ) -> list[StepSample]:  # fmt: skip
+        phase = "warm-up" if number < 0 else f"round {number + 1}"
+        samples: list[StepSample] = []
+        for i in range(len(self.runs)):
+            place = (number + i) % len(self.runs)
+            on_shape(phase, shape_name(place), 1, number)
+            samples += self.shape(*self.runs[place], rng)
+        return samples
 
     def shape(
         self, engine: Engine, num_seqs: int, prompt_len: int, is_computed: bool, rng: Random
@@ -104,6 +117,10 @@ class StepMeasure:
         for seq in seqs:
             if seq in engine.scheduler:
                 engine.abort(seq)
+
+
+def shape_name(place: int) -> str:
+    return f"steps of shape {place + 1}"
 
 
 def skip_step(engine: Engine) -> None:

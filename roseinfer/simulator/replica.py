@@ -18,6 +18,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from .cost import Cost
 from .work import work_of
 
+MOST_BLOCKS, MOST_SEQS = 1_000_000, 100_000  # of a replica, whose books are real
 NEW_TOKEN = 0  # every token that a sequence gets; no prompt has it
 
 
@@ -34,7 +35,9 @@ class EngineSetting:
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("num_blocks", "block_size", "max_num_seqs", "max_model_len"):
+        require_count("num_blocks", self.num_blocks, at_least=1, at_most=MOST_BLOCKS)
+        require_count("max_num_seqs", self.max_num_seqs, at_least=1, at_most=MOST_SEQS)
+        for name in ("block_size", "max_model_len"):
             require_count(name, getattr(self, name), at_least=1)
         object.__setattr__(self, "max_num_batched_tokens",
                            checked_budget(self.max_num_batched_tokens, self.max_num_seqs))  # fmt: skip

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.display.number_text import significant
 from roseinfer.engine.definitions import PERCENTILE, PERCENTILES
+from roseinfer.profiling.progress import OnProgress, Progress
 
 from .cluster import Cluster, check_cluster
 from .cost import Cost, FittedCost
@@ -24,6 +24,8 @@ from .metrics import TIMES, summary
 from .replica import EngineSetting
 
 NOTE_WIDTH = 120
+SIMULATED = "the requests"
+IN_SHORT = (("ttft", "p50"), ("ttft", "p99"), ("e2e_latency", "p50"), ("e2e_latency", "p99"))
 ASSUMPTIONS = (
     "Scheduler, block manager and prefix cache are the engine's own; only the model is missing.",
     "Every request gets exactly its output_len tokens: none ends early or is aborted. Prompts have nothing in common "
@@ -37,9 +39,14 @@ DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Measured):
     """rows: one a policy and number of replicas. is_partial: the last of them was broken off, as Ctrl-C does, and has
     what had happened until then. simulated_per_second: requests, by the clock on the wall."""
+
+    SHORT: ClassVar = (
+        "policy", "replicas", "ended", "output_tokens", "seconds", "tail_seconds", "tokens_per_second", "preemptions",
+        "hit_rate",
+    )  # fmt: skip
 
     arguments: dict[str, Any]
     cost: Cost
@@ -53,9 +60,16 @@ class Simulation:
             "simulated_per_second": self.simulated_per_second, "rows": self.rows,
         }  # fmt: skip
 
-    def to_json(self) -> str:
-        """Everything, on one line."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+    def short(self) -> dict[str, Any]:
+        return {
+            "arguments": self.arguments, "cost": in_short(self.cost), "is_partial": self.is_partial,
+            "rows": [self.short_row(row) for row in self.rows],
+        }  # fmt: skip
+
+    def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Seconds, where it names a time."""
+        times = {f"{name}_{stat}": row["times"][name][stat] for name, stat in IN_SHORT if row["times"].get(name)}
+        return super().short_row(row) | times
 
     def text(self, width: int | None = None) -> str:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
@@ -85,7 +99,7 @@ class Simulation:
                 row["hit_rate"], f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
             )
             for row, seconds_behind in zip(self.rows, behind, strict=True)
-        ])  # fmt: skip
+        ], keys=2)  # fmt: skip
 
     def times(self) -> Cells:
         shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
@@ -94,7 +108,12 @@ class Simulation:
         return Cells.of(columns, [
             (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))
             for metric in TIMES for row in self.rows if (times := row["times"].get(metric.name))
-        ])  # fmt: skip
+        ], keys=3)  # fmt: skip
+
+
+def in_short(cost: Cost) -> dict[str, Any]:
+    """What a short line has of it."""
+    return {"kind": cost.to_dict()["kind"]}
 
 
 def fit_note(cost: FittedCost) -> str:
@@ -112,7 +131,7 @@ def fit_note(cost: FittedCost) -> str:
 def simulations(
     arrivals: list[Arrival], setting: EngineSetting, cost: Cost, *, policies: List[str], replicas: List[int],
     router: str = "round_robin", arguments: dict[str, Any] | None = None,
-    on_row: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress | None = None,
 ) -> Simulation:  # fmt: skip
     """Every policy with every number of replicas on the same arrivals. Ctrl-C ends it: what there is, as partial.
 
@@ -125,14 +144,15 @@ def simulations(
     setting.check_fits(arrivals)
     rows: list[dict[str, Any]] = []
     began, is_partial = perf_counter(), False
+    progress = Progress(on_progress, {SIMULATED: len(policies) * len(replicas)}, len(policies) * len(replicas))
     for policy, num_replicas in product(policies, replicas):
+        progress.begin(f"{policy}, {counted(num_replicas, 'replica')}", SIMULATED)
         cluster = Cluster(settings[policy], cost, num_replicas, router)
         try:
             cluster.run(arrivals)
         except KeyboardInterrupt:
             is_partial = True
         rows.append({"policy": policy, "replicas": num_replicas, **summary(cluster)})
-        on_row(f"{policy}, {counted(num_replicas, 'replica')}")
         if is_partial:
             break
     simulated = sum(row["ended"] for row in rows)

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from dataclasses import asdict, dataclass
 from itertools import count
 from random import Random
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival, Range, at_once, poisson
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.display.number_text import significant
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
+from roseinfer.profiling.progress import OnProgress, Progress
 
 from .cluster import Cluster
 from .cost import FittedCost, StepSample, fit
-from .measure import OnRound, RealRun, StepMeasure, real_engine, real_run
+from .measure import RealRun, StepMeasure, real_engine, real_run
 from .metrics import request_times
 from .replica import EngineSetting, SimulatedRequest
-from .result import NOTE_WIDTH, fit_note
+from .result import NOTE_WIDTH, fit_note, in_short
 
 LOAD = 0.8  # of what the engine can do, for arrivals one after another
+REAL = "a real run"
 TARGET = 0.15  # of the throughput, either way
 
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Measured):
     """rows: for each kind of arrivals the figures of each real run, their medians, and those of the simulation."""
+
+    SHORT: ClassVar = ("arrivals", "measured", "simulated", "errors")
 
     arguments: dict[str, Any]
     cost: FittedCost
@@ -44,15 +48,22 @@ class Validation:
         """Of the throughputs, the one furthest off."""
         return max((row["errors"]["tokens_per_second"] for row in self.rows), key=abs)
 
+    @property
+    def is_within(self) -> bool:
+        """Whether every throughput is within TARGET."""
+        return abs(self.worst_error) <= TARGET
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "arguments": self.arguments, "cost": self.cost.to_dict(), "rows": self.rows,
             "worst_error": self.worst_error, "target": TARGET,
         }  # fmt: skip
 
-    def to_json(self) -> str:
-        """Everything, on one line."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+    def short(self) -> dict[str, Any]:
+        return {
+            "arguments": self.arguments, "cost": in_short(self.cost), "worst_error": self.worst_error,
+            "target": TARGET, "rows": [self.short_row(row) for row in self.rows],
+        }  # fmt: skip
 
     def text(self, width: int | None = None) -> str:
         columns = [
@@ -63,7 +74,7 @@ class Validation:
             (row["arrivals"], name.replace("_", " "), real, row["simulated"][name], row["errors"][name])
             for row in self.rows for name, real in row["measured"].items()
         ])  # fmt: skip
-        verdict = "within" if abs(self.worst_error) <= TARGET else "NOT within"
+        verdict = "within" if self.is_within else "NOT within"
         a = self.arguments
         notes = [
             f"Throughput is {verdict} {TARGET:.0%}: {self.worst_error:+.1%} at worst. Real runs: the median of "
@@ -77,7 +88,7 @@ class Validation:
 def validate(
     model: Model, setting: EngineSetting, about: str, *, num_requests: int = 64, prompt_lens: Range = (16, 256),
     output_lens: Range = (16, 128), repeats: int = 3, seed: int = 0, clock: Clock = perf_counter,
-    on_round: OnRound = lambda done, total: None,
+    on_progress: OnProgress | None = None,
 ) -> Validation:  # fmt: skip
     """Requests all at once, and a Poisson process at LOAD of the throughput that these have, after a round for warm-up.
 
@@ -88,25 +99,27 @@ def validate(
     together = at_once(num_requests, **sizes)
     setting.check_fits(together)
 
+    measured, rng = StepMeasure(model, setting.max_num_seqs, setting.block_size, clock), Random(seed)
+    planned = measured.work(1 + repeats) | {REAL: 2 + 2 * repeats}
+    progress = Progress(on_progress, planned, sum(planned.values()))
     engine, seeds = real_engine(model, setting), count(seed)
 
-    def run(arrivals: list[Arrival]) -> RealRun:
+    def run(arrivals: list[Arrival], repeat: int = -1) -> RealRun:
         """Other prompts each time, so that the prefix cache has none of them. One engine, so that graphs are captured
         in the first runs alone."""
+        progress.begin("warm-up" if repeat < 0 else f"round {repeat + 1}", REAL, repeat=repeat)
         return real_run(engine, arrivals, next(seeds), clock)
 
-    measured, rng = StepMeasure(model, setting.max_num_seqs, setting.block_size, clock), Random(seed)
-    measured.round(-1, rng)
+    measured.round(-1, rng, progress.begin)
     run(together)
     rate = LOAD * num_requests / run(together).seconds
     kinds = {"at once": together, f"Poisson, {LOAD:.0%} load": poisson(num_requests, rate, **sizes)}
     samples: list[StepSample] = []
     runs: dict[str, list[RealRun]] = {name: [] for name in kinds}
     for repeat in range(repeats):
-        samples += measured.round(repeat, rng)
+        samples += measured.round(repeat, rng, progress.begin)
         for name, arrivals in kinds.items():
-            runs[name].append(run(arrivals))
-        on_round(repeat + 1, repeats)
+            runs[name].append(run(arrivals, repeat))
     cost = fit(about, samples)
     rows = [compared(name, runs[name], simulated(arrivals, setting, cost)) for name, arrivals in kinds.items()]
     told = {

@@ -13,3 +13,9 @@ def spec(small: GPT2, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("small")
     to_hf(small).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine they would come between the lines that a test compares."""
+    monkeypatch.setattr("roseinfer.cli.progress.EVERY_S", 3600.0)

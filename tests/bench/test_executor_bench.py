@@ -38,10 +38,10 @@ def test_other_tokens_are_told_of(monkeypatch: pytest.MonkeyPatch):
     ("arguments", "message"),
     [
         ("--batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them"),
-        ("--batch-sizes 0", "batch_sizes must be an integer of at least 1, got 0"),
-        ("--batch-sizes 1,1", "batch_sizes must be a list with each value once, got [1, 1]"),
-        ("--max-tokens 0", "max_tokens must be an integer of at least 1, got 0"),
-        ("--repeats 0", "repeats must be an integer of at least 1, got 0"),
+        ("--batch-sizes 0", "--batch-sizes must be an integer of at least 1, got 0"),
+        ("--batch-sizes 1,1", "--batch-sizes must be a list with each value once, got [1, 1]"),
+        ("--max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
+        ("--repeats 0", "--repeats must be an integer of at least 1, got 0"),
         ("--output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
     ],
 )

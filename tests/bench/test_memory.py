@@ -7,7 +7,7 @@ import json
 import pytest
 
 from roseinfer.bench import ContenderFailed
-from roseinfer.bench.offline import MemoryRun, PeakMemory, peak_memory
+from roseinfer.bench.offline import MemoryRun, PeakMemory, memory, peak_memory
 from roseinfer.bench.offline.memory import resident
 from roseinfer.engine.config import EngineConfig
 from roseinfer.models import GPT2
@@ -25,8 +25,15 @@ def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: 
     assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
     assert peak.pool == EngineConfig(model=spec, num_blocks=2).sizes().pool_bytes
     assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
-    with pytest.raises(ContenderFailed, match="^engine float32: .*max_model_len=192"):
+    with pytest.raises(ValueError, match="^prompt_len=190 \\+ max_tokens=64 is 254 tokens, allowed: max_model_len=192"):
         peak_memory(MemoryRun(spec, prompt_len=190))
+
+
+def test_what_fails_in_that_process_is_one_line_that_says_so_once(spec: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ROSEINFER_TRITON", "nonsense")
+    with pytest.raises(ContenderFailed, match="^engine float32[^\n]*$") as failed:
+        peak_memory(MemoryRun(spec))
+    assert "ContenderFailed" not in str(failed.value)
 
 
 def test_resident_memory_is_at_most_its_peak():
@@ -39,3 +46,12 @@ def test_resident_memory_is_at_most_its_peak():
 def test_a_bad_memory_run_is_refused(changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
         MemoryRun("tiny", **changed)
+
+
+def test_a_contender_that_fails_there_says_so_once(monkeypatch: pytest.MonkeyPatch):
+    def fails(*setting: object):
+        raise ContenderFailed("engine float32 failed in a batch of 8")
+
+    monkeypatch.setattr(memory, "engine", fails)
+    with pytest.raises(SystemExit, match="^engine float32 failed in a batch of 8$"):
+        memory.answer('{"spec": "tiny"}')

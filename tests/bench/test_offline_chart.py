@@ -41,10 +41,14 @@ def test_nothing_to_set_the_bars_against():
         OfflineChart(without)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"rows": []}', None])
+ONLINE = (ROOT / "data" / "online" / "budgets-fp32.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"rows": []}', ONLINE], ids=["empty", "no race", "no arguments", "online"])
 def test_another_file_is_refused(text, tmp_path, capsys):
     path = tmp_path / "some.json"
-    if text is not None:
-        path.write_text(text)
-    assert main(["bench", "offline", "--recorded", str(path)]) == 2
-    assert f"--recorded: {path} is no race that --output wrote" in capsys.readouterr().err
+    path.write_text(text)
+    for given, why in ((path, "must be what `bench offline --output` wrote"), (tmp_path, "cannot be read"),
+                       (tmp_path / "no", "there is no such file")):
+        assert main(["bench", "offline", "--recorded", str(given)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --recorded {given}: {why}")

@@ -60,7 +60,7 @@ def test_prompts_share_a_prefix_and_nothing_else(small: GPT2):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_requests": 0}, "num_requests must be an integer of at least 1, got 0"),
+        ({"num_requests": 0}, "num_requests must be an integer from 1 to 1,000,000, got 0"),
         ({"burst": 0}, "burst must be an integer of at least 1, got 0"),
         ({"prefix_len": -1}, "prefix_len must be an integer of at least 0, got -1"),
         ({"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
@@ -119,8 +119,10 @@ def test_steps_of_the_engine_keep_the_budget_and_the_order_of_the_timestamps(res
 
 
 def test_json_has_everything_and_the_printed_line_all_but_the_samples(result: OnlineResult):
-    data, line = json.loads(result.to_json()), json.loads(result.to_json(with_samples=False))
-    assert data.keys() - line.keys() == {"samples"} and len(data["samples"]) == 24
+    data, line = json.loads(result.to_json()), json.loads(result.to_line())
+    assert len(data["samples"]) == 24 and "samples" not in line and line["arguments"] == data["arguments"]
+    assert [row["name"] for row in line["rows"]] == [row["name"] for row in data["rows"]]
+    assert all(row["requests_per_second_min"] <= row["requests_per_second"] for row in line["rows"])
     assert data["definitions"]["waiting_time"].startswith("waiting_time (per request) = first_scheduled - arrival")
     assert data["arguments"]["budgets"] == [32, 3] and {"python", "torch", "transformers"} <= data["versions"].keys()
 

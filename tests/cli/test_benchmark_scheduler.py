@@ -106,7 +106,7 @@ def test_the_newest_stage_that_can_be_timed_runs_and_those_after_it_are_named(ca
 
 def test_it_runs(tmp_path):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "2", "--max-new-tokens", "3"]
-    argv += ["--repeat-runs", "1", "--json", str(tmp_path / "run.json")]
+    argv += ["--repeat-runs", "1", "--output", str(tmp_path / "run.json")]
     done = subprocess.run(
         [sys.executable, "-m", "roseinfer.benchmark_scheduler", *argv], capture_output=True, text=True, timeout=120
     )
@@ -133,7 +133,7 @@ def test_all_modes_print_each_run_and_then_the_summaries(capsys):
 
 def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "3", "--max-new-tokens", "6"]
-    argv += ["--do-sample", "--top-k", "40", "--top-p", "0.9", "--json", str(tmp_path / "run.json")]
+    argv += ["--do-sample", "--top-k", "40", "--top-p", "0.9", "--output", str(tmp_path / "run.json")]
     assert main([*argv, "--no-stop-on-eos"]) == 0
     runs = json.loads((tmp_path / "run.json").read_text())["modes"]["online"]["runs"]
     tokens = [[request["output_ids"] for request in run["requests"]] for run in runs]
@@ -144,14 +144,14 @@ def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):
 @pytest.mark.parametrize(("flags", "stage"), [([], "s04"), (["--paged-attn"], "engine"), (["--stage", "s02"], "s02")])
 def test_which_stage_runs(flags, stage, tmp_path):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "1", "--max-new-tokens", "2"]
-    assert main([*argv, *flags, "--repeat-runs", "1", "--json", str(tmp_path / "run.json")]) == 0
+    assert main([*argv, *flags, "--repeat-runs", "1", "--output", str(tmp_path / "run.json")]) == 0
     assert json.loads((tmp_path / "run.json").read_text())["stage"].startswith(stage)
 
 
 @pytest.mark.parametrize(("flags", "computed"), [([], 6), (["--no-prefix-cache"], 70)], ids=["shared", "whole"])
 def test_the_engine_shares_prefixes_unless_told_not_to(flags, computed, tmp_path):
     argv = ["--hf-model-id", "random:tiny-llama", "--prompt", "a " * 70, "--num-requests", "2", "--mode", "naive"]
-    argv += ["--max-new-tokens", "2", "--repeat-runs", "1", "--paged-attn", "--json", str(tmp_path / "run.json")]
+    argv += ["--max-new-tokens", "2", "--repeat-runs", "1", "--paged-attn", "--output", str(tmp_path / "run.json")]
     assert main([*argv, *flags]) == 0
     (run,) = json.loads((tmp_path / "run.json").read_text())["modes"]["naive"]["runs"]
     assert [step["prompt_tokens"] for step in run["steps"]] == [70, 0, computed, 0]
@@ -166,10 +166,10 @@ def test_the_engine_shares_prefixes_unless_told_not_to(flags, computed, tmp_path
         (["--max-batch-size", "0"], "--max-batch-size must be an integer of at least 1, got 0"),
         (["--repeat-runs", "0"], "--repeat-runs must be"),
         (["--num-requests", "0"], "--num-requests must be"),
-        (["--max-new-tokens", "600"], r"prompt of 2 \+ max_tokens=600 is 602 tokens, allowed: max_model_len=512"),
-        (["--do-sample", "--top-p", "0"], "top_p must be"),
-        (["--device", "nope"], "device='nope' is not a device"),
-        (["--json", "nowhere/run.json"], "--json nowhere/run.json: must be a file in a folder that exists"),
+        (["--max-new-tokens", "600"], "--max-new-tokens 600: allowed: 512 tokens with the prompt"),
+        (["--do-sample", "--top-p", "0"], "--top-p must be"),
+        (["--device", "nope"], "--device 'nope' is not a device"),
+        (["--output", "nowhere/run.json"], "--output nowhere/run.json: must be a file in a folder that exists"),
         (["--profile", "--max-new-tokens", "3", "--num-requests", "1"], "a profile takes six decode steps"),
         (["--tokenizer-name", "./nowhere"], "no such folder: './nowhere'"),
     ],
@@ -185,7 +185,7 @@ def test_a_bad_argument_is_one_line(flags, message, capsys, tmp_path, monkeypatc
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_cuda_without_a_gpu_is_one_line(capsys):
     assert main(["--hf-model-id", "tiny", "--prompt", "Hello", "--device", "cuda"]) == 2
-    assert capsys.readouterr().err == "error: device='cuda': not on this machine, which has: cpu\n"
+    assert capsys.readouterr().err == "error: --device 'cuda': not on this machine, which has: cpu\n"
 
 
 @pytest.mark.parametrize("flags", [["--prompts", "a", "--prompt", "b"], [], ["--prompt", "a", "--bf16", "--no-amp"]])

@@ -1,4 +1,4 @@
-"""The doctor's table: every probe, every way it finds something wrong, and the line that mends it."""
+"""The doctor's table: every probe, every way it finds something wrong, and the line that fixes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_html_is_escaped_and_says_what_to_mend_first():
     check = Check("torch", "<broken>", "missing", "a & b", "run it", required=True)
     shown = Report((check,))._repr_mimebundle_()["text/html"]
     assert "&lt;broken&gt;" in shown and "a &amp; b" in shown and "<broken>" not in shown
-    assert "The course does not run here yet. To mend first: torch." in shown
+    assert "The course does not run here yet. To fix first: torch." in shown
 
 
 def test_only_something_required_and_missing_fails(monkeypatch, capsys):
@@ -54,10 +54,10 @@ def test_only_something_required_and_missing_fails(monkeypatch, capsys):
     for checks, code in (((note, optional), 0), ((note, required), 1)):
         monkeypatch.setattr(doctor, "diagnose", lambda checks=checks: Report(checks))
         assert main(["doctor"]) == code
-    assert "To mend first: torch." in capsys.readouterr().out
+    assert "To fix first: torch." in capsys.readouterr().out
 
 
-def test_the_terminal_shows_every_row_and_its_mend(monkeypatch, capsys):
+def test_the_terminal_shows_every_row_and_its_fix(monkeypatch, capsys):
     monkeypatch.setattr(
         doctor, "diagnose", lambda: Report((Check("hub", "offline", "note", "no [bold] names", "connect"),))
     )
@@ -70,11 +70,12 @@ def test_json(no_network, capsys):
     main(["doctor", "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert ", ".join(c["what"] for c in answer["checks"]) == NAMES
-    assert set(answer["checks"][0]) == {"what", "found", "status", "means", "mend", "required"}
+    assert set(answer["checks"][0]) == {"what", "found", "status", "means", "fix", "required"}
 
 
 def test_without_rich_the_diagnosis_is_json(monkeypatch, without_module, no_network, capsys):
-    monkeypatch.setattr(doctor, "PROBES", {"hub": doctor.probe_hub})
+    monkeypatch.setattr(doctor, "ENGINE_PROBES", {"hub": doctor.probe_hub})
+    monkeypatch.setattr(doctor, "COURSE_PROBES", {})
     without_module("rich")
     assert main(["doctor"]) == 0
     assert json.loads(capsys.readouterr().out)["checks"][0]["found"] == "offline (ConnectError)"
@@ -84,12 +85,12 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
     def ill():
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setitem(doctor.PROBES, "device", ill)
+    monkeypatch.setitem(doctor.ENGINE_PROBES, "device", ill)
     report = doctor.diagnose()
     assert len(report.checks) == 11
     check = report.checks[4]
     assert (check.what, check.found, check.status) == ("device", "RuntimeError: first line", "note")
-    assert check.mend == doctor.SET_UP
+    assert check.fix == doctor.SET_UP
 
 
 def test_the_doctor_needs_the_standard_library_alone():
@@ -117,7 +118,7 @@ def test_python_range(monkeypatch):
     monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.18")
     check = doctor.probe_python()
     assert check.status == "missing" and check.required
-    assert "the course needs >=3.10" in check.means and "make clean" in check.mend and "PYTHON=" in check.mend
+    assert "roseinfer needs >=3.10" in check.means and "make clean" in check.fix and "PYTHON=" in check.fix
 
 
 def test_roseinfer_not_installed(monkeypatch):
@@ -128,7 +129,7 @@ def test_roseinfer_not_installed(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "requires", raise_not_found)
     check = doctor.probe_python()
     assert (check.status, check.required) == ("missing", True)
-    assert check.found.endswith("no roseinfer") and "`make doctor`" in check.mend
+    assert check.found.endswith("no roseinfer") and "`make doctor`" in check.fix
     assert doctor.supported_range("torch") == ""
 
 
@@ -145,13 +146,13 @@ def test_torch_versions(monkeypatch, version, status):
     monkeypatch.setattr(torch, "__version__", version)
     check = doctor.probe_torch()
     assert check.status == status
-    assert check.mend == ("" if status == "ok" else doctor.SET_UP)
+    assert check.fix == ("" if status == "ok" else doctor.SET_UP)
 
 
 def test_torch_missing(without_module):
     without_module("torch")
     check = doctor.probe_torch()
-    assert (check.status, check.required, check.mend) == ("missing", True, doctor.SET_UP)
+    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
     assert "torch" in check.found
     assert doctor.cuda_available() is False
     assert doctor.probe_device().status in ("ok", "note")  # the CPU is there without torch
@@ -182,7 +183,7 @@ def test_hub_unreachable(monkeypatch):
     hub_answers(monkeypatch, refuse)
     check = doctor.probe_hub()
     assert (check.found, check.status, check.required) == ("offline (ConnectionError)", "note", False)
-    assert "local folder" in check.mend
+    assert "local folder" in check.fix
 
 
 def test_a_silent_network_does_not_hold_the_doctor(monkeypatch):
@@ -199,7 +200,7 @@ def test_offline_by_choice_asks_nobody(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(doctor, "ask_hub", lambda: pytest.fail("the hub was asked"))
     check = doctor.probe_hub()
-    assert check.found == "offline by choice" and "unset HF_HUB_OFFLINE" in check.mend
+    assert check.found == "offline by choice" and "unset HF_HUB_OFFLINE" in check.fix
 
 
 # The bundled model, TensorBoard, JupyterLab, browser
@@ -211,27 +212,28 @@ def tiny(monkeypatch, tmp_path):
         (tmp_path / name).write_text("{}")
     save_file({"w": np.zeros((250, 1000), dtype=np.float32)}, tmp_path / "model.safetensors")
     monkeypatch.setattr(doctor, "TINY", tmp_path)
+    monkeypatch.setattr(doctor, "ROOT", tmp_path.parent)
     return tmp_path
 
 
 def test_bundled_model(tiny):
     check = doctor.probe_bundled_model()
-    assert (check.found, check.status) == ("data/tiny-gpt2, 1.0 MB", "ok")
+    assert (check.found, check.status) == (f"{tiny.name}, 1.0 MB", "ok")
 
 
 @pytest.mark.parametrize("name", doctor.TINY_FILES)
 def test_bundled_model_incomplete(tiny, name):
     (tiny / name).unlink()
     check = doctor.probe_bundled_model()
-    assert (check.found, check.status, check.required) == (f"no {name} in data/tiny-gpt2", "missing", True)
-    assert "git checkout" in check.mend and "make tiny" in check.mend
+    assert (check.found, check.status, check.required) == (f"no {name} in {tiny.name}", "missing", True)
+    assert "git checkout" in check.fix and "make tiny" in check.fix
 
 
 def test_bundled_model_truncated(tiny):
     weights = tiny / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     check = doctor.probe_bundled_model()
-    assert (check.status, check.found) == ("missing", "data/tiny-gpt2/model.safetensors is damaged")
+    assert (check.status, check.found) == ("missing", f"{tiny.name}/model.safetensors is damaged")
 
 
 @pytest.mark.parametrize(
@@ -245,14 +247,14 @@ def test_tensorboard_missing(monkeypatch, absent, found):
     assert doctor.probe_tensorboard().status == "ok"
     distribution_missing(monkeypatch, *absent)
     check = doctor.probe_tensorboard()
-    assert (check.found, check.status, check.required, check.mend) == (found, "missing", False, doctor.SET_UP)
+    assert (check.found, check.status, check.required, check.fix) == (found, "missing", False, doctor.SET_UP)
 
 
 def test_jupyterlab_missing(monkeypatch):
     assert doctor.probe_jupyterlab().status == "ok"
     distribution_missing(monkeypatch, "jupyterlab")
     check = doctor.probe_jupyterlab()
-    assert (check.status, check.required, check.mend) == ("missing", True, doctor.SET_UP)
+    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
 
 
 def test_browser(monkeypatch):
@@ -261,7 +263,7 @@ def test_browser(monkeypatch):
 
     monkeypatch.setattr(webbrowser, "get", none)
     check = doctor.probe_browser()
-    assert (check.found, check.status) == ("none", "note") and "address that `make lab` prints" in check.mend
+    assert (check.found, check.status) == ("none", "note") and "address that `make lab` prints" in check.fix
     monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(name="/opt/bin/firefox"))
     check = doctor.probe_browser()
     assert (check.found, check.status) == ("firefox", "ok")

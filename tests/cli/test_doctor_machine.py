@@ -12,12 +12,12 @@ from absent import distribution_missing
 from roseinfer import doctor, hardware
 
 
-@pytest.mark.parametrize(("system", "mend"), [("linux", doctor.SET_UP), ("darwin", "Linux only")])
-def test_triton_missing(monkeypatch, system, mend):
+@pytest.mark.parametrize(("system", "fix"), [("linux", doctor.SET_UP), ("darwin", "Linux only")])
+def test_triton_missing(monkeypatch, system, fix):
     distribution_missing(monkeypatch, "triton")
     monkeypatch.setattr(doctor.sys, "platform", system)
     check = doctor.probe_triton()
-    assert check.status == "missing" and not check.required and mend in check.mend
+    assert check.status == "missing" and not check.required and fix in check.fix
 
 
 @pytest.fixture
@@ -36,28 +36,28 @@ def triton_on_a_gpu(monkeypatch, tmp_path):
 
 def test_triton_compiled_or_interpreted(triton_on_a_gpu, monkeypatch):
     check = doctor.probe_triton()
-    assert (check.found, check.status, check.mend) == ("3.7.1, compiled", "ok", "")
+    assert (check.found, check.status, check.fix) == ("3.7.1, compiled", "ok", "")
     monkeypatch.setattr(doctor, "cuda_available", lambda: False)
     check = doctor.probe_triton()
-    assert (check.found, check.status) == ("3.7.1, interpreter", "note") and "none needed" in check.mend
+    assert (check.found, check.status) == ("3.7.1, interpreter", "note") and "none needed" in check.fix
 
 
 @pytest.mark.parametrize(("variable", "value"), [("TRITON_INTERPRET", "1"), ("ROSEINFER_TRITON", "interpret")])
 def test_triton_interpreted_by_choice(triton_on_a_gpu, monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     check = doctor.probe_triton()
-    assert (check.found, check.mend) == ("3.7.1, interpreter", f"unset {variable}")
+    assert (check.found, check.fix) == ("3.7.1, interpreter", f"unset {variable}")
 
 
 def test_triton_without_what_it_compiles_with(triton_on_a_gpu, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     check = doctor.probe_triton()
-    assert (check.found, check.status) == ("3.7.1, no C compiler", "note") and "build-essential" in check.mend
+    assert (check.found, check.status) == ("3.7.1, no C compiler", "note") and "build-essential" in check.fix
     monkeypatch.setenv("CC", "mycc")
     assert doctor.probe_triton().status == "ok"
     (triton_on_a_gpu / "Python.h").unlink()
     check = doctor.probe_triton()
-    assert (check.found, check.status) == ("3.7.1, no Python.h", "note") and "python3-dev" in check.mend
+    assert (check.found, check.status) == ("3.7.1, no Python.h", "note") and "python3-dev" in check.fix
 
 
 def test_numba_in_its_range():
@@ -67,24 +67,24 @@ def test_numba_in_its_range():
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "found", "mend"),
+    ("attribute", "value", "found", "fix"),
     [
         ((numba, "__version__"), "0.1.0", "0.1.0", doctor.SET_UP),
         ((numba.config, "DISABLE_JIT"), 1, f"{numba.__version__}, disabled", "unset NUMBA_DISABLE_JIT"),
     ],
     ids=["too old", "disabled"],
 )
-def test_a_numba_that_was_not_tested_or_compiles_nothing(monkeypatch, attribute, value, found, mend):
+def test_a_numba_that_was_not_tested_or_compiles_nothing(monkeypatch, attribute, value, found, fix):
     monkeypatch.setattr(doctor, "supported_range", lambda name: ">=0.61")
     monkeypatch.setattr(*attribute, value)
     check = doctor.probe_numba()
-    assert (check.status, check.found, check.mend) == ("note", found, mend)
+    assert (check.status, check.found, check.fix) == ("note", found, fix)
 
 
 def test_numba_missing(without_module):
     without_module("numba")
     check = doctor.probe_numba()
-    assert (check.status, check.required, check.mend) == ("missing", True, doctor.SET_UP)
+    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
     assert "numba" in check.found
 
 
@@ -97,14 +97,14 @@ def test_device_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("driver", "cpu_only", "status", "mend"),
+    ("driver", "cpu_only", "status", "fix"),
     [
         (None, True, "ok", ""),
         ("/bin/smi", True, "note", "CPU-only index"),
         ("/bin/smi", False, "note", "driver"),
     ],
 )
-def test_device_cpu(monkeypatch, driver, cpu_only, status, mend):
+def test_device_cpu(monkeypatch, driver, cpu_only, status, fix):
     monkeypatch.setattr(doctor, "cuda_available", lambda: False)
     monkeypatch.setattr(doctor, "cpu", lambda: ("CPU X", frozenset()))
     monkeypatch.setattr(doctor.shutil, "which", lambda name: driver)
@@ -112,22 +112,22 @@ def test_device_cpu(monkeypatch, driver, cpu_only, status, mend):
     monkeypatch.setattr(doctor, "num_threads", lambda: 7)
     check = doctor.probe_device()
     assert check.found.startswith("CPU X, 7 threads, ")
-    assert check.status == status and mend in check.mend
+    assert check.status == status and fix in check.fix
 
 
 @pytest.mark.parametrize(
-    ("features", "found", "mend"),
+    ("features", "found", "fix"),
     [
         ({"avx512_bf16", "amx_bf16", "avx2"}, "native (amx_bf16, avx512_bf16)", ""),
         ({"bf16", "asimd"}, "native (bf16)", ""),
         ({"avx2"}, "emulated (CPU)", "use float32, or float16 on a GPU"),
     ],
 )
-def test_bf16_on_a_cpu(monkeypatch, features, found, mend):
+def test_bf16_on_a_cpu(monkeypatch, features, found, fix):
     monkeypatch.setattr(doctor, "cuda_available", lambda: False)
     monkeypatch.setattr(doctor, "cpu", lambda: ("CPU X", frozenset(features)))
     check = doctor.probe_bf16()
-    assert (check.found, check.mend) == (found, mend)
+    assert (check.found, check.fix) == (found, fix)
 
 
 def test_bf16_on_a_gpu(monkeypatch):
@@ -168,7 +168,7 @@ def test_a_triton_variable_that_means_nothing_is_named(monkeypatch):
     monkeypatch.setenv("ROSEINFER_TRITON", "foo")
     check = doctor.probe_triton()
     assert (check.found, check.status, check.required) == ("ROSEINFER_TRITON=foo", "missing", True)
-    assert "interpret or compile" in check.mend
+    assert "interpret or compile" in check.fix
 
 
 def test_one_thread_is_no_plural(monkeypatch):

@@ -277,7 +277,7 @@ def test_a_bad_file_is_one_line(run, write, content, message):
 
 def test_a_missing_file_is_one_line(run, tmp_path):
     path = tmp_path / "no.json"
-    assert run(path) == (2, [], f"error: path={str(path)!r}: there is no such trace file\n")
+    assert run(path) == (2, [], f"error: FILE {str(path)!r}: there is no such trace file\n")
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])

@@ -131,7 +131,7 @@ def test_a_floor_is_bytes_or_operations():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("A100", SPEC, "float16"), "gpu='A100' is not in data/gpus.json"),
+        (("A100", SPEC, "float16"), "gpu='A100' is not in roseinfer/data/gpus.json"),
         (("RTX 4090", SPEC, "float32"), "dtype='float32': the data sheet of RTX 4090 .* allowed: float16, bfloat16"),
         (("RTX 4090", SPEC, "float16", -1.0), "host_seconds must be a number of at least 0, got -1.0"),
     ],

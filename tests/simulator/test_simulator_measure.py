@@ -38,8 +38,10 @@ def step_clock(monkeypatch):
 
 def test_each_round_measures_the_same_kinds_of_steps(model):
     rounds = []
-    samples = step_samples(model, max_num_seqs=4, repeats=2, on_round=lambda *done: rounds.append(done))
-    assert rounds == [(1, 3), (2, 3), (3, 3)]
+    samples = step_samples(model, max_num_seqs=4, repeats=2, on_progress=rounds.append)
+    num_shapes = len({run.name for run in rounds})
+    assert [run.repeat for run in rounds] == [number for number in (-1, 0, 1) for _ in range(num_shapes)]
+    assert {run.runs_total for run in rounds} == {3 * num_shapes} and rounds[-1].seconds_left > 0
     kinds = Counter(s.work for s in samples)
     assert all(n % 2 == 0 for n in kinds.values())
     assert all(s.host > 0 and s.device > 0 for s in samples)

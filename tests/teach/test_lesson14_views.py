@@ -124,7 +124,7 @@ def test_recorded_online_runs_are_charts_and_change_no_text(tmp_path):
     (tmp_path / "online").mkdir()
     for name, budgets in (("mine", [8, 4]), ("a point is no curve", [8])):
         result = online("tiny", workload=workload, contenders=["engine"], budgets=budgets, repeats=1, max_num_seqs=2)
-        (tmp_path / "online" / f"{name}.json").write_text(result.to_json(with_samples=False), encoding="utf-8")
+        (tmp_path / "online" / f"{name}.json").write_text(result.to_json(), encoding="utf-8")
     found = teach.recorded_online(tmp_path)
     assert (
         repr(found)

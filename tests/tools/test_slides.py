@@ -139,8 +139,8 @@ def test_the_slides_of_a_lesson_are_counted():
 
 def test_formulas_need_no_script_and_links_no_other_folder():
     lines = (
-        "# T\n\nHere $e^{s_j}$ and `$x$`.\n\n$$a / l$$\n\n[a](01_naive_cat.ipynb#x) [b](../data/tiny-gpt2/README.md) "
-        "[c](https://example.org/page)"
+        "# T\n\nHere $e^{s_j}$ and `$x$`.\n\n$$a / l$$\n\n[a](01_naive_cat.ipynb#x) "
+        "[b](../roseinfer/data/tiny-gpt2/README.md) [c](https://example.org/page)"
     )
     html = slides.to_slides(new_notebook(cells=[new_markdown_cell(lines)]))
     page = Page(html)

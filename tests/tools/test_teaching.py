@@ -240,7 +240,7 @@ def test_a_learner_gets_the_notebooks_once_and_no_solutions(hub, tmp_path):
     module.copy_notebooks(spawner)
     notebooks = tmp_path / "course" / "notebooks"
     assert sorted(path.name for path in notebooks.iterdir()) == [path.name for path in NOTEBOOKS]
-    assert (tmp_path / "course" / "data" / "tiny-gpt2" / "README.md").exists()
+    assert (tmp_path / "course" / "roseinfer" / "data" / "tiny-gpt2" / "README.md").exists()
     (notebooks / NOTEBOOKS[0].name).write_text("their work")
     module.copy_notebooks(spawner)
     assert (notebooks / NOTEBOOKS[0].name).read_text() == "their work"

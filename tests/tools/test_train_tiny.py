@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from roseinfer.models import load_model, load_tokenizer
-from roseinfer.models.load import TINY
+from roseinfer.paths import ROOT, TINY
 
-PATH = TINY.parents[1] / "tools" / "train_tiny.py"
+PATH = ROOT / "tools" / "train_tiny.py"
 
 
 @pytest.fixture(scope="module")

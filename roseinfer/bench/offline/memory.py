@@ -8,10 +8,13 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from roseinfer.arguments import require_count, unknown_name
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.engine.config import EngineConfig
+from roseinfer.models import model_config
 
 from ..contenders import BLOCK_SIZE, ContenderFailed
 from .contenders import ENGINE, PRECISIONS, Setting, engine, num_blocks
@@ -43,7 +46,7 @@ class MemoryRun:
 
 
 @dataclass(frozen=True)
-class PeakMemory:
+class PeakMemory(Measured):
     """In bytes. weights: as they are loaded, in fp32 where they are quantised then. pool: of K and V. libraries: what
     is resident before the model is loaded. peak: at most, from the process's begin to the last token."""
 
@@ -59,29 +62,40 @@ class PeakMemory:
         where loading needs the most, or where blocks that no token was written to take no memory yet."""
         return self.peak - self.libraries - self.weights - self.pool
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         r = self.run
         title = (
             f"{ENGINE}, {r.spec}, {r.precision}, {r.batch_size} prompts of {r.prompt_len} tokens, "
             f"{r.max_tokens} new tokens each"
         )
         parts = {name: getattr(self, name) for name in ("libraries", "weights", "pool", "beyond", "peak")}
-        return f"{title}\n{Cells.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text()}"
+        return f"{title}\n{Cells.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text(width)}"
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"beyond": self.beyond}, separators=(",", ":"))
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"beyond": self.beyond}
+
+    def short(self) -> dict[str, Any]:
+        return self.to_dict()
 
 
 def peak_memory(run: MemoryRun) -> PeakMemory:
-    """Measured in a fresh process. Raises ContenderFailed, with its last line, when that fails."""
+    """Measured in a fresh process. Raises ValueError for a text that is too long for the model, and ContenderFailed,
+    with the last line of that process, when it fails."""
+    num_tokens, allowed = run.prompt_len + run.max_tokens, model_config(run.spec).max_model_len
+    if num_tokens > allowed:
+        raise ValueError(
+            f"prompt_len={run.prompt_len} + max_tokens={run.max_tokens} is {num_tokens} tokens, "
+            f"allowed: max_model_len={allowed}"
+        )
     sizes = EngineConfig(
         model=run.spec, num_blocks=num_blocks(run.setting), block_size=BLOCK_SIZE, max_num_seqs=run.batch_size,
         dtype="float32" if run.precision == "int8" else run.precision,
     ).sizes()  # fmt: skip
     child = subprocess.run([sys.executable, "-c", CHILD, json.dumps(asdict(run))], capture_output=True, text=True)
     if child.returncode:
-        said = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
-        raise ContenderFailed(f"{ENGINE} {run.precision}: {said[-1]}")
+        who = f"{ENGINE} {run.precision}"
+        said = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        raise ContenderFailed(said if said.startswith(who) else f"{who}: {said}")
     libraries, peak = json.loads(child.stdout.splitlines()[-1])
     return PeakMemory(run, sizes.loaded_bytes, sizes.pool_bytes, libraries, peak)
 
@@ -90,7 +104,10 @@ def answer(asked: str) -> None:
     """In the fresh process: print the bytes that are resident before the model is loaded, and at most."""
     run = MemoryRun(**json.loads(asked))
     libraries = resident("VmRSS")
-    engine(run.setting, run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
+    try:
+        engine(run.setting, run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
+    except ContenderFailed as error:
+        sys.exit(str(error))  # and not a traceback, whose last line has the error's class as well
     print(json.dumps([libraries, resident("VmHWM")]))
 
 

@@ -12,7 +12,7 @@ from roseinfer.models import Model, load_model, model_config
 from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed
-from ..interleave import OnProgress, RunProgress, interleaved
+from ..interleave import ROWS_OF_WEIGHTS, OnProgress, Progress, interleaved, phase_of
 from ..ladder import check_stages, random_prompts
 from ..provenance import describe_host
 from ..token_check import Referee
@@ -64,7 +64,13 @@ def offline(
     with entered(setting, stages, contenders, precisions) as (entrants, left_out):
         if not entrants:
             raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
-        progress = _Progress(on_progress, runs_total=len(cells) * len(entrants) * (1 + repeats))
+        all_work = sum(
+            run_work(*cell, tokens) for cell in cells for tokens in (_warm_up(max_tokens), *[max_tokens] * repeats)
+        )
+        progress = Progress(
+            on_progress, {_called(entrant): all_work for entrant in entrants},
+            runs_total=len(cells) * len(entrants) * (1 + repeats),
+        )  # fmt: skip
         for prompt_len, batch_size in cells:
             cell = _Cell(model, prompt_len, batch_size, max_tokens, seed, progress)
             running = cell.warmed_up(entrants, left_out)
@@ -93,24 +99,25 @@ def offline(
     )  # fmt: skip
 
 
-class _Progress:
-    """Counts runs, and tells of each before it begins."""
+def run_work(prompt_len: int, batch_size: int, max_tokens: int) -> int:
+    """How long a run is expected to take beside others: rows that are computed, and the weights that each step reads,
+    which on a CPU takes as long as about ROWS_OF_WEIGHTS rows."""
+    return batch_size * prompt_len + max_tokens * (ROWS_OF_WEIGHTS + batch_size)
 
-    def __init__(self, report: OnProgress | None, runs_total: int) -> None:
-        self._report = report or (lambda progress: None)
-        self._done, self._total = -1, runs_total
 
-    def __call__(self, phase: str, entrant: Contender) -> None:
-        self._done += 1
-        name = f"{entrant.name} {entrant.precision}"
-        self._report(RunProgress(phase, name, runs_done=self._done, runs_total=self._total))
+def _warm_up(max_tokens: int) -> int:
+    return min(WARM_UP_TOKENS, max_tokens)
+
+
+def _called(entrant: Contender) -> str:
+    return f"{entrant.name} {entrant.precision}"
 
 
 class _Cell:
     """One prompt length and batch size: everyone on the same prompts."""
 
     def __init__(
-        self, model: Model, prompt_len: int, batch_size: int, max_tokens: int, seed: int, progress: _Progress
+        self, model: Model, prompt_len: int, batch_size: int, max_tokens: int, seed: int, progress: Progress
     ) -> None:
         self.sizes = {"prompt_len": prompt_len, "batch_size": batch_size}
         self.prompts = random_prompts(model, batch_size, prompt_len, seed)
@@ -124,9 +131,9 @@ class _Cell:
         """Those who finish a short run; of the others the reason goes to left_out."""
         running = []
         for entrant in entrants:
-            self.progress(f"{self.phase}, warm-up", entrant)
+            self._begin("warm-up", entrant, _warm_up(self.max_tokens))
             try:
-                entrant.run(self.prompts, min(WARM_UP_TOKENS, self.max_tokens))
+                entrant.run(self.prompts, _warm_up(self.max_tokens))
             except ContenderFailed as error:
                 left_out[f"{entrant.name} {entrant.precision}, {self.phase}"] = str(error)
             else:
@@ -138,7 +145,12 @@ class _Cell:
     def measured(self, entrants: List[Contender], repeats: int) -> list[Sample]:
         """`repeats` samples of each, in the order in which they were taken."""
         runs = {entrant.key: partial(self._sample, entrant) for entrant in entrants}
-        taken = interleaved(runs, repeats)
+        by_key = {entrant.key: entrant for entrant in entrants}
+
+        def on_run(key: tuple, repeat: int) -> None:
+            self._begin(phase_of(repeat, repeats), by_key[key], self.max_tokens, repeat)
+
+        taken = interleaved(runs, repeats, on_run=on_run)
         samples = sorted((sample for own in taken.values() for sample in own), key=lambda sample: sample["began"])
         # fp32 comes first, and has been checked; without any, the first contender is what others are compared with.
         yardstick = taken[entrants[0].key][0]["outputs"]
@@ -146,8 +158,11 @@ class _Cell:
             sample["tokens_equal"] = share_equal(sample.pop("outputs"), yardstick)
         return samples
 
+    def _begin(self, phase: str, entrant: Contender, max_tokens: int, repeat: int = -1) -> None:
+        work = run_work(self.sizes["prompt_len"], self.sizes["batch_size"], max_tokens)
+        self.progress.begin(f"{self.phase}, {phase}", _called(entrant), work, repeat)
+
     def _sample(self, entrant: Contender) -> Sample:
-        self.progress(self.phase, entrant)
         outputs, began, ended = entrant.run(self.prompts, self.max_tokens)
         self._check(entrant, outputs)
         return {

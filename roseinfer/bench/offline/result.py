@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 
 from ..contenders import HF_NAME
 from ..peers import PEERS
@@ -57,11 +57,16 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
 
 
 @dataclass(frozen=True)
-class OfflineResult:
+class OfflineResult(Measured):
     """What `offline` measured. rows: see rows_of. samples: every run, in the order in which they were taken; began and
     ended are of one clock, tokens_equal is the share of tokens that the fp32 reference chooses (without any contender
     in fp32: that the first one chose). machines: the measured rates behind the floors. left_out: who, and why.
     """
+
+    SHORT: ClassVar = (
+        "name", "precision", "prompt_len", "batch_size", "tokens_per_second", "tokens_per_second_min",
+        "tokens_per_second_max", "vs_hf",
+    )  # fmt: skip
 
     arguments: dict[str, Any]
     host: dict[str, Any]
@@ -73,9 +78,8 @@ class OfflineResult:
     samples: list[Row]
     left_out: dict[str, str]
 
-    def to_json(self) -> str:
-        """Everything, on one line."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+    def short(self) -> dict[str, Any]:
+        return super().short() | {"left_out": self.left_out}
 
     def text(self, width: int | None = None, long: bool = False) -> str:
         """A table for each prompt length and precision, with a column a batch size; long: one table of everything."""

@@ -7,23 +7,24 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from roseinfer.arguments import require_count
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.engine.definitions import METRICS, definitions
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.loading import model_to_serve
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model, load_model, model_config
+from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..contenders import BLOCK_SIZE
-from ..interleave import interleaved
+from ..interleave import interleaved, phase_of
 from ..ladder import mixed_prompts
 from ..provenance import describe_host, short_commit
 from ..token_check import NEAR_TIE, Referee
-from .result import on_one_line
 
 SHORT_PROMPT = 8
 STEPS_BEFORE = 8  # that the others decode alone, and after it
@@ -33,10 +34,12 @@ VALUES = {metric.name: metric.values for metric in METRICS}
 
 
 @dataclass(frozen=True)
-class ChunksResult:
+class ChunksResult(Measured):
     """rows: one a budget, None for no chunks. chunks: steps that the long prompt took, exact. Seconds, medians of the
     runs: worst_itl, the longest gap between two tokens of those that decode; alone, their median gap before it came;
     ttft, of the long prompt. vs_whole: worst_itl against that without chunks. samples: raw."""
+
+    SHORT: ClassVar = ("budget", "chunks", "worst_itl", "worst_itl_min", "worst_itl_max", "alone", "ttft", "vs_whole")
 
     arguments: dict[str, Any]
     host: dict[str, Any]
@@ -46,9 +49,6 @@ class ChunksResult:
     definitions: dict[str, str]
     rows: list[dict[str, Any]]
     samples: list[dict[str, Any]]
-
-    def to_json(self, with_samples: bool = True) -> str:
-        return on_one_line(self, with_samples)
 
     def text(self, width: int | None = None) -> str:
         a, ms, share = self.arguments, "{:,.2f}".format, "{:.0%}".format
@@ -81,6 +81,7 @@ def chunks(
     repeats: int = 5,
     seed: int = 0,
     device: str = "cpu",
+    on_progress: OnProgress | None = None,
 ) -> ChunksResult:
     """Let num_decoding short requests decode, add one with a prompt of prompt_len tokens, and go on to its first token
     and some steps beyond. Under each budget, and with one that the whole prompt fits; in turn, after a warm-up.
@@ -103,12 +104,23 @@ def chunks(
     prompts = mixed_prompts(model, [SHORT_PROMPT] * num_decoding + [prompt_len], seed)
     referee = Referee(load_model(spec, device), prompts)
     run = partial(_sample, model, prompts, num_steps, longest, referee)
-    taken = interleaved({budget: partial(run, budget) for budget in (None, *budgets)}, repeats, warmup=1)
+    runs = {budget: partial(run, budget) for budget in (None, *budgets)}
+    progress = Progress(on_progress, dict.fromkeys(map(_named, runs), 1 + repeats), len(runs) * (1 + repeats))
+    taken = interleaved(
+        runs, repeats, warmup=1,
+        on_run=lambda budget, repeat: progress.begin(phase_of(repeat, repeats), _named(budget), repeat=repeat),
+    )  # fmt: skip
     whole = median(sample["worst_itl"] for sample in taken[None])
     rows = []
     for budget, own in taken.items():
         middle = {name: median(sample[name] for sample in own) for name in ("worst_itl", "alone", "ttft")}
-        rows.append({"budget": budget, "chunks": own[0]["chunks"], **middle, "vs_whole": middle["worst_itl"] / whole})
+        worst = [sample["worst_itl"] for sample in own]
+        rows.append(
+            {
+                "budget": budget, "chunks": own[0]["chunks"], **middle, "worst_itl_min": min(worst),
+                "worst_itl_max": max(worst), "vs_whole": middle["worst_itl"] / whole,
+            }
+        )  # fmt: skip
     return ChunksResult(
         arguments={
             "model": spec, "prompt_len": prompt_len, "num_decoding": num_decoding, "budgets": list(budgets),
@@ -117,6 +129,10 @@ def chunks(
         **describe_host(model.device), definitions=definitions(), rows=rows,
         samples=[sample for own in taken.values() for sample in own],
     )  # fmt: skip
+
+
+def _named(budget: int | None) -> str:
+    return "no chunks" if budget is None else f"budget {budget}"
 
 
 def _sample(

@@ -16,7 +16,7 @@ from roseinfer.engine.policies import POLICIES
 from roseinfer.models import Model, load_model, model_config
 
 from ..contenders import ContenderFailed
-from ..interleave import OnProgress, RunProgress, turns
+from ..interleave import OnProgress, Progress, phase_of, turns
 from ..provenance import describe_host
 from ..token_check import NEAR_TIE, Referee
 from .contenders import CONTENDERS, USUAL, Contender, Setting, contenders_of
@@ -105,8 +105,8 @@ class _Race:
         self.samples: list[dict[str, Any]] = []
         self.capacity: dict[str, Any] | None = None
         self.interrupted: str | None = None
-        self._report = on_progress or (lambda progress: None)
-        self._runs_done = -1  # the first one has not begun
+        self._on_progress = on_progress
+        self._runs_begun = 0
 
     def run(self, lengths: list[Arrival], rates: List[float], loads: List[float], stop: Stop) -> None:
         work = self.workload.work(self.model, lengths)
@@ -114,6 +114,7 @@ class _Race:
         self.verdicts = self._referee.verdicts
         num_loads = max(1, len(rates) + len(loads))
         self._runs_total = len(self.running) * (1 + num_loads * self.repeats) + bool(loads)
+        self._progress = self._planned(work, num_loads, rates, has_capacity=bool(loads))
         for contender in self.running:
             if not stop():
                 self._one("warm-up", contender, warm_up(work), stop)
@@ -122,8 +123,19 @@ class _Race:
         for load in self._loads(rates, loads):
             if not stop():
                 self._measure(load, stop)
-        if self._runs_done + 1 < self._runs_total and not self.interrupted:
+        if self._runs_begun < self._runs_total and not self.interrupted:
             self.interrupted = "in a warm-up, or between two runs"
+
+    def _planned(self, work: Work, num_loads: int, rates: List[float], has_capacity: bool) -> Progress:
+        """In tokens. Requests that come by a rate or a trace take at least as long as they need to come."""
+        tokens = num_tokens(warm_up(work)) + num_loads * self.repeats * num_tokens(work)
+        planned = {_called(contender): tokens for contender in self.running}
+        planned[_called(self.running[0])] += has_capacity * num_tokens(work)
+        known = [None] if self.workload.trace else rates
+        coming = sum(self.workload.arrivals(rate)[-1].seconds for rate in known)
+        return Progress(
+            self._on_progress, planned, self._runs_total, at_least=len(self.running) * self.repeats * coming
+        )
 
     def _measure_capacity(self, work: Work, stop: Stop) -> None:
         first = self.running[0]
@@ -154,7 +166,7 @@ class _Race:
             if stop():
                 return
             contender = by_key[key]
-            served = self._one(load.label, contender, work, stop)
+            served = self._one(f"{load.label}, {phase_of(repeat, self.repeats)}", contender, work, stop, repeat)
             self.samples.append(
                 {
                     "name": contender.name, "budget": contender.budget, "max_num_seqs": contender.max_num_seqs,
@@ -167,10 +179,9 @@ class _Race:
                 return
             self._check(contender, [arrival.output_len for arrival, _ in work], served)
 
-    def _one(self, phase: str, contender: Contender, work: Work, stop: Stop) -> Served:
-        self._runs_done += 1
-        name = f"{contender.name}, budget {contender.budget}"
-        self._report(RunProgress(phase, name, runs_done=self._runs_done, runs_total=self._runs_total))
+    def _one(self, phase: str, contender: Contender, work: Work, stop: Stop, repeat: int = -1) -> Served:
+        self._runs_begun += 1
+        self._progress.begin(phase, _called(contender), num_tokens(work), repeat)
         return contender.run(work, stop)
 
     def _check(self, contender: Contender, lengths: list[int], served: Served) -> None:
@@ -178,6 +189,14 @@ class _Race:
             raise ContenderFailed(f"{contender.name} gave outputs of other lengths than were asked for")
         if self.dtype == "float32":
             self._referee.check(contender.name, served.outputs, NEAR_TIE)
+
+
+def _called(contender: Contender) -> str:
+    return f"{contender.name}, budget {contender.budget}"
+
+
+def num_tokens(work: Work) -> int:
+    return sum(arrival.prompt_len + arrival.output_len for arrival, _ in work)
 
 
 def warm_up(work: Work) -> Work:

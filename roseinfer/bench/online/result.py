@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from roseinfer.display.cells import Cells, Column
+from roseinfer.display.measured import Measured
 from roseinfer.engine.definitions import METRICS
 
 from ..provenance import short_commit
@@ -20,6 +20,7 @@ from .contenders import HF, NAMES
 Row = dict[str, Any]
 NOTE_WIDTH = 120
 MS = 1e3
+IN_SHORT = (("ttft", "p50"), ("itl", "p99"))
 STATS = ("p50", "p90", "p99", "max")
 # Shown where they are not 0 for everyone.
 COUNTS = {
@@ -72,20 +73,16 @@ def _median_of(values: List[float | None]) -> float | None:
     return None if None in values else median(values)
 
 
-def on_one_line(result: Any, with_samples: bool) -> str:
-    """A result, a dataclass, as JSON: everything, or all but the raw samples."""
-    data = asdict(result)
-    if not with_samples:
-        del data["samples"]
-    return json.dumps(data, separators=(",", ":"), allow_nan=False)
-
-
 @dataclass(frozen=True)
-class OnlineResult:
+class OnlineResult(Measured):
     """rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after
     its beginning; steps as roseinfer.engine.metrics.Step has them. definitions: what each time means. capacity: what
     loads are shares of. tokens: by contender, "equal", or where they first parted. interrupted: where Ctrl-C ended it.
     left_out: who, and why."""
+
+    SHORT: ClassVar = (
+        "load", "name", "budget", "requests_per_second", "requests_per_second_min", "requests_per_second_max",
+    )  # fmt: skip
 
     arguments: dict[str, Any]
     host: dict[str, Any]
@@ -100,8 +97,13 @@ class OnlineResult:
     interrupted: str | None
     left_out: dict[str, str]
 
-    def to_json(self, with_samples: bool = True) -> str:
-        return on_one_line(self, with_samples)
+    def short(self) -> dict[str, Any]:
+        return super().short() | {"interrupted": self.interrupted, "left_out": self.left_out}
+
+    def short_row(self, row: Row) -> Row:
+        """Seconds, where it names a time."""
+        times = {f"{name}_{stat}": row["metrics"][name][stat] for name, stat in IN_SHORT if name in row["metrics"]}
+        return super().short_row(row) | times
 
     def text(self, width: int | None = None, long: bool = False) -> str:
         """A table for each load; long: and one of every metric."""
@@ -176,7 +178,7 @@ def _table(rows: List[Row]) -> Cells:
             *(_ms(row, name, stat) for name, stat in shown), *(row[name] for name in counts),
         )
         for row in rows
-    ], missing="-")  # fmt: skip
+    ], missing="-", keys=2)  # fmt: skip
 
 
 def _best(rows: List[Row]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roseinfer.arguments import require_count
-from roseinfer.arrivals import Arrival, Range, poisson, read_trace, require_order, require_range
+from roseinfer.arrivals import MOST_REQUESTS, Arrival, Range, poisson, read_trace, require_order, require_range
 from roseinfer.arrivals import bursts as draw_bursts
 from roseinfer.models import Model
 
@@ -34,8 +34,8 @@ class Workload:
     trace: Path | None = None
 
     def __post_init__(self) -> None:
-        for argument in ("num_requests", "burst"):
-            require_count(argument, getattr(self, argument), at_least=1)
+        require_count("num_requests", self.num_requests, at_least=1, at_most=MOST_REQUESTS)
+        require_count("burst", self.burst, at_least=1)
         for argument in ("prefix_len", "seed"):
             require_count(argument, getattr(self, argument), at_least=0)
         for argument in ("prompt_lens", "output_lens"):

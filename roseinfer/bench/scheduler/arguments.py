@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--profile", action="store_true", help=profile)
     add("--profile-dir", type=Path, default=Path("profiles"), help="where traces go")
-    add("--json", type=Path, metavar="FILE", help="write arguments, machine and every raw time there")
+    add("--output", type=Path, metavar="FILE", help="write arguments, machine and every raw time there")
 
 
 def model_spec(args: argparse.Namespace) -> str:

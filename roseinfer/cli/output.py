@@ -1,0 +1,71 @@
+"""What every command that measures does with its result.
+
+Its files are tried before the run. After it, stdout gets the tables and one short line of JSON as the last line; then
+the files are written: JSON with every sample, and charts. What cannot be written costs the file and not the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roseinfer.cli.command import Failed, require_writable
+
+if TYPE_CHECKING:
+    import argparse
+
+CHARTS = (".html", ".png", ".svg", ".pdf")
+DRAWN_WITH = ("altair", "vl_convert")
+LAST_LINE = "A table, then a short line of JSON: what was asked, medians and ranges. --output keeps every sample."
+
+
+def add_output(add: Callable[..., object], with_chart: bool = False) -> None:
+    add("--output", type=Path, metavar="FILE", help="also write JSON there: every sample, host, versions, commit")
+    if with_chart:
+        add("--chart", type=Path, metavar="FILE", action="append",
+            help=f"also draw it there ({', '.join(CHARTS)}); may be given twice")  # fmt: skip
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Before a run. Raises ValueError for a file that could not be written or drawn, and ModuleNotFoundError."""
+    require_writable("--output", args.output)
+    for path in getattr(args, "chart", None) or ():
+        require_suffix("--chart", path, CHARTS)
+        require_writable("--chart", path)
+        for module in DRAWN_WITH:
+            if find_spec(module) is None:
+                raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def require_suffix(flag: str, path: Path, allowed: Sequence[str]) -> None:
+    """Raises ValueError."""
+    if path.suffix.lower() not in allowed:
+        raise ValueError(f"{flag} {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(allowed)}")
+
+
+def deliver(
+    args: argparse.Namespace, text: str, line: str, whole: str, draw: Callable[[Path], None] | None = None
+) -> None:
+    """Show text and line, then write `whole` and the charts. Raises Failed, after all of it, for a file that failed."""
+    try:
+        print(text)
+        print(line, flush=True)
+    finally:  # a reader that has gone, such as `head`, costs no file
+        failed = []
+        if args.output:
+            failed += written("--output", args.output, lambda path: path.write_text(whole + "\n", encoding="utf-8"))
+        for path in (getattr(args, "chart", None) or ()) if draw else ():
+            failed += written("--chart", path, draw)
+    if failed:
+        raise Failed("; ".join(failed))
+
+
+def written(flag: str, path: Path, write: Callable[[Path], object]) -> list[str]:
+    """Nothing, or why it could not be."""
+    try:
+        write(path)
+    except OSError as error:
+        return [f"{flag} {path}: could not be written ({error.strerror or error})"]
+    return []

@@ -1,0 +1,78 @@
+"""Where no terminal is: a line every few seconds, and an estimate once the warm-up is over."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from roseinfer.cli import progress
+from roseinfer.cli.main import main
+from roseinfer.profiling.progress import RunProgress
+
+
+def test_something_that_takes_long_says_where_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
+    with progress.shown_progress("loading the model") as on_progress:
+        wait_for(capsys, "s  loading the model")
+        on_progress(RunProgress("warm-up", "s01", runs_done=1, runs_total=9, seconds_left=200.0))
+        wait_for(capsys, "s  warm-up: s01 (1 of 9 runs done, about 3 min left)")
+
+
+def wait_for(capsys, text: str) -> None:
+    said, ends = "", time.monotonic() + 30
+    while text not in said and time.monotonic() < ends:
+        said += capsys.readouterr().err
+    assert text in said
+
+
+def test_the_estimate_is_said_once_before_the_first_run_that_counts(capsys):
+    with progress.shown_progress() as on_progress:
+        on_progress(RunProgress("warm-up", "s01", runs_total=9, seconds_left=500.0))
+        assert capsys.readouterr().err == ""
+        for repeat in (0, 1):
+            on_progress(RunProgress("a run", "s01", repeat, runs_done=3, runs_total=9, seconds_left=400.0))
+    assert capsys.readouterr().err == "estimate, from the warm-up: about 7 min for 6 runs\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "about 1 s"), (42, "about 42 s"), (130, "about 2 min"), (9000, "about 2.5 h"), (9e7, "about 25,000.0 h")],
+)
+def test_durations(seconds, text):
+    assert progress.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("command", "runs"),
+    [
+        ("bench host --batch-sizes 1,2 --max-tokens 4 --repeats 1", 4),
+        ("bench executors --batch-sizes 1 --max-tokens 2 --repeats 1", 4),
+        ("bench chunks --prompt-len 16 --decoding 1 --repeats 1", 4),
+        ("bench offline --contenders engine --batch-sizes 1,2 --max-tokens 2 --repeats 1", 4),
+        ("simulate --fit tiny --repeats 1 --requests 4 --max-num-seqs 2", None),
+    ],
+)
+def test_every_benchmark_tells_of_each_of_its_runs(command, runs, monkeypatch, capsys):
+    seen: list[RunProgress] = []
+
+    for module in ("bench", "simulate"):
+        monkeypatch.setattr(f"roseinfer.cli.{module}.shown_progress", lambda *doing: NotedProgress(seen))
+    assert main(command.split()) == 0
+    measured = [run for run in seen if "replica" not in run.phase]
+    assert [run.runs_done for run in measured] == list(range(measured[0].runs_total))
+    assert runs is None or len(measured) == runs
+    assert measured[0].repeat < 0 <= measured[-1].repeat and measured[-1].seconds_left > 0
+    assert not re.search("[Ee]rror", capsys.readouterr().err)
+
+
+class NotedProgress:
+    def __init__(self, seen: list[RunProgress]) -> None:
+        self.seen = seen
+
+    def __enter__(self):
+        return self.seen.append
+
+    def __exit__(self, *error: object) -> None:
+        pass

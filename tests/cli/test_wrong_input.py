@@ -1,0 +1,102 @@
+"""Wrong input of each kind: one line that names the flag and what is allowed, exit status 2, and nothing loaded."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from argparse import Namespace
+
+import pytest
+
+from roseinfer import benchmark_scheduler
+from roseinfer.cli.command import in_flags
+from roseinfer.cli.main import main
+
+CASES = [
+    ("bench online --scale 1e300", "--scale 1e+300: must be at most 1000, 1,000,000 requests"),
+    ("bench online --scale nan", "--scale must be a number above 0, got nan"),
+    ("bench online --requests 99999999999", "--requests must be an integer from 1 to 1,000,000, got 99999999999"),
+    ("bench online --rate nan", "--rate must be a number above 0, got nan"),
+    ("bench online --trace nosuch", "--trace nosuch: there is no such file"),
+    ("bench online --trace folder", "--trace folder: cannot be read (Is a directory)"),
+    ("bench online --trace wrong.json", "wrong.json, line 1: unknown field 'a', allowed: seconds, prompt_len, output"),
+    ("bench memory --batch-size 99999999", "--batch-size 99999999: an engine for so many sequences of 72 tokens takes"),
+    ("bench host --batch-sizes 8,99999999", "--batch-sizes 99999999: an engine for so many sequences of 42 tokens"),
+    ("bench executors --batch-sizes 99999999", "--batch-sizes 99999999: an engine for so many sequences of 72 tok"),
+    ("bench chunks --decoding 99999999", "--decoding 99999999: an engine for so many sequences"),
+    ("bench memory --prompt-len 5000", "--prompt-len 5000 + --max-tokens 64 is 5064 tokens, allowed: max_model_len="),
+    ("simulate --trace nosuch", "--trace nosuch: there is no such file"),
+    ("simulate --cost nosuch", "--cost nosuch: there is no such file"),
+    ("simulate --cost wrong.json", "--cost wrong.json: must be what --output of a run with --fit wrote"),
+    ("simulate --requests 99999999", "--requests must be an integer from 1 to 1,000,000, got 99999999"),
+    ("simulate --replicas 99999999", "--replicas must be an integer from 1 to 4,096, got 99999999"),
+    ("simulate --num-blocks 99999999", "--num-blocks must be an integer from 1 to 1,000,000, got 99999999"),
+    ("simulate --floor 'H200 SXM' --host-ms nan", "--host-ms must be a number of at least 0, got nan"),
+    ("dry-run --num-blocks 8", "missing: --model"),
+    ("dry-run --model tiny --num-blocks 0", "--num-blocks must be an integer of at least 1, got 0"),
+    ("dry-run --model tiny --num-blocks 8 --max-model-len 9999", "--max-model-len 9999 is more positions than tiny"),
+    ("dry-run --model deep --num-blocks 8", "deep: config.json: n_layer must be a positive integer of at most 1,000"),
+    ("ladder --model deep --stages s01", "deep: config.json: n_layer must be a positive integer of at most 1,000, got"),
+    ("dry-run --model hollow --num-blocks 8", "hollow/config.json cannot be read: Is a directory"),
+    ("trace nosuch.json", "FILE 'nosuch.json': there is no such trace file"),
+    ("trace folder", "FILE folder: must be a trace, and is a folder"),
+    ("trace wrong.json --sql-file folder", "--sql-file folder: cannot be read (Is a directory)"),
+    ("slides wrong.json", "NOTEBOOK wrong.json: unknown suffix '.json', allowed: .ipynb"),
+    ("slides wrong.ipynb", "NOTEBOOK wrong.ipynb: must be a notebook, and is no JSON of one"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder", "deep", "hollow/config.json"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("wrong.json", "wrong.ipynb"):
+        (tmp_path / name).write_text('{"a": 1}')
+    sizes = {"n_layer": 99999999, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 32}
+    (tmp_path / "deep" / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+
+
+@pytest.mark.parametrize(("command", "line"), CASES, ids=[command for command, _ in CASES])
+def test_wrong_input_is_one_line(command, line, folder, capsys):
+    assert main(shlex.split(command)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {line}") and err.count("\n") == 1
+
+
+def test_too_long_an_output_is_refused_before_a_stage_is_made(capsys):
+    argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--max-new-tokens", "99999999"]
+    assert benchmark_scheduler.main(argv) == 2
+    assert capsys.readouterr().err == "error: --max-new-tokens 99999999: allowed: 512 tokens with the prompt\n"
+
+
+def test_a_message_names_flags_and_leaves_words_and_limits_alone():
+    args = Namespace(prompt_len=8, model="tiny", max_model_len=None, dtype="int8")
+    for message, shown in {
+        "prompt_len=9 is more, allowed: max_model_len=8": "--prompt-len 9 is more, allowed: max_model_len=8",
+        "a model of that dtype": "a model of that dtype",
+        "dtype must be float32": "--dtype must be float32",
+        "make prompt_len smaller": "make --prompt-len smaller",
+        "precisions: unknown one": "--dtype: unknown one",
+        "--trace x/prompt_len.json": "--trace x/prompt_len.json",
+        "--trace prompt_len.json": "--trace prompt_len.json",
+    }.items():
+        assert in_flags(message, args) == shown
+
+
+def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
+    from roseinfer.simulator import Validation
+
+    class Off(Validation):
+        worst_error = -0.4
+
+    def validated(args):
+        cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
+        return Off({}, cost, [])
+
+    monkeypatch.setattr("roseinfer.cli.simulate.validated", validated)
+    monkeypatch.setattr(Off, "text", lambda self, width=None: "a table")
+    assert main(["simulate", "--validate", "tiny"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["worst_error"] == -0.4
+    assert err == "error: throughput is off by -40.0% at worst\n"
