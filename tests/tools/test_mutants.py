@@ -9,8 +9,8 @@ from tools.mutants import Bench, listed_as_right, mutants, sample, solutions
 from tools.mutations import mutations
 
 RIGHT = listed_as_right()
-# A check of these takes seconds where it passes, and a crash of theirs would end the tests.
-SLOW = {"07.3", "08.3", "08.4", "09.3", "10.3", "11.4", "13.4", "14.4", "15.4", "16.4", "17.4"}
+# A checker of a stage or a kernel takes seconds, and a crash of theirs would end the tests.
+QUICK = [id for id, (_, source) in solutions().items() if "class " not in source and "jit" not in source]
 FEWEST, OF_EACH = 10, 4
 
 SOURCE = """
@@ -36,7 +36,8 @@ def changes():
         "total += min(n, most) -> total = min(n, most)", "total += min(n, most) -> total += max(n, most)",
         "total += min(n, most) -> total += min(most, n)", "total += min(n, most) -> nothing",
         "if total > 5 and (not n): -> if total >= 5 and (not n):",
-        "if total > 5 and (not n): -> if total > 6 and (not n):", "if total > 5 and (not n): -> if total > 5 or (not n):",
+        "if total > 5 and (not n): -> if total > 6 and (not n):",
+        "if total > 5 and (not n): -> if total > 5 or not n:",
         "if total > 5 and (not n): -> if total > 5 and n:", "if total > 5 and (not n): -> if total > 5:",
         "return (lengths[1:n], total) -> return (total, lengths[1:n])",
         "return (lengths[1:n], total) -> return (lengths[1:n + 1], total)",
@@ -50,7 +51,7 @@ def test_mistakes_that_people_make_are_made(changes, change):
 
 def test_a_value_set_in_each_round_is_set_once_in_front_of_the_loop():
     made = [source for _, source in mutations("def f(n):\n    for i in range(n):\n        acc = 0\n        acc += i")]
-    assert any(source.index("acc = 0") < source.index("for i") for source in made)
+    assert any("acc = 0\n    for i" in source for source in made)
 
 
 def test_mutants_are_the_same_each_time_and_none_comes_twice():
@@ -72,9 +73,10 @@ def test_an_exercise_has_mutants_each_with_a_name_of_its_own(exercise_id):
     assert {id: entry["line"] for id, entry in RIGHT.get(exercise_id, {}).items()} == listed
 
 
-@pytest.mark.parametrize("exercise_id", [id for id in solutions() if id not in SLOW])
+@pytest.mark.parametrize("exercise_id", QUICK)
 def test_a_sample_of_mutants_is_refused(exercise_id):
     bench = Bench(exercise_id)
+    bench.seconds = 10
     tried = [mutant for mutant in sample(exercise_id, OF_EACH) if mutant.id not in RIGHT.get(exercise_id, {})]
     assert [mutant.change for mutant in tried if bench.judge(mutant.source)[0]] == []
     bench.require_solution("after its mutants")
