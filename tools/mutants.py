@@ -105,6 +105,9 @@ class Bench:
         for section in list(sections.values())[:-1]:
             self._run(section, self.names)
         self.seconds = 60.0
+
+    def set_limit(self) -> None:
+        """As long as the solution takes, and a good deal longer."""
         self.require_solution("before its mutants")  # and what is compiled or loaded once, is by now
         started = perf_counter()
         self.require_solution("a second time")
@@ -200,6 +203,7 @@ def _judge(exercise_id: str, ids: list[str]) -> None:
     """Print a line of JSON for each of these mutants. The solution is judged after them: they may have spoiled what
     answers share, such as a model."""
     bench = Bench(exercise_id)
+    bench.set_limit()
     by_id = {mutant.id: mutant for mutant in mutants(exercise_id)}
     for mutant_id in ids:
         print(json.dumps(bench.judge(by_id[mutant_id].source)), flush=True)

@@ -302,8 +302,13 @@ def token_by_token(q, k, v, k_cache, v_cache, slot_mapping, query_start, context
     return torch.stack(rows)
 
 
+def scaled_before(q, *rest):
+    """The library's attention of queries that were scaled there and back."""
+    return paged_attention_reference(2 * q / 2, *rest)
+
+
 RIGHT_ATTENTIONS = {
-    "the library's": paged_attention_reference,
+    "the library's, with a line of one's own": scaled_before,
     "token by token": token_by_token,
     "a class's": PerSequence.run,
 }
@@ -312,3 +317,7 @@ RIGHT_ATTENTIONS = {
 @right_answers("10.2", RIGHT_ATTENTIONS)
 def test_a_right_write_then_attend(answer):
     assert_accepted("10.2", answer)
+
+
+def test_the_librarys_attention_is_not_counted():
+    assert_refused("10.2", paged_attention_reference, "the library's own: `roseinfer.kernels.paged_reference.paged")

@@ -314,7 +314,7 @@ def write_by_torch(prompts, buffer):
         "written behind the ids": (write_behind, "what lies behind the ids was written, too"),
         "at the end": (write_at_the_end, "the ids are not at the beginning of the buffer"),
         "backwards": (write_backwards, "expected [1, 2]"),
-        "no check of the room": (partial(write, room=False), "2 ids in 1 slot, and nothing was raised"),
+        "no check of the room": (partial(write, room=False), "1 id in 0 slots, and nothing was raised"),
         "floats taken": (partial(write, whole=""), "ids of float64 are taken"),
         "no lower limit": (partial(write, low=False), "id -2147483649 does not fit into int32 and is taken"),
         "float32 taken": (write_float32, "ids of float32 are taken"),

@@ -8,7 +8,8 @@
         ...  # raise Wrong("what is mistaken"), or return for PASS
 
 An answer is a value, a function or a class. A stub never reaches the checker: an answer is one as long as it is what
-`stub`, the code of the cell as it was handed out, defines.
+`stub`, the code of the cell as it was handed out, defines. An answer that passes and is the library's own is not
+counted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from roseinfer.display.view import View, card, inline, prose
 from ..journal import entries as journal
 from . import EXERCISE_ID, lessons, load_lesson
 from .attempt import describe_error, is_stub
+from .librarys_own import librarys_own
 
 Checker = Callable[..., None]
 
@@ -162,6 +164,8 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
         return Verdict(task, "not yet", str(wrong))
     except Exception as error:
         return Verdict(task, "not yet", describe_error(error, namespace))
+    if name := librarys_own(answer):
+        return Verdict(task, "not yet", f"it does what it should, and it is the library's own: `{name}`. Write yours")
     return Verdict(task, "PASS")
 
 

@@ -281,6 +281,7 @@ PROMPTS: list[IdCase] = [
     *draw(_draw_ids),
 ]
 REFUSED: list[IdCase] = [
+    ([[5]], [LIST], 0),  # to no slot at all, NumPy writes one number without an error
     ([[5, 6]], [LIST], 1),
     ([[5]], ["float64"], 3),
     ([[5]], ["float32"], 3),

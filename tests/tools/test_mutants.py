@@ -1,0 +1,82 @@
+"""Mutants of the solutions: how they are made, and that a few of each exercise are refused. All of them:
+`python -m tools.mutants`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.mutants import Bench, listed_as_right, mutants, sample, solutions
+from tools.mutations import mutations
+
+RIGHT = listed_as_right()
+# A checker of a stage or a kernel takes seconds, and a crash of theirs would end the tests.
+QUICK = [id for id, (_, source) in solutions().items() if "class " not in source and "jit" not in source]
+FEWEST, OF_EACH = 10, 4
+
+SOURCE = """
+def busiest(lengths, most):
+    total = 0
+    for n in lengths:
+        total += min(n, most)
+        if total > 5 and not n:
+            return lengths[1:n], total
+    return total
+"""
+
+
+@pytest.fixture(scope="module")
+def changes():
+    return [change for change, _ in mutations(SOURCE)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "total = 0 -> total = 1", "total += min(n, most) -> total -= min(n, most)",
+        "total += min(n, most) -> total = min(n, most)", "total += min(n, most) -> total += max(n, most)",
+        "total += min(n, most) -> total += min(most, n)", "total += min(n, most) -> nothing",
+        "if total > 5 and (not n): -> if total >= 5 and (not n):",
+        "if total > 5 and (not n): -> if total > 6 and (not n):",
+        "if total > 5 and (not n): -> if total > 5 or not n:",
+        "if total > 5 and (not n): -> if total > 5 and n:", "if total > 5 and (not n): -> if total > 5:",
+        "return (lengths[1:n], total) -> return (total, lengths[1:n])",
+        "return (lengths[1:n], total) -> return (lengths[1:n + 1], total)",
+        "return (lengths[1:n], total) -> return (lengths[1:], total)",
+        "for n in lengths: -> for n in [*lengths][1:]:", "for n in lengths: -> for n in most:",
+    ],
+)  # fmt: skip
+def test_mistakes_that_people_make_are_made(changes, change):
+    assert change in changes
+
+
+def test_a_value_set_in_each_round_is_set_once_in_front_of_the_loop():
+    made = [source for _, source in mutations("def f(n):\n    for i in range(n):\n        acc = 0\n        acc += i")]
+    assert any("acc = 0\n    for i" in source for source in made)
+
+
+def test_mutants_are_the_same_each_time_and_none_comes_twice():
+    made = [source for _, source in mutations(SOURCE)]
+    assert made == [source for _, source in mutations(SOURCE)]
+    assert len(set(made)) == len(made) and SOURCE.strip() not in made
+
+
+def test_what_compiles_to_the_same_code_is_no_mutant():
+    assert all("(not" in source or "not n" not in source for _, source in mutations("def f(n): return -(n)"))
+
+
+@pytest.mark.parametrize("exercise_id", solutions())
+def test_an_exercise_has_mutants_each_with_a_name_of_its_own(exercise_id):
+    ids = {mutant.id for mutant in mutants(exercise_id)}
+    assert len(ids) == len(mutants(exercise_id)) >= FEWEST
+    assert RIGHT.get(exercise_id, {}).keys() <= ids, "listed as right, and no mutant any more"
+    listed = {mutant.id: mutant.change for mutant in mutants(exercise_id) if mutant.id in RIGHT.get(exercise_id, {})}
+    assert {id: entry["line"] for id, entry in RIGHT.get(exercise_id, {}).items()} == listed
+
+
+@pytest.mark.parametrize("exercise_id", QUICK)
+def test_a_sample_of_mutants_is_refused(exercise_id):
+    bench = Bench(exercise_id)
+    bench.seconds = 10
+    tried = [mutant for mutant in sample(exercise_id, OF_EACH) if mutant.id not in RIGHT.get(exercise_id, {})]
+    assert [mutant.change for mutant in tried if bench.judge(mutant.source)[0]] == []
+    bench.require_solution("after its mutants")
