@@ -22,7 +22,7 @@ from roseinfer.engine.policies import Policy
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.simulator import Cluster, Cost, EngineSetting, FittedCost, StepWork, fit, step_samples
-from roseinfer.simulator.measure import RealRun, real_run, warm_engine
+from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, RealRun, real_run, warm_engine
 from roseinfer.simulator.metrics import summary
 
 from ..views.said import Said
@@ -52,10 +52,11 @@ class OrderRace(View):
 
 def step_cost(model: Model, max_num_seqs: int, block_size: int, clock: Clock = perf_counter) -> FittedCost:
     """What a step of the engine takes on this machine, fitted to measured steps; with a bar while it measures."""
-    with progress_bar("measuring steps of the engine", 2) as done:
+    rounds, shapes = 2, len(PROMPTS) + len(CUT) + len(CACHED)  # one round is for warm-up
+    with progress_bar("measuring steps of the engine", rounds * shapes) as done:
         samples = step_samples(
-            model, max_num_seqs=max_num_seqs, block_size=block_size, repeats=1, clock=clock,
-            on_round=lambda number, total: done(),
+            model, max_num_seqs=max_num_seqs, block_size=block_size, repeats=rounds - 1, clock=clock,
+            on_progress=lambda progress: done(),
         )  # fmt: skip
     return fit("steps of the engine, measured here", samples)
 
