@@ -86,7 +86,6 @@ class Alone:
         paged_decode_loop, passes_on, passes_all_on, lambda *a: sample(*a), NumbaPaged.attention,
         Takes, TakesAttention, PassesAttention, Unchanged,
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_is_the_librarys_own_is_named(answer):
     assert librarys_own(answer).split(".")[0] in ("roseinfer", "stages")
@@ -98,7 +97,6 @@ def test_what_is_the_librarys_own_is_named(answer):
         uses, swaps, writes, calls_writes, lambda x: x, njit(writes), partial(writes, 1), max, 7, [4, 5], None,
         TakesAndWrites, Writes, WritesAbove, WithACompiledLoop, Alone,
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_a_learner_has_written_is_theirs(answer):
     assert librarys_own(answer) == ""
