@@ -22,7 +22,7 @@ import sys
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -187,27 +187,43 @@ def sample(exercise_id: str, size: int | None) -> list[Mutant]:
 
 
 def outcomes(exercise_id: str, size: int | None = None) -> Iterator[Outcome]:
-    """Of each mutant of the sample, judged in a process that is started again where a mutant ends it."""
+    """Judge each mutant of the sample, in a process that is started again when a mutant ends it."""
     todo = sample(exercise_id, size)
     while todo:
         command = [sys.executable, "-m", "tools.mutants", "--judge", exercise_id, *(mutant.id for mutant in todo)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         judge = subprocess.Popen(command, cwd=ROOT, env=ALONE, **pipes)
-        for line in judge.stdout:
-            yield Outcome(todo.pop(0), *json.loads(line))
-        if judge.wait() and todo:
+        with judge:
+            for line in judge.stdout:
+                answer = json.loads(line)
+                if isinstance(answer, dict):
+                    raise SystemExit(f"{exercise_id}: {answer['bench']}")
+                yield Outcome(todo.pop(0), *answer)
+        if judge.returncode and todo:
             yield Outcome(todo.pop(0), False, f"ends the process: {judge.returncode}")
 
 
 def _judge(exercise_id: str, ids: list[str]) -> None:
-    """Print a line of JSON for each of these mutants. The solution is judged after them: they may have spoiled what
-    answers share, such as a model."""
-    bench = Bench(exercise_id)
-    bench.set_limit()
+    """Print a line of JSON for each of these mutants, a list; a dict says why there is no bench to judge them on. The
+    solution is judged after them, too: they may have spoiled what answers share, such as a model."""
+    with telling_failures():
+        bench = Bench(exercise_id)
+        bench.set_limit()
     by_id = {mutant.id: mutant for mutant in mutants(exercise_id)}
     for mutant_id in ids:
         print(json.dumps(bench.judge(by_id[mutant_id].source)), flush=True)
-    bench.require_solution("after its mutants")
+    with telling_failures():
+        bench.require_solution("after its mutants")
+
+
+@contextmanager
+def telling_failures() -> Iterator[None]:
+    """A failure inside is printed for the process that waits for answers: it is none of a mutant's."""
+    try:
+        yield
+    except (SystemExit, Exception) as error:
+        print(json.dumps({"bench": str(error)}), flush=True)
+        raise
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -222,8 +238,8 @@ def main(arguments: list[str] | None = None) -> int:
         _judge(exercise_id, ids)
         return 0
     chosen = [known for known in solutions() if not options.id or known in options.id or known[:2] in options.id]
-    if not chosen:
-        parser.error(f"no such exercise: {', '.join(options.id)}")
+    if unknown := [name for name in options.id if not any(name in (known, known[:2]) for known in solutions())]:
+        parser.error(f"no such exercise: {', '.join(unknown)}")
     right, survivors = listed_as_right(), 0
     for exercise_id in chosen:
         listed = right.get(exercise_id, {})

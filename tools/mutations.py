@@ -201,7 +201,7 @@ def _in_place_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     yield []
     match statement:
         case ast.AugAssign(target=target, op=op, value=value):
-            for other in OPERATORS[type(op)]:
+            for other in OPERATORS.get(type(op), ()):
                 yield [ast.AugAssign(target, other(), value)]
             yield [ast.Assign([target], value)]
         case ast.Break():

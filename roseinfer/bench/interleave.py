@@ -86,7 +86,9 @@ def measure(
         here = progress.begin(phase_of(repeat, repeats), name, repeat=max(repeat, -1))
         waited = waited_seconds()
         sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here, [])))
-        sample["waited_seconds"] = None if waited is None else waited_seconds() - waited
+        after = waited_seconds()
+        # Threads that ended in between took their count with them.
+        sample["waited_seconds"] = None if waited is None or after is None else max(0.0, after - waited)
         if repeat >= 0:
             samples.append(sample)
         tokens = sample["decode_tokens"]

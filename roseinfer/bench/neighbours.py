@@ -1,4 +1,4 @@
-"""Do other programs use the cores that a measurement needs? Then its times are not this machine's."""
+"""Detect other programs on the cores that a measurement needs. Its times are not this machine's then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def waited_seconds(tasks: Path = TASKS) -> float | None:
         for task in tasks.iterdir():
             try:
                 waited += int((task / "schedstat").read_text().split()[1])
-            except FileNotFoundError:  # a thread that has ended meanwhile
+            except (FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
                 continue
     except (OSError, IndexError, ValueError):
         return None

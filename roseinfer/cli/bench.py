@@ -103,7 +103,7 @@ def offline(args: argparse.Namespace) -> None:
 def show(args: argparse.Namespace, result: Measured, draw: Callable[[Path], None] | None = None, **how: bool) -> None:
     from roseinfer.display.cells import terminal_width
 
-    deliver(args, result.text(terminal_width(), **how), result.to_line(), result.to_json(), draw)
+    deliver(args, result.text(terminal_width(), **how), result.to_line, result.to_json, draw)
 
 
 def recorded_race(path: Path) -> OfflineResult:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     result = raced(args)
     from roseinfer.display.cells import terminal_width
 
-    deliver(args, result.text(terminal_width()), result.to_line(), result.to_json())
+    deliver(args, result.text(terminal_width()), result.to_line, result.to_json)
 
 
 def raced(args: argparse.Namespace) -> LadderResult:

@@ -46,16 +46,20 @@ def require_suffix(flag: str, path: Path, allowed: Sequence[str]) -> None:
 
 
 def deliver(
-    args: argparse.Namespace, text: str, line: str, whole: str, draw: Callable[[Path], None] | None = None
-) -> None:
-    """Show text and line, then write `whole` and the charts. Raises Failed, after all of it, for a file that failed."""
+    args: argparse.Namespace, text: str, line: Callable[[], str], whole: Callable[[], str],
+    draw: Callable[[Path], None] | None = None,
+) -> None:  # fmt: skip
+    """Show text and line, then write `whole` and the charts. Raises Failed, after all of it, for a file that failed.
+
+    line and whole are made after the text is shown: whatever JSON cannot hold costs no table.
+    """
     try:
-        print(text)
-        print(line, flush=True)
+        print(text, flush=True)
+        print(line(), flush=True)
     finally:  # a reader that has gone, such as `head`, costs no file
         failed = []
         if args.output:
-            failed += written("--output", args.output, lambda path: path.write_text(whole + "\n", encoding="utf-8"))
+            failed += written("--output", args.output, lambda path: path.write_text(whole() + "\n", encoding="utf-8"))
         for path in (getattr(args, "chart", None) or ()) if draw else ():
             failed += written("--chart", path, draw)
     if failed:
@@ -63,9 +67,9 @@ def deliver(
 
 
 def written(flag: str, path: Path, write: Callable[[Path], object]) -> list[str]:
-    """Nothing, or why it could not be."""
+    """Write a file. Return [] or one line that says why it failed."""
     try:
         write(path)
-    except OSError as error:
-        return [f"{flag} {path}: could not be written ({error.strerror or error})"]
+    except (OSError, ValueError) as error:
+        return [f"{flag} {path}: could not be written ({getattr(error, 'strerror', None) or error})"]
     return []

@@ -96,8 +96,9 @@ def run(args: argparse.Namespace) -> None:
     from roseinfer.display.cells import terminal_width
     from roseinfer.display.measured import on_one_line
 
-    whole = on_one_line(result.to_dict() | provenance(args))
-    deliver(args, result.text(terminal_width()), result.to_line(), whole)
+    deliver(
+        args, result.text(terminal_width()), result.to_line, lambda: on_one_line(result.to_dict() | provenance(args))
+    )
     if args.validate and not result.is_within:
         raise Failed(f"throughput is off by {result.worst_error:+.1%} at worst")
     if partial := getattr(result, "is_partial", False) and result.rows[-1]:

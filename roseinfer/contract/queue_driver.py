@@ -28,7 +28,7 @@ def has_queue(stage_class: type) -> bool:
 
 
 def takes(stage_class: type, argument: str) -> bool:
-    """Whether a constructor of the class, or of one that it is made from, names that argument."""
+    """Whether a constructor of the class, or of a base class, names that argument."""
     makers = [cls.__init__ for cls in stage_class.__mro__ if "__init__" in vars(cls)]
     return any(argument in inspect.signature(make).parameters for make in makers)
 
@@ -68,7 +68,10 @@ class Queue:
             assert not (grown and had_ended), f"{self.name(seq)} had ended, and a step gives it another token"
             assert grown in (0, 1), f"{self.name(seq)} has {grown:+} tokens after one step, expected one at most"
             times = sum(other is seq for other in done)
-            assert times == grown, f"step returned {self.name(seq)} {count(times, 'time')}; its new tokens: {grown}"
+            # A stage may return a sequence that ended with an error, so that its caller sees the end.
+            failed = seq.finish_reason == "error" and not had_ended
+            returned = f"step returned {self.name(seq)} {count(times, 'time')}"
+            assert times == grown or (failed and times == 1), f"{returned}; its new tokens: {grown}"
         self.require_books()
         return done
 

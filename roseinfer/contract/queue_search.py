@@ -1,4 +1,4 @@
-"""The search behind the queue: random requests, steps, aborts and errors, and the shortest run that goes wrong."""
+"""Random tests of a queue: requests, steps, aborts and errors, and the shortest run that goes wrong."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def token_ids_of_any_size(stage_class: type[Stage], device: str) -> None:
 
 
 def _one_after_the_other(stage_class: type[Stage], device: str, model: str, prompts: list[list[int]]) -> None:
-    """Each prompt with one token behind it, so that its blocks are full, and again in the reverse order."""
+    """Each prompt followed by one more token, so that its blocks are full, and again in the reverse order."""
     queue = Queue(stage_class, device, model, num_blocks=80, block_size=BLOCK, max_num_seqs=2)
     for prompt in [*prompts, *prompts[::-1]]:
         queue.add([*prompt, 50], 4)

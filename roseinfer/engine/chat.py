@@ -12,6 +12,8 @@ from typing import Any
 
 from roseinfer.models import ModelLoadError, pretrained_tokenizer
 
+from .template_worker import READY
+
 Message = dict[str, Any]  # {"role": "user", "content": "..."}
 RENDER_SECONDS = 10
 MOST_CHARACTERS = 10_000_000
@@ -92,20 +94,25 @@ class Renderer:
         try:
             print(line, file=self._process.stdin, flush=True)
             return self._process.stdout.readline()
-        except BrokenPipeError:
+        except OSError:  # a broken pipe; Windows calls it an invalid argument
             return ""
 
     def _start(self) -> None:
-        # Isolated, so that the current folder is not searched for modules; its path is then the same as here.
+        # -I: neither the current folder nor PYTHON* variables change what is imported.
+        path = [str(folder) for folder in sys.path if folder]
         code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
         code += "from roseinfer.engine.template_worker import serve; serve()"
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", code, json.dumps(sys.path)],
+            [sys.executable, "-I", "-c", code, json.dumps(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
             start_new_session=True,  # Ctrl-C is for this process alone
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         self._stop = weakref.finalize(self, _end, self._process)
+        if self._process.stdout.readline() != READY:
+            self._stop()
+            raise RuntimeError(f"the process that renders chat templates did not start: {sys.executable} -I")
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -87,9 +87,9 @@ class Engine:
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
-        if seq.num_cached_tokens or seq in self.scheduler:
-            raise ValueError(f"sequence {seq.seq_id} was added already")
         with self._one_caller.call():
+            if seq.num_cached_tokens or seq in self.scheduler:
+                raise ValueError(f"sequence {seq.seq_id} was added already")
             self.scheduler.add(seq)
             return self.metrics.begin(seq, arrival)
 

@@ -1,5 +1,5 @@
-"""Ctrl-C that waits for a moment at which nothing is half done. Python delivers signals to the main thread alone, so in
-any other thread all of this does nothing."""
+"""Delay Ctrl-C until no work is half done. Python delivers signals to the main thread alone, so in any other thread all
+of this does nothing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class _Deferral:
 
     def __init__(self) -> None:
         self.before: Handler | None = None
-        self.pressed = self.is_open = False
+        self.num_pressed, self.is_open = 0, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.pressed = True
+        self.num_pressed += 1
         if self.is_open:
             self.is_open = False  # the handler raises, perhaps before `interruptible` could close what it opened
             self.deliver()
 
     def deliver(self) -> None:
-        if self.pressed and self.before:
-            self.pressed = False
+        while self.num_pressed and self.before:
+            self.num_pressed -= 1
             self.before(signal.SIGINT, None)
 
 
@@ -39,8 +39,8 @@ _current: _Deferral | None = None  # the main thread's
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Edge]:
-    """Inside, Ctrl-C is only noted. It is delivered when the block is left, and wherever the function that this gives
-    is called: at an edge, with nothing half done. Inside another such block, that one delivers it."""
+    """Inside, Ctrl-C is only noted. It is delivered when the block ends, and when the caller calls the yielded function
+    between two steps. In a nested block, the outer block delivers it."""
     global _current
     if current_thread() is not main_thread() or _current is not None:
         yield lambda: None

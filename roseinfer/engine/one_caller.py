@@ -1,4 +1,4 @@
-"""OneCaller: an object that is not for several threads says so, and keeps each of its calls whole."""
+"""OneCaller: lets one call at a time into an object, and delays Ctrl-C until that call is done."""
 
 from __future__ import annotations
 

@@ -94,18 +94,19 @@ class PrefixCache:
         return entry
 
     def evict(self) -> int:
-        """Forget the block that has been idle longest, of those from which no other goes on, and return it.
+        """Evict the block idle longest among those without a successor, and return it.
 
-        Where others go on from each of them, these are held, behind copies of the idle block that were computed at the
-        same time. Then they are forgotten with it.
+        If every idle block has a successor, the successors are held: copies of the idle block were computed at the
+        same time. They leave the cache with it.
         """
         ends = (block for block in self.idle if not self.of_block[block].after)
         last_idle = (block for block in self.idle if not any(e.block in self.idle for e in self._from(block)[1:]))
-        [block] = self.forget(self.of_block[next(ends, None) or next(last_idle)])
+        block = next(ends, None)
+        [block] = self.forget(self.of_block[next(last_idle) if block is None else block])
         return block
 
     def forget(self, entry: Entry) -> list[int]:
-        """An entry, and all that go on from it, are not found any more. The blocks among them that were idle."""
+        """Remove an entry and all its successors from the cache. Return those of their blocks that were idle."""
         if entry.before:
             entry.before.after.discard(entry)
         freed = []
@@ -126,8 +127,9 @@ class PrefixCache:
         for entry in self.entries.values():
             before = entry.before
             found = before is None or (self.entries.get(before.key) is before and entry in before.after)
-            assert found, "an entry behind one that is not found"
-            assert all(self.entries.get(after.key) is after for after in entry.after), "an entry goes on in none"
+            assert found, "the predecessor of an entry is missing"
+            for after in entry.after:
+                assert self.entries.get(after.key) is after, "a successor of an entry is missing"
         assert self.unproven <= {*self.entries.values()}, "an entry is unproven and not there"
 
     def _from(self, block: int) -> list[Entry]:

@@ -26,8 +26,12 @@ class RequestStream(Iterator[RequestOutput]):
         self._num_left = len(requests)
 
     def __next__(self) -> RequestOutput:
-        with self._live.call() as edge:
-            output = self._next(edge)
+        try:
+            with self._live.call() as edge:
+                output = self._next(edge)
+        except KeyboardInterrupt:  # also one that is delivered after the step, at the end of the call
+            self.close()
+            raise
         if output is None:
             raise StopIteration
         return output

@@ -12,6 +12,8 @@ import os
 import sys
 from typing import Any
 
+READY = "ready\n"
+MOST_REASON = 1000  # characters of what a template raises
 MEMORY_BYTES = 2 * 2**30  # of addresses; the imports take about 0.2 GiB of them
 
 
@@ -22,6 +24,7 @@ def serve() -> None:
     _limit_memory()
     answers, sys.stdout = sys.stdout, sys.stderr
     nowhere = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+    print(READY, end="", file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         # A thread of C code, which ends the process even within one long operation. It works on every system.
@@ -38,7 +41,7 @@ def _answer(most_characters: int, special_tokens: dict[str, str], **settings: An
     try:
         [text], _ = render_jinja_template(**settings, **special_tokens)
     except Exception as e:  # whatever a template may raise: RecursionError and MemoryError, too
-        return {"error": " ".join(str(e).split()) or type(e).__name__}
+        return {"error": " ".join(str(e).split())[:MOST_REASON] or type(e).__name__}
     if len(text) > most_characters:
         return {"error": f"it renders {len(text)} characters, allowed: at most {most_characters}"}
     return {"text": text}

@@ -148,7 +148,7 @@ def test_who_fails_in_a_warm_up_is_left_out_of_that_cell(spec: str):
     assert ran == {("HF generate", 4), ("HF generate", 2), ("llama.cpp", 2)}
     *_, int8, _ = result.text().split("\n\n")
     assert int8.splitlines()[-1].split()[:2] == ["llama.cpp", "-"]
-    with pytest.raises(ContenderFailed, match="nobody finished the warm-up: .*out of memory"):
+    with pytest.raises(ContenderFailed, match="no contender finished the warm-up: .*out of memory"):
         offline(spec, **setting | {"contenders": ["llama.cpp"], "precisions": ["int8"]}, batch_sizes=[4])
 
 

@@ -139,7 +139,7 @@ class _Cell:
             else:
                 running.append(entrant)
         if not running:
-            raise ContenderFailed(f"{self.phase}: nobody finished the warm-up: {'; '.join(left_out.values())}")
+            raise ContenderFailed(f"{self.phase}: no contender finished the warm-up: {'; '.join(left_out.values())}")
         return running
 
     def measured(self, entrants: List[Contender], repeats: int) -> list[Sample]:

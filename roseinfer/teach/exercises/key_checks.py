@@ -62,7 +62,7 @@ def _groups_of(answer: Callable[..., object], texts: Texts, block_size: int) -> 
             if not isinstance(key, Hashable) or _hash_fails(key):
                 raise Wrong(f"a key is looked up in a dict, and {key!r} cannot be ({type(key).__name__} has no hash)")
         if list(keys) != list(again):
-            raise Wrong(f"keys_of({text}, {block_size}) gives other keys when it is called again: nothing is found so")
+            raise Wrong(f"keys_of({text}, {block_size}) returns different keys on a second call, so no lookup can succeed")
         groups.append([numbers.setdefault(key, len(numbers)) for key in keys])
     return groups
 
@@ -146,7 +146,7 @@ KEY_MISTAKES = {  # those that take the fewest texts for the same come first
     "digits side by side: 1, 23 and 12, 3 become the same": _by_end(lambda text, size: "".join(map(str, text))),
     "a token id needs more than a byte": _by_end(lambda text, size: bytes(token % 256 for token in text)),
     "mixed by ^ the order of the blocks is lost": _by_end(_xor),
-    "what comes behind a block is no matter of its key": _keyed(
+    "the key of a block must not depend on the text after it": _keyed(
         lambda text, size: [(i, *text) for i in range(len(text) // size)]
     ),
     "the first block counts as well": _by_end(lambda text, size: (len(text), *text[size:])),

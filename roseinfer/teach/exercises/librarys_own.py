@@ -36,11 +36,14 @@ def _of_class(cls: type) -> str:
     return (taken or inherited or [""])[0] if all(taken) else ""
 
 
-def _of_function(function: Any) -> str:
+def _of_function(function: Any, seen: frozenset[int] = frozenset()) -> str:
+    """seen: the functions that led here; one that passes on to itself is the learner's."""
     function = _plain(function)
-    if not isinstance(function, (FunctionType, type)):
+    if not isinstance(function, (FunctionType, type)) or id(function) in seen:
         return ""
-    return _name(function) if _is_librarys(function) else _of_function(_passes_on_to(function))
+    if _is_librarys(function):
+        return _name(function)
+    return _of_function(_passes_on_to(function), seen | {id(function)})
 
 
 def _plain(function: Any) -> Any:
@@ -65,11 +68,17 @@ def _passes_on_to(function: Any) -> Any:
         names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         call = made.body if isinstance(made, ast.Lambda) else made.body[-1].value
         only = isinstance(made, ast.Lambda) or all(isinstance(part, (ast.Expr, ast.Return)) for part in made.body)
-        if only and isinstance(call, ast.Call) and _handed(call) == _taken(made.args):
+        # Only a name is looked up: nothing of the learner's runs here.
+        if only and isinstance(call, ast.Call) and _is_name(call.func) and _handed(call) == _taken(made.args):
             return eval(compile(ast.Expression(call.func), "<answer>", "eval"), names)
     except Exception:  # no source, more than a call, or a name that is not there yet
         pass
     return None
+
+
+def _is_name(node: ast.expr) -> bool:
+    """A name, or attributes of one, such as F.softmax."""
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_name(node.value))
 
 
 def _taken(arguments: ast.arguments) -> list[str]:

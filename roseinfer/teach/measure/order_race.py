@@ -24,6 +24,7 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.simulator import Cluster, Cost, EngineSetting, FittedCost, StepWork, fit, step_samples
 from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, RealRun, real_run, warm_engine
 from roseinfer.simulator.metrics import summary
+from roseinfer.simulator.validation import TARGET
 
 from ..views.said import Said
 from .progress_bar import progress_bar
@@ -31,7 +32,6 @@ from .progress_bar import progress_bar
 RUNS = 3
 EXACT = ["pool", "policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
 FORMATS = {"rows a step": "{:.1f}", "simulated s": "{:.3f}", "real s": "{:.3f}", "mean latency s": "{:.3f}"}
-FAR = 0.15  # the simulator's own target (roseinfer simulate --validate)
 
 Policies = Mapping[str, str | Callable[[], Policy]]  # by the name that the table shows; a class makes one an engine
 
@@ -149,9 +149,9 @@ def _errors(rows: List[dict[str, Any]]) -> str:
     """How far the simulated seconds are from the real ones."""
     errors = [row["simulated s"] / row["real s"] - 1 for row in rows]
     told = f"Simulated times are {min(errors):+.0%} to {max(errors):+.0%} off the real ones."
-    if max(map(abs, errors)) <= FAR:
+    if max(map(abs, errors)) <= TARGET:
         return told
     return (
-        f"{told} The steps are the same, so their costs differ: the fit was made of steps measured a moment before, in "
-        "other shapes, and on a busy machine the two moments differ. Run both cells again."
+        f"{told} The numbers of steps are the same, so the fitted cost of a step is off. Compare orders by their "
+        "steps, and trust a share of time only where it is near the share of steps."
     )

@@ -26,12 +26,13 @@ def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
     plan, commit = (sum(s.end - s.begin for s in lanes.spans if s.what == what) / steps for what in (PLAN, COMMIT))
     more = f"{abs(new - old):.2f} ms {'more' if new > old else 'less'}"
     gain = (host + device) / max(host, device)
+    hidden = host + device - lanes.end / steps
+    shown = "follow one another, so nothing is hidden" if hidden <= 0 else f"overlap by {hidden:.2f} ms"
     return say(
         f"what a step of {after} takes beside one of {before}",
         f"A step of {before} takes {old:.2f} ms, one of {after} {new:.2f} ms: {more}.",
         f"In one more run of {after}, {host:.2f} ms of a step are the host's ({plan:.2f} to plan and launch, "
-        f"{commit:.2f} to commit), and {device:.2f} ms are the computing. Here they "
-        "follow one another, so nothing is hidden. What is left of the overlap is its own work: a second set of "
-        "buffers, and placeholders that are filled in.",
+        f"{commit:.2f} to commit), and {device:.2f} ms are the computing. In it they "
+        f"{shown}. The overlap also has work of its own: a second set of buffers, and placeholders that it fills in.",
         f"With a device of that speed beside the host, overlap would gain at most ×{gain:.2f} over turns.",
     )

@@ -26,10 +26,10 @@ def say_step_times(*runs: Run) -> Said:
         few, many = (median_ms([s for s in steps[REPLAYED] if s.num_tokens == n]) for n in (fewest, most))
         as_long = "about as long" if many <= CLOSE * few else f"{many / few:.1f} times as long"
         why = ": a step reads all weights, for one token as for several" if many <= CLOSE * few else ""
-        sentences.append(
-            f"**Decode only**: {len(steps[REPLAYED])} steps, in the median {median_ms(steps[REPLAYED]):.1f} ms. Steps "
-            f"of {most} tokens take {as_long} as those of {fewest}{why}."
-        )
+        sentence = f"**Decode only**: {len(steps[REPLAYED])} steps, in the median {median_ms(steps[REPLAYED]):.1f} ms."
+        if fewest < most:
+            sentence += f" Steps of {most} tokens take {as_long} as those of {fewest}{why}."
+        sentences.append(sentence)
     if len({s.num_tokens for s in steps[WITH_PROMPT]}) > 1:
         tokens = np.array([s.num_tokens for s in steps[WITH_PROMPT]])
         slope, fixed = np.polyfit(tokens, [ms_of(s) for s in steps[WITH_PROMPT]], 1)
