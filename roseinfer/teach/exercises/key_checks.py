@@ -62,7 +62,8 @@ def _groups_of(answer: Callable[..., object], texts: Texts, block_size: int) -> 
             if not isinstance(key, Hashable) or _hash_fails(key):
                 raise Wrong(f"a key is looked up in a dict, and {key!r} cannot be ({type(key).__name__} has no hash)")
         if list(keys) != list(again):
-            raise Wrong(f"keys_of({text}, {block_size}) returns different keys on a second call, so no lookup can succeed")
+            said = f"keys_of({text}, {block_size}) returns different keys on a second call"
+            raise Wrong(f"{said}, so no lookup can succeed")
         groups.append([numbers.setdefault(key, len(numbers)) for key in keys])
     return groups
 
