@@ -21,8 +21,8 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One flag a field of EngineConfig, whose defaults hold for those that are not given."""
-    parser.add_argument("--model", required=True, help=MODEL)
-    parser.add_argument("--num-blocks", type=int, required=True, help="blocks of the KV pool")
+    parser.add_argument("--model", help=f"{MODEL} (required)")
+    parser.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
     parser.add_argument("--block-size", type=int, help="tokens of a block")
     parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
     parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
@@ -37,6 +37,9 @@ def run(args: argparse.Namespace) -> None:
 
     from roseinfer.engine.config import EngineConfig
 
+    # Not argparse's: it would ask for these before it names a misspelt flag.
+    if missing := [flag for flag, value in (("--model", args.model), ("--num-blocks", args.num_blocks)) if value is None]:
+        raise ValueError(f"missing: {', '.join(missing)}")
     values = {field.name: getattr(args, field.name) for field in fields(EngineConfig)}
     show(EngineConfig(**{name: value for name, value in values.items() if value is not None}).sizes())
 

@@ -30,6 +30,8 @@ def test_each_round_runs_every_contender_once_and_another_first():
 
 def test_samples_are_raw():
     _, samples = recorded_runs("A", repeats=2, warmup=3)
+    waited = [sample.pop("waited_seconds") for sample in samples]
+    assert all(seconds is None or seconds >= 0 for seconds in waited)
     assert samples == [
         {
             "name": "A", "repeat": repeat, "position": 0, "tokens": 6, "decode_tokens": 4, "seconds": 1.75,

@@ -141,11 +141,11 @@ def test_the_command_says_when_it_does_not_fit(capsys, monkeypatch: pytest.Monke
     [
         ("--max-num-blocks 2048", f"unknown argument '--max-num-blocks' (nearest: --num-blocks), {FLAGS}"),
         ("--model tiny --num-block=2048", f"unknown argument '--num-block' (nearest: --num-blocks), {FLAGS}"),
-        ("--model tiny", "EngineConfig needs a value for num_blocks"),
-        (f"{SMALL_RUN} --block-size 0", "block_size must be an integer of at least 1, got 0"),
+        ("--model tiny", "missing: --num-blocks"),
+        (f"{SMALL_RUN} --block-size 0", "--block-size must be an integer of at least 1, got 0"),
         (
             f"{SMALL_RUN} --max-model-len 4096",
-            "max_model_len=4096 is more positions than random:gpt2 has, allowed: at most 1024",
+            "--max-model-len 4096 is more positions than random:gpt2 has, allowed: at most 1024",
         ),
         ("--model ./nowhere --num-blocks 1", "no such folder: './nowhere'"),
         ("--model tiny --num-blocks many", "--num-blocks: must be an integer, got 'many'"),

@@ -130,7 +130,7 @@ def test_an_op_that_the_posts_table_lacks_is_marked(measured, monkeypatch):
 
 def test_a_single_run_is_no_race(report):
     (race,) = report.sections[0].grids
-    assert "a single run shows no change" in race.title and "the median changes" not in race.title
+    assert "one run" in race.title and "the median changes" not in race.title
     assert [row[1:2] + row[3:] for row in race.rows] == [(1, None, None)] * 2
     assert any("a single run shows nothing" in part.what for part in report.not_run)
 

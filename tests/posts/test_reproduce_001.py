@@ -186,7 +186,7 @@ def test_cats_and_labels_of_all_steps(report: PostReport):
 
 def test_single_runs_judge_nothing(report: PostReport):
     speeds = section(report, "Tokens a second")
-    assert "A single run has no spread" in " ".join(speeds.text)
+    assert "A single run has no range" in " ".join(speeds.text)
     assert {row[3:] for row in map(tuple, speeds.grids[0].rows)} == {(None, None)}
 
 

@@ -88,7 +88,7 @@ def test_the_summary_has_all_of_the_posts_figures(report, measured):
 
 def test_a_single_run_shows_no_change(report):
     (changes,) = section(report, "The summary").grids
-    assert {tuple(row[2:]) for row in changes.rows} == {(None, None, "a single run shows no change")}
+    assert {tuple(row[2:]) for row in changes.rows} == {(None, None, "one run")}
     assert [row[1] for row in changes.rows][:2] == ["-2.3%", "-2.2%"]
     assert any("a single run shows nothing" in part.what for part in report.not_run)
 
@@ -98,7 +98,7 @@ def test_several_runs_have_a_spread_and_a_verdict(measured):
     slower = replace(run, steps=[replace(step, seconds=2 * step.seconds) for step in run.steps])
     runs = {BEFORE: [slower, slower], AFTER: [run, run]}
     several = tables.summary(replace(measured, runs=runs)).grids[0]
-    assert list(several.rows[0])[2:] == ["-50.0%", "0.0%", "lower"]
+    assert list(several.rows[0])[2:] == ["-50.0%", "0.0%", "lower in 2 of 2 runs"]
 
 
 def test_what_the_post_does_not_print_is_marked(report):

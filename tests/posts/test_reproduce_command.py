@@ -104,7 +104,7 @@ def test_a_different_fact_is_named_and_fails(post, tmp_path, capsys):
             ["000", "--quik"],
             "error: unknown argument '--quik' (nearest: --quick), allowed: --device, ",
         ),
-        (["000", "--device", "gpu"], "error: device='gpu' is not a device: "),
+        (["000", "--device", "gpu"], "error: --device 'gpu' is not a device: "),
         (["000", "--device", "cuda:99"], "error: --device cuda:99: not on this machine, which has: cpu"),
         (["000", "--device", "meta"], "error: --device meta: not on this machine, which has: cpu"),
         (["000", "--model", "random:gtp2"], "error: unknown shape 'random:gtp2', allowed: random:"),

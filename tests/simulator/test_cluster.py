@@ -91,14 +91,14 @@ def test_twice_as_many_replicas_take_half_the_time():
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: Cluster(ROOMY, UnitCost(), 0), "replicas must be an integer of at least 1, got 0"),
+        (lambda: Cluster(ROOMY, UnitCost(), 0), "replicas must be an integer from 1 to 4,096, got 0"),
         (lambda: Cluster(ROOMY, UnitCost(), router="robin"), r"router: unknown value 'robin' \(nearest: round_robin\)"),
         (lambda: Cluster(ROOMY, UnitCost()).run([]), "at least one"),
         (lambda: Cluster(ROOMY, UnitCost()).run([Arrival(1, 1, 1), Arrival(0, 1, 1)]), "in order of time"),
         (lambda: Cluster(ROOMY, UnitCost()).run([Arrival(0, 1000, 26)]), r"arrivals\[0\] can never fit: .* 1025"),
         (lambda: EngineSetting(64, max_num_seqs=8, max_num_batched_tokens=7), "max_num_batched_tokens=7 is less"),
         (lambda: EngineSetting(64, scheduling_policy="fair"), "scheduling_policy must be one of fcfs"),
-        (lambda: EngineSetting(0), "num_blocks must be an integer of at least 1, got 0"),
+        (lambda: EngineSetting(0), "num_blocks must be an integer from 1 to 1,000,000, got 0"),
     ],
 )
 def test_what_cannot_run_is_refused(make, error):

@@ -116,16 +116,6 @@ class TwoAllocations(PreallocGather):
         return super().build_batched_past(seqs, longest)
 
 
-class AlwaysFloat32(PreallocGather):
-    def build_batched_past(self, seqs, longest):
-        c = self.config
-        batch = torch.zeros(c.num_layers, 2, len(seqs), c.num_kv_heads, longest, c.head_dim)
-        for layer, (k_batch, v_batch) in enumerate(batch):
-            for i, seq in enumerate(seqs):
-                self.gather_sequence_into(seq, layer, k_batch[i], v_batch[i])
-        return [tuple(pair.unbind(0)) for pair in batch]
-
-
 @wrong_answers(
     "02.3",
     {
@@ -148,7 +138,6 @@ class AlwaysFloat32(PreallocGather):
         "one row for all": (FirstSequenceAlone, "layer 0: v: shape (1, 1, 2, 4), expected (2, 1, 2, 4)"),
         "the longest first": (LongestFirst, "prompt_lens=[4, 8], num_steps=0, num_layers=2"),
         "every batch kept": (KeptForEver, "bytes of a batch stay behind when all its sequences are freed"),
-        "float32 for every model": (AlwaysFloat32, "the tokens are right in float32, but a step of a bfloat16 model"),
         "a batch of the step before": (StaleBatch, "layer 0: k: shape (1, 2, 2, 4), expected (1, 2, 3, 4)"),
     },
 )

@@ -242,7 +242,7 @@ def test_explain_counts():
 
 
 def test_recorded_runs_are_shown_when_there_are_any(tmp_path):
-    assert "no GPU report" in views(teach.recorded(folder=tmp_path))[1]
+    assert "once there is a GPU report" in views(teach.recorded(folder=tmp_path))[1]
     (tmp_path / "runs" / "a100").mkdir(parents=True)
     (tmp_path / "runs" / "a100" / "ladder.json").write_text(json.dumps({"rows": []}))
     with pytest.raises(ValueError, match="data/runs/a100/ladder.json is no report"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -216,20 +215,10 @@ def one_allocation(answer: type[Stage], model: Model) -> None:
     require_nothing_kept(answer, model)
     if (zeroed := zeroed_tensors(step_ops(answer, model, GATHER_SPAN))) > 1:
         raise Wrong(f"the tokens are right, but the gather makes {zeroed} zeroed tensors a step; the budget is 1")
-    require_bytes_filled(answer, model)
-    require_bytes_filled(answer, deepcopy(model).to(torch.bfloat16))
-
-
-def require_bytes_filled(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong when a step fills more than K and V of all layers take in the model's dtype, or cannot run in it."""
-    c, dtype = model.config, str(model.dtype).removeprefix("torch.")
+    c = model.config
     cached = Cache(c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, NUM_SEQS * NUM_TOKENS, model.dtype.itemsize)
-    try:
-        filled = bytes_copied(equal_step(stage_class, model, NUM_SEQS, NUM_TOKENS)).filled
-    except RuntimeError as error:
-        raise Wrong(f"the tokens are right in float32, but a step of a {dtype} model fails: {error}") from error
-    if filled > cached.nbytes:
+    if (filled := bytes_copied(equal_step(answer, model, NUM_SEQS, NUM_TOKENS)).filled) > cached.nbytes:
         raise Wrong(
             f"the tokens are right, but {filled:,} bytes are filled with zeros, and K and V of all layers are "
-            f"{cached.nbytes:,} in {dtype}"
+            f"{cached.nbytes:,}"
         )
