@@ -18,7 +18,8 @@ SPEED, AGAINST = "speed", "against the first"
 
 def unproved_claims(nb: NotebookNode, lesson: str) -> list[str]:
     """Where the lesson's stage is slower under a heading that promises a gain, or where no row of compare_shapes is
-    slower under one that promises a loss; each with its cell among all cells, if no computed sentence says so.
+    slower under one that promises a loss; each with its cell among all cells, if no computed sentence says so. A gain
+    may also be denied by the prose: what is always slower need not be computed.
 
     lesson: two digits, as in s09_numba_paged.
     """
@@ -27,10 +28,10 @@ def unproved_claims(nb: NotebookNode, lesson: str) -> list[str]:
         shown = [(n, table) for n, cell in cells for table in tables(cell)]
         if any(text.startswith(COMPUTED) for _, cell in cells for text in plain_texts(cell)):
             continue
-        if heading == GAIN:
+        if heading == GAIN and "slower" not in prose_after(nb, cells):
             said = ((n, slower_last(table, lesson)) for n, table in shown)
             found += [f"cell {n}: {GAIN[3:]}, and {slower}" for n, slower in said if slower]
-        elif speeds := [speed for _, table in shown for speed in speeds_of(table)]:
+        elif heading == LOSS and (speeds := [speed for _, table in shown for speed in speeds_of(table)]):
             if min(speeds) >= 1:
                 found.append(f"cell {shown[0][0]}: {LOSS[3:]}, and nothing in it is slower")
     return found
@@ -54,6 +55,12 @@ def claims(nb: NotebookNode) -> Iterator[tuple[str, list[tuple[int, NotebookNode
                 heading = line.strip()
     if heading in (GAIN, LOSS):
         yield heading, cells
+
+
+def prose_after(nb: NotebookNode, cells: list[tuple[int, NotebookNode]]) -> str:
+    """The first text after the cells of a claim's first table."""
+    texts = [cell.source for cell in nb.cells[cells[0][0] :] if cell.cell_type == "markdown"] if cells else []
+    return texts[0] if texts else ""
 
 
 def slower_last(table: list[dict[str, str]], lesson: str) -> str:

@@ -382,7 +382,7 @@ def test_without_a_benchmark_it_lists_them(capsys):
         ("offline --max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
         ("offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
         ("memory --dtype int8", "--dtype: unknown value 'int8'"),
-        ("memory --batch-size 0", "--batch-size must be an integer,
+        ("memory --batch-size 0", "--batch-size must be an integer"),
         ("ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
     ],
 )

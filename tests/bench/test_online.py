@@ -138,10 +138,12 @@ def test_a_table_for_each_load(result: OnlineResult):
 
 def test_the_chart_has_a_curve_a_contender_and_load_and_a_point_a_budget(result: OnlineResult):
     chart = latency_chart(result)
-    [points] = [rows for rows in chart.spec["datasets"].values() if rows and "latency" in rows[0]]
-    assert len(points) == len(result.rows) == 12 and {p["budget"] for p in points} == {32, 3}
+    panels = chart.spec["datasets"].values()  # each has labels of its own
+    assert {p["budget"] for rows in panels for p in rows} == {32, 3}
+    [points] = [rows for rows in panels if len(rows) == len(result.rows) == 12][:1]
     assert len({p["curve"] for p in points}) == 6 and "HF continuous batching, 200/s" in chart.text
-    assert [p["latency"] is None for p in points] == ["HF" in p["curve"] for p in points]
+    without_hf = [rows for rows in panels if not any("HF" in p["curve"] for p in rows)]
+    assert without_hf and all(p["latency"] is not None for rows in without_hf for p in rows)
     assert chart.png.startswith(b"\x89PNG")
 
 

@@ -63,6 +63,11 @@ def test_each_point_of_where_it_loses_is_a_claim_of_its_own():
     assert found == ["cell 2: Where it loses, and nothing in it is slower"]
 
 
+def test_prose_may_say_that_a_stage_is_slower():
+    cells = [race(SLOWER), new_markdown_cell("As long as it is written in PyTorch, it is slower.")]
+    assert unproved_claims(section("Prove it faster", *cells), "09") == []
+
+
 def test_a_race_without_the_lessons_stage_claims_nothing():
     assert unproved_claims(section("Prove it faster", race(SLOWER)), "10") == []
 

@@ -112,7 +112,7 @@ def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
     rows = [(name, step, held) for name, counts in runs.items() for step, held in enumerate(counts, 1)]
     frame = pd.DataFrame(rows, columns=["run", "step", "blocks"])
     names = list(runs)
-    legend = alt.Legend(orient="top", labelLimit=400)
+    legend = alt.Legend(orient="top", labelLimit=400, columns=1)
     lines = alt.Chart(csv_data(frame)).mark_line(interpolate="step-before", strokeWidth=2.5).encode(
         x=alt.X("step:Q", axis=alt.Axis(tickMinStep=1)), y=alt.Y("blocks:Q", title="blocks held"),
         color=alt.Color("run:N", title=None, sort=names, legend=legend),

@@ -52,8 +52,9 @@ def draw_request_times(run: Run, request: int) -> Chart:
     )  # fmt: skip
     frame = pd.DataFrame(bars, columns=["lane", "begin", "end"])
     frame["long"] = frame["end"] - frame["begin"]
-    base = alt.Chart(csv_data(frame)).encode(x, y, x2="end:Q", tooltip=["lane:N", "begin:Q", "end:Q", "long:Q"])
-    brackets = base.mark_rule(color=INK, strokeWidth=1.5) + base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE)
+    base = alt.Chart(csv_data(frame)).encode(x, y, tooltip=["lane:N", "begin:Q", "end:Q", "long:Q"])
+    begins = base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE)
+    brackets = base.mark_rule(color=INK, strokeWidth=1.5).encode(x2="end:Q") + begins
     ends = base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE).encode(x=alt.X("end:Q", scale=end))
     chart = alt.layer(lived, brackets, ends).properties(width=WIDTH, height=LANE * len(lanes), title=run.name)
     told = {name: long for name, long in zip(frame["lane"], frame["long"], strict=True) if name != "itl, each"}
