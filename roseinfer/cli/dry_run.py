@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> None:
     from roseinfer.engine.config import EngineConfig
 
     # Not argparse's: it would ask for these before it names a misspelt flag.
-    if missing := [flag for flag, value in (("--model", args.model), ("--num-blocks", args.num_blocks)) if value is None]:
+    needed = {"--model": args.model, "--num-blocks": args.num_blocks}
+    if missing := [flag for flag, value in needed.items() if value is None]:
         raise ValueError(f"missing: {', '.join(missing)}")
     values = {field.name: getattr(args, field.name) for field in fields(EngineConfig)}
     show(EngineConfig(**{name: value for name, value in values.items() if value is not None}).sizes())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from itertools import cycle, islice
-
 from unittest.mock import patch
 
 import torch

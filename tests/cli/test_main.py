@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -135,13 +136,13 @@ sys.exit(main())
         ("aot --module triton", "--module: unknown value 'triton' (nearest: paged_triton), allowed: s07_triton_pag"),
         ("tensorboard --no-serve --logdir file/tb", "--logdir file/tb: must be a folder that can be written to (Not a"),
         ("reproduce 000 --out file/reports", "--out file/reports: must be a folder that can be written to (Not a d"),
-        ("slides file.ipynb --out file/slides", "--out file/slides: must be a folder that can be written to (Not a directo"),
+        ("slides file.ipynb --out file/slides", "--out file/slides: must be a folder that can be written to (Not a"),
     ],
 )
 def test_a_bad_argument_is_one_line_in_one_style(tmp_path, monkeypatch, capsys, command, line):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    Path("file.ipynb").write_text("{}")
+    Path("file.ipynb").write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     assert main(command.split()) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: {line}") and err.count("\n") == 1

@@ -190,8 +190,11 @@ def clamping_last(ids, last):
         "clamped at the source": (clamping_last, "it is only read"),
         "nothing": (lambda ids, last: [], "token_ids afterwards"),
         "16 bits": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).short(), ids)), "4 of 4 values"),
-        "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "PLACEHOLDERLONG"),
-        "ids below 256": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).clamp(max=255), ids)), "PLACEHOLDERLONG"),
+        "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "got 34976"),
+        "ids below 256": (
+            writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).clamp(max=255), ids)),
+            "got 255",
+        ),
         "other memory": (in_other_memory, "token_ids lies in other memory now"),
         "other data": (with_other_data, "token_ids lies in other memory now"),
         "the rows of the first call": (rows_kept(), "captured, and replayed with"),
