@@ -103,7 +103,7 @@ def test_a_header_that_promises_too_much_is_refused(folder):
 
 @pytest.mark.parametrize("kept", ["tokenizer.json", "config.json", "both"])
 def test_python_of_a_model_folder_never_runs(folder, marker, tiny, kept):
-    """Neither for its weights, nor its tokenizer, nor its chat template; and nobody is asked whether it may."""
+    """Neither for its weights, nor its tokenizer, nor its chat template, and without a question."""
     (folder / "mine.py").write_text(CODE)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     if kept in ("tokenizer.json", "both"):

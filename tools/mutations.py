@@ -213,7 +213,7 @@ def _in_place_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _hoisted(loop: ast.For | ast.While) -> Iterator[list[ast.stmt]]:
-    """The loop with one value that each round sets anew set once, in front of it."""
+    """The loop with one value that each iteration assigns, moved before the loop."""
     made_by_loop = _names(loop.target) if isinstance(loop, ast.For) else set()
     for statement in loop.body:
         if isinstance(statement, ast.Assign) and len(loop.body) > 1 and not made_by_loop & _names(statement):

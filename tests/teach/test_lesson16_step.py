@@ -99,7 +99,7 @@ def no_block_is_an_error(self):
     return self.finish() if is_in_flight else []
 
 
-def nobody_launched(self):
+def empty_launched(self):
     is_in_flight = bool(self.in_flight)
     with self.ahead():
         plan = [], []
@@ -199,7 +199,7 @@ class NoSub:
         "not ahead": (guarded(not_ahead), "schedule is called outside of ahead()"),
         "launched behind": (guarded(launched_behind), "launch is called outside of ahead()"),
         "no block is an error": (guarded(no_block_is_an_error), "step() raises OutOfBlocks"),
-        "nobody launched": (guarded(nobody_launched), "a step of no sequence is launched"),
+        "an empty step launched": (guarded(empty_launched), "a step of no sequence is launched"),
         "nothing dropped": (stage(one_behind), "drop() has to forget them"),
         "Ctrl-C lets it pass": (dropping_on(Exception), "`except Exception` lets it pass"),
         "one kind of error": (dropping_on(RuntimeError), "Ctrl-C comes while computing step 0"),
