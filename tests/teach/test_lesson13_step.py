@@ -161,7 +161,7 @@ def test_what_no_mistake_explains_is_not_explained():
         "the first banned one": (step_maker(lambda s, t, p, b: tokens_of(s, t, p, b[:1])), "values differ"),
         "the list in the step": (lambda s, t, p, b: lambda: tokens_of(s, t, p, b), "a tensor of a Python list"),
         "tokens in int32": (step_maker(lambda *given: tokens_of(*given).int()), "dtype int32, expected int64"),
-        "an end remembered": (remembers_ends, "got 0"),
+        "an end remembered": (remembers_ends, "got 0, expected"),
         "the tokens themselves": (lambda s, t, p, b: tokens_of(s, t, p, b), "must return the step"),
     },
 )

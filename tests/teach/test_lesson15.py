@@ -61,7 +61,7 @@ class Key:
         "digits": (by_text(lambda t, n: "".join(map(str, t))), "1, 23 and 12, 3 become the same"),
         "a byte a token": (by_text(lambda t, n: bytes(i % 256 for i in t)), "more than a byte"),
         "exclusive or": (by_text(xor), "the order of the blocks is lost"),
-        "what comes behind": (lambda t, n: [(i, *t) for i in range(len(t) // n)], "is no matter of its key"),
+        "what comes behind": (lambda t, n: [(i, *t) for i in range(len(t) // n)], "not depend on the text after it"),
         "not the first block": (by_text(lambda t, n: (len(t), *t[n:])), "the first block counts as well"),
         "the rest, too": (
             lambda t, n: [tuple(t[: i + n]) for i in range(0, len(t), n)],
@@ -69,7 +69,7 @@ class Key:
         ),
         "lists": (by_text(lambda t, n: list(t)), "list has no hash"),
         "a list inside": (by_text(lambda t, n: (n, list(t))), "has no hash"),
-        "numbered": (by_text(lambda t, n: next(numbers)), "gives other keys when it is called again"),
+        "numbered": (by_text(lambda t, n: next(numbers)), "returns different keys on a second call"),
         "one key": (lambda t, n: hash(tuple(t)), "expected a list of keys"),
         "too few": (lambda t, n: by_text(lambda t, n: tuple(t))(t, n)[1:], "keys, expected"),
         "two bytes a token": (

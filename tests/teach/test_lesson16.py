@@ -193,7 +193,7 @@ def clamping_last(ids, last):
         "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "got 34976"),
         "ids below 256": (
             writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).clamp(max=255), ids)),
-            "got 255",
+            "first at (0,): got 255",
         ),
         "other memory": (in_other_memory, "token_ids lies in other memory now"),
         "other data": (with_other_data, "token_ids lies in other memory now"),
