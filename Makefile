@@ -10,7 +10,7 @@ PY := "$(ENV_DIR)/bin/python"
 # Two workers with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
 
-.PHONY: help setup lab test ladder reproduce gpu-report peers tensorboard notebooks slides check-links doctor tiny clean
+.PHONY: help setup lab check test ladder reproduce gpu-report peers tensorboard notebooks slides check-links doctor tiny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -27,8 +27,16 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-test: setup ## lint, the tests (some in a real browser), every notebook against its recorded outputs and its solutions
+check: setup ## in about a minute: lint, format, types, and the tests that need no notebook, browser or interpreter
 	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+	$(PYTEST) -m "not slow and not browser and not gpu" tests
+
+test: setup ## everything: lint, the tests (some in a real browser), every notebook against its recorded outputs and its solutions
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
 	@sh tools/browser.sh
 	$(PYTEST) tests
 	$(PYTEST) --nbval notebooks
@@ -39,8 +47,8 @@ ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch
 reproduce: setup ## run what a post measured, its tables beside ours in reports/ (POST=000 to 004, ARGS=--quick)
 	@$(PY) -m roseinfer reproduce $(POST) $(ARGS)
 
-gpu-report: setup ## on a GPU: check every kernel, stage and the engine, race them, record it in data/ (ARGS=--quick)
-	@$(PY) -m roseinfer gpu-report $(ARGS)
+gpu-report: setup ## on a GPU: check every kernel, stage and the engine, race them, record it in data/ (8 minutes)
+	@PY=$(PY) sh tools/gpu_report.sh
 
 peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` to race; nothing else needs it
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/peers.sh
@@ -64,5 +72,5 @@ tiny: setup ## train the bundled model again (ARGS="--minutes 60")
 	$(PY) tools/train_tiny.py $(ARGS)
 
 clean: ## remove .venv, build (`make peers` compiles there), the caches and the set-up's stamp
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"
 	find . -name __pycache__ -prune -exec rm -rf {} +

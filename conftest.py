@@ -20,8 +20,8 @@ import pytest
 
 SANITIZE = Path(__file__).parent / "tests" / "nbval.cfg"
 # Besides nbval's own: png, jpeg, widget views.
-STEPS = "application/vnd.roseinfer.steps+json"
-NOT_COMPARED = ("text/html", "application/vnd.vegalite.v5+json", STEPS, "image/svg+xml", "stderr")
+CHARTS = ("application/vnd.vega.v5+json", "application/vnd.vegalite.v5+json")
+NOT_COMPARED = ("text/html", *CHARTS, "image/svg+xml", "stderr")
 CELL_TIMEOUT = 300  # seconds; nbval's default of 2000 would let one hanging cell hold up everything
 
 

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine.llm import LLM as LLM
-    from .engine.outputs import CompletionOutput as CompletionOutput
-    from .engine.outputs import RequestOutput as RequestOutput
     from .kernels import triton_mode as triton_mode
+    from .llm.llm import LLM as LLM
+    from .llm.outputs import CompletionOutput as CompletionOutput
+    from .llm.outputs import RequestOutput as RequestOutput
     from .models import load_model as load_model
     from .models import load_tokenizer as load_tokenizer
     from .sequence import SamplingParams as SamplingParams
@@ -23,9 +23,9 @@ __all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "Sequen
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":
-        return import_module(".engine.llm", __name__).LLM
+        return import_module(".llm.llm", __name__).LLM
     if name in ("CompletionOutput", "RequestOutput"):
-        return getattr(import_module(".engine.outputs", __name__), name)
+        return getattr(import_module(".llm.outputs", __name__), name)
     if name in ("load_model", "load_tokenizer"):
         return getattr(import_module(".models", __name__), name)
     if name in ("SamplingParams", "Sequence"):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 MOST_NAMES, LONGEST_NAME = 40, 100  # in one line of an error
 Owner = TypeVar("Owner")
+T = TypeVar("T")
 
 
-def is_integer(value: object) -> bool:
-    """True and False are none."""
+def is_integer(value: object) -> TypeGuard[int]:
+    """bool is not accepted."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -25,15 +26,21 @@ def require_count(argument: str, value: object, at_least: int, at_most: int | No
         raise ValueError(f"{argument} must be an integer {allowed}, got {value!r}")
 
 
+def each_once(argument: str, values: Sequence[T], at_least: int = 1) -> Sequence[T]:
+    """The values. Raises ValueError, naming the argument, for one that is there twice and for too few."""
+    if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
+        raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
+    return values
+
+
 def require_positive(argument: str, value: object) -> None:
     """Raises ValueError, naming the argument and the value, unless it is a finite number above 0."""
-    is_number = is_integer(value) or isinstance(value, float)
-    if not is_number or not 0 < value <= sys.float_info.max:
+    if not (is_integer(value) or isinstance(value, float)) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{argument} must be a number above 0, got {value!r}")
 
 
 def counted(number: int, noun: str) -> str:
-    """"1 thread", "2 threads"."""
+    """ "1 thread", "2 threads"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -50,9 +57,10 @@ def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
 
     The message for an unknown one names the nearest and lists them all.
     """
-    init = cls.__init__
+    init: Any = cls.__init__
     _, *parameters = inspect.signature(init).parameters.values()
     names = [parameter.name for parameter in parameters]
+    num_positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters)
 
     @wraps(init)
     def checked_init(self: Owner, *values: Any, **keywords: Any) -> None:
@@ -60,12 +68,29 @@ def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
             if name not in names:
                 raise ValueError(f"{cls.__name__} has no argument {unknown_name(name, names)}")
         missing = [p.name for p in parameters[len(values) :] if p.default is p.empty and p.name not in keywords]
-        if missing:
+        if missing and len(values) <= num_positional:  # else `init` says that there are too many
             raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
         init(self, *values, **keywords)
 
-    cls.__init__ = checked_init
+    cls.__init__ = checked_init  # type: ignore[method-assign, assignment]
     return cls
+
+
+def takes_settings(config: type, apart_from: str) -> Callable[[type[Owner]], type[Owner]]:
+    """Class decorator for a constructor with **settings, which are fields of a dataclass: its signature names them.
+
+    apart_from: a field that it works out itself.
+    """
+    fields = [p for p in inspect.signature(config).parameters.values() if p.name != apart_from]
+
+    def named(cls: type[Owner]) -> type[Owner]:
+        signature = inspect.signature(cls.__init__)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        init: Any = cls.__init__
+        init.__signature__ = signature.replace(parameters=[*own, *fields])
+        return cls
+
+    return named
 
 
 def listed(names: Iterable[str]) -> str:

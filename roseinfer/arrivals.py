@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
@@ -56,24 +56,36 @@ def at_once(
     """All at second 0. prompt_lens, output_lens: least and most, and of those in between each as likely. prefix_len:
     tokens that all prompts have in common, beside their own, 0 for none.
 
-    Raises ValueError for a count below 1, or a range that is none.
+    Raises ValueError for a count below 1, or a range that is not one.
     """
     require_count("num_requests", num_requests, at_least=1, at_most=MOST_REQUESTS)
     return _sized([0.0] * num_requests, Random(seed), prompt_lens, output_lens, prefix_len)
+
+
+def all_at_second_0(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """The same requests, without their times."""
+    return [replace(arrival, seconds=0.0) for arrival in arrivals]
 
 
 def poisson(
     num_requests: int, rate: float, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0, seed: int = 0
 ) -> list[Arrival]:
     """One after another, `rate` a second on average, whatever came before. The others as at_once has them."""
-    return bursts(num_requests, rate, 1, prompt_lens=prompt_lens, output_lens=output_lens, prefix_len=prefix_len,
-                  seed=seed)  # fmt: skip
+    return bursts(
+        num_requests, rate, 1, prompt_lens=prompt_lens, output_lens=output_lens, prefix_len=prefix_len, seed=seed
+    )
 
 
 def bursts(
-    num_requests: int, rate: float, burst: int, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0,
+    num_requests: int,
+    rate: float,
+    burst: int,
+    *,
+    prompt_lens: Range,
+    output_lens: Range,
+    prefix_len: int = 0,
     seed: int = 0,
-) -> list[Arrival]:  # fmt: skip
+) -> list[Arrival]:
     """`burst` at a time, the bursts a Poisson process, and `rate` requests a second on average."""
     require_count("num_requests", num_requests, at_least=1, at_most=MOST_REQUESTS)
     require_positive("rate", rate)
@@ -90,9 +102,7 @@ def _sized(
     require_range("output_lens", output_lens)
     require_count("prefix_len", prefix_len, at_least=0)
     prefix = (0, prefix_len) if prefix_len else None
-    return [
-        Arrival(at, prefix_len + rng.randint(*prompt_lens), rng.randint(*output_lens), prefix) for at in seconds
-    ]
+    return [Arrival(at, prefix_len + rng.randint(*prompt_lens), rng.randint(*output_lens), prefix) for at in seconds]
 
 
 def require_range(argument: str, value: Range) -> None:
@@ -129,7 +139,7 @@ def _trace_lines(path: Path) -> Iterator[tuple[int, Arrival]]:
         try:
             values = json.loads(line)
             if not isinstance(values, dict):
-                raise ValueError(f"must be an object such as {{\"seconds\": 0.25, ...}}, got {line.strip()[:40]!r}")
+                raise ValueError(f'must be an object such as {{"seconds": 0.25, ...}}, got {line.strip()[:40]!r}')
             for name in values:
                 if name not in names:
                     raise ValueError(f"unknown field {unknown_name(name, names)}")

@@ -119,6 +119,7 @@ def profiled(
     runs = {}
     for mode in modes:
         result, trace = serve_once(args, mode, stage, model, requests, profile=True)
+        assert trace is not None, "a profiled run has a trace"
         path = args.profile_dir / f"{mode}_decode.json"
         trace.save(path)
         print("\n".join([*run_lines(result), f"[profile] wrote: {path}"]), flush=True)
@@ -155,7 +156,7 @@ def serve_once(
 
 
 def progress(text: str) -> None:
-    """Only where somebody is looking: a pipe gets the posts' lines and nothing else."""
+    """Only on a terminal: a pipe gets the posts' lines and nothing else."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 

@@ -6,6 +6,8 @@ with a block list for each layer (as the first post has) use one table a layer.
 
 from __future__ import annotations
 
+BLOCK_SIZE = 64  # tokens of a block, unless another size is asked for
+
 
 class OutOfBlocks(RuntimeError):
     """The pool has too few free blocks. Raised before anything is changed: free a sequence and try again."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from collections.abc import Sequence as List
+from typing import cast
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.sequence import SamplingParams, Sequence, finish_reason, refuse_samples, refuse_stop_strings
@@ -29,19 +30,20 @@ def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingPar
         params = [params] * len(prompts)
     if len(params) != len(prompts):
         raise ValueError(f"params must be one SamplingParams or {len(prompts)} of them, got {len(params)}")
-    return [Sequence(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
+    return [Sequence(cast("list[int]", prompt), p) for prompt, p in zip(prompts, params, strict=True)]
 
 
-def stream(stage: Stage, seqs: List[Sequence]) -> Iterator[tuple[Sequence, int]]:
+def stream(stage: Stage, seqs: List[Sequence]) -> Generator[tuple[Sequence, int], None, None]:
     """Yield (sequence, token id) as tokens are made, many sequences interleaved, until all have finished.
 
     A waiting sequence joins as soon as a place and its worst case of blocks are free, so a running one never finds
     the pool empty; other streams on the same stage included. Whatever ends the loop (an error, Ctrl-C, the consumer
     closing it), every block is freed. Raises ValueError, before any runs, for a request that can never fit, that has
-    finished already, that is named twice or that the stage holds for somebody else.
+    finished already, that is named twice or that the stage holds for another caller.
     """
     check_startable(stage, seqs)
-    waiting, running = deque(seqs), []
+    waiting = deque(seqs)
+    running: list[Sequence] = []
     try:
         while waiting or running:
             while waiting and has_room(stage, waiting[0]):
@@ -73,7 +75,7 @@ def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> lis
 
 def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
     """One step for sequences that are running: decode, sample, append. Returns the new token ids."""
-    tokens = stage.next_tokens(seqs)
+    tokens = stage.next_tokens(list(seqs))
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
     return tokens

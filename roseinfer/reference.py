@@ -26,7 +26,7 @@ def reference_logits(model: Model, token_ids: list[int]) -> Tensor:
 
 
 def reference_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """Greedy continuation of each prompt: max_tokens new ids each, end tokens not heeded."""
+    """Greedy continuation of each prompt: max_tokens new ids each, end tokens ignored."""
     outputs = []
     for prompt in prompts:
         token_ids = list(prompt)
@@ -37,7 +37,7 @@ def reference_generate(model: Model, prompts: list[list[int]], max_tokens: int) 
 
 
 def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """transformers' greedy continuation of each prompt: max_tokens new ids each, end tokens not heeded.
+    """transformers' greedy continuation of each prompt: max_tokens new ids each, end tokens ignored.
 
     Raises ValueError for a model that transformers cannot hold (see models.to_hf).
     """
@@ -48,7 +48,13 @@ def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list
 def hf_batch(hf: PreTrainedModel, input_ids: Tensor, max_tokens: int, **options: Any) -> list[list[int]]:
     """As hf_generate, of one batch: input_ids [B, T], all prompts equally long. options: of transformers' generate."""
     output = hf.generate(
-        input_ids, attention_mask=torch.ones_like(input_ids), max_new_tokens=max_tokens, do_sample=False,
-        use_cache=True, eos_token_id=None, pad_token_id=0, **options,
-    )  # fmt: skip
+        input_ids,
+        attention_mask=torch.ones_like(input_ids),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        use_cache=True,
+        eos_token_id=None,
+        pad_token_id=0,
+        **options,
+    )
     return output[:, input_ids.size(1) :].tolist()

@@ -10,13 +10,15 @@ from torch import Tensor
 
 from roseinfer.sequence import SamplingParams, Sequence
 
+NO_TOKEN = -1  # for a row whose logits are not finite, where raising would wait for the device
+
 
 def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
     """One token id a row of logits [B, V]; row i is chosen by seqs[i].params.
 
     A row with a seed depends on that row's logits, its seed and its length alone, so a request gets the same tokens
     whatever else is in the batch, and again when it is recomputed. Raises ValueError for a row count that does not
-    match, or for a row with NaN or infinity in it; -inf, a token that is not to be, is none while another is finite.
+    match, or for a row with NaN or infinity in it; -inf marks a masked token and is allowed while another is finite.
     """
     if logits.dim() != 2 or logits.size(0) != len(seqs):
         raise ValueError(f"logits must be [B, V] with B={len(seqs)} sequences, got shape {tuple(logits.shape)}")

@@ -77,7 +77,8 @@ class Sequence:
 
     priority: of those that wait in an engine, the lower goes first. parent: a sequence with the same prompt, to share
     its cache with. num_cached_tokens counts the tokens whose K and V are in a cache; it is also the position of the
-    next input token, and only a stage or a scheduler changes it. finish_reason is None while running, then "length",
+    next input token, and only a stage or a scheduler changes it. num_in_flight: tokens that launched steps compute and
+    that are not cached yet; an engine's runner counts them. finish_reason is None while running, then "length",
     "stop", "abort" or "error", and error says what went wrong. block_keys: of its full blocks in a prefix cache, as far
     as they were asked for.
     logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
@@ -89,6 +90,7 @@ class Sequence:
     parent: Sequence | None = field(default=None, repr=False)
     num_prompt_tokens: int = field(init=False)
     num_cached_tokens: int = field(init=False, default=0)
+    num_in_flight: int = field(init=False, default=0, repr=False)
     finish_reason: str | None = field(init=False, default=None)
     error: str | None = field(init=False, default=None)
     logprobs: list[dict[int, float]] | None = field(init=False, default=None)
@@ -111,6 +113,11 @@ class Sequence:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_launched_tokens(self) -> int:
+        """Tokens that are cached, or will be when the steps in flight are over: where the next step goes on."""
+        return self.num_cached_tokens + self.num_in_flight
 
     @property
     def last_token_id(self) -> int:

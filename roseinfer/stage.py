@@ -13,14 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from roseinfer.arguments import require_count
-from roseinfer.blocks import BlockTables
+from roseinfer.blocks import BLOCK_SIZE, BlockTables
 from roseinfer.models import Attend, Model
 from roseinfer.profiling import span
 from roseinfer.sampling import sample
@@ -39,7 +39,7 @@ class Stage(ABC):
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name", cls.__name__)
 
-    def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
+    def __init__(self, model: Model, *, num_blocks: int, block_size: int = BLOCK_SIZE, max_num_seqs: int = 64) -> None:
         for arg, value in (
             ("num_blocks", num_blocks),
             ("block_size", block_size),
@@ -181,8 +181,8 @@ class Stage(ABC):
         """The cached K and V of all sequences in the form that this stage's attention reads."""
 
     @abstractmethod
-    def append(self, seqs: list[Sequence], step: Attend) -> None:
-        """Write every layer's K and V of the new tokens, which `step` kept, into the cache."""
+    def append(self, seqs: list[Sequence], step: Any) -> None:
+        """Write every layer's K and V of the new tokens, which `step` kept, into the cache. step: from `build`."""
 
     def _check_decodable(self, seqs: list[Sequence]) -> None:
         if not seqs:
@@ -203,7 +203,16 @@ class Stage(ABC):
                 )
 
 
-def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, tables: BlockTables) -> None:
+class Pool(Protocol):
+    """What BlockTables and the engine's BlockManager have in common: a number of blocks, block_size tokens each."""
+
+    num_blocks: int
+    block_size: int
+
+    def blocks_for(self, num_tokens: int) -> int: ...
+
+
+def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, tables: Pool) -> None:
     """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool."""
     asked = f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens}"
     longest = max(len(seq), seq.max_len)

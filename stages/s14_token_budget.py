@@ -26,7 +26,7 @@ from torch import Tensor
 from roseinfer.arguments import require_count
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.generate import check_startable, commit
-from roseinfer.models import Model
+from roseinfer.models import Attend, Model
 from roseinfer.profiling import span
 from roseinfer.sequence import Sequence
 
@@ -149,21 +149,37 @@ class TokenBudget(Graphs):
     def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
         """One forward for the next num_new[i] tokens of each sequence. The token that follows each; a last one whose
         prompt is cut gets none."""
-        is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
-        if sum(num_new) == len(seqs) and not is_cut:
+        chosen = self.chosen(seqs, num_new)
+        if sum(num_new) == len(chosen):
             return self.next_tokens(seqs)
-        chosen = seqs[:-1] if is_cut else seqs
         with span("roseinfer.mixed_step"):
             token_ids, positions = self.write_inputs(seqs, num_new)
             attend = self.write_tables(seqs, num_new)
-            with span("roseinfer.model.forward"):
-                hidden = self.model(token_ids, positions, attend)
-                last_rows = self.inputs_on_device["query_start"][1 : len(chosen) + 1] - 1
-                logits = self.model.logits(hidden[last_rows])
-            tokens = read_tokens(self.choose(logits, chosen), chosen) if chosen else []
+            tokens = self.read(self.forward(chosen, token_ids, positions, attend), chosen)
         for seq, n in zip(seqs, num_new, strict=True):
             seq.num_cached_tokens += n
         return tokens
+
+    def chosen(self, seqs: list[Sequence], num_new: list[int]) -> list[Sequence]:
+        """The sequences that get a token: all but a last one whose prompt is cut."""
+        is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
+        return seqs[:-1] if is_cut else seqs
+
+    def forward(self, chosen: list[Sequence], token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The model over a step's tokens; token ids on the device, one for each of `chosen`."""
+        with span("roseinfer.model.forward"):
+            hidden = self.model(token_ids, positions, attend)
+            last_rows = self.inputs_on_device["query_start"][1 : len(chosen) + 1] - 1
+            logits = self.model.logits(hidden[last_rows])
+        return self.choose(logits, chosen) if chosen else last_rows
+
+    def read(self, tokens: Tensor, seqs: list[Sequence]) -> list[int]:
+        """[B] on the host, the one time that a step waits. Raises ValueError for -1, where logits are not finite."""
+        read = tokens.tolist()
+        if -1 in read:
+            seq = seqs[read.index(-1)]
+            raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
+        return read
 
     def commit(self, seqs: list[Sequence], tokens: list[int]) -> list[Sequence]:
         """Append a step's tokens; whoever ends gives its blocks back. The sequences that have a new token."""
@@ -171,12 +187,3 @@ class TokenBudget(Graphs):
         commit(self, done, tokens)
         self.running = [seq for seq in self.running if not seq.finish_reason]
         return done
-
-
-def read_tokens(tokens: Tensor, seqs: list[Sequence]) -> list[int]:
-    """[B] on the host, the one time that a step waits. Raises ValueError for -1, where logits are not finite."""
-    read = tokens.tolist()
-    if -1 in read:
-        seq = seqs[read.index(-1)]
-        raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
-    return read

@@ -31,7 +31,8 @@ from roseinfer.blocks import OutOfBlocks
 from roseinfer.models import Attend, Model
 from roseinfer.overlap import Device, InTurn, Launched
 from roseinfer.profiling import span
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sampling import generator_of
+from roseinfer.sequence import Sequence
 
 from .s15_prefix_cache import PrefixCache
 
@@ -54,10 +55,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A step that was launched: num_new[i] tokens of seqs[i]. Row i of its tokens is what follows seqs[i]."""
+    """A step that was launched: num_new[i] tokens of seqs[i]. Row i of its num_rows tokens is what follows seqs[i]."""
 
     seqs: list[Sequence]
     num_new: list[int]
+    num_rows: int
     side: Side
     launched: Launched[None]
 
@@ -65,17 +67,6 @@ class InFlight:
         """Row, sequence and number of tokens of those that have not ended since."""
         rows = enumerate(zip(self.seqs, self.num_new, strict=True))
         return [(row, seq, n) for row, (seq, n) in rows if not seq.finish_reason]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the choice of a token needs of a sequence, which goes on while the device is at work."""
-
-    params: SamplingParams
-    num_tokens: int
-
-    def __len__(self) -> int:
-        return self.num_tokens
 
 
 class Overlap(PrefixCache):
@@ -118,9 +109,9 @@ class Overlap(PrefixCache):
     def ahead(self) -> Iterator[None]:
         """Inside, all is as it will be when the step in flight is over: its tokens are cached, whoever gets a new one
         has it, as -1 - row, and whoever ends with it does not run."""
-        pending = [entry for step in self.in_flight for entry in step.alive()]
-        for row, seq, n in pending:
-            if is_whole(seq, n):
+        pending = [(step, *entry) for step in self.in_flight for entry in step.alive()]
+        for step, row, seq, n in pending:
+            if row < step.num_rows:
                 seq.append(-1 - row)
             seq.num_cached_tokens += n
         ending = [seq for seq in self.running if len(seq) >= seq.max_len]
@@ -129,7 +120,7 @@ class Overlap(PrefixCache):
             yield
         finally:
             self.running = ending + self.running
-            for _, seq, n in pending:
+            for _, _, seq, n in pending:
                 seq.num_cached_tokens -= n
                 if seq.last_token_id < 0:
                     seq.token_ids.pop()
@@ -142,18 +133,19 @@ class Overlap(PrefixCache):
 
     def launch(self, seqs: list[Sequence], num_new: list[int]) -> None:
         """Write a step's inputs, and hand it to the device."""
-        rows = [Row(seq.params, len(seq)) for seq, n in zip(seqs, num_new, strict=True) if is_whole(seq, n)]
+        chosen = self.chosen(seqs, num_new)
         token_ids, positions = self.write_inputs(seqs, num_new)
         attend = super().write_tables(seqs, num_new)  # without the upload, which the device does in its turn
-        if sum(num_new) == len(rows):
-            bucket = self.buckets[bisect_left(self.buckets, len(rows))]
-            self.write_padding(len(rows), bucket)
-            choose = partial(self.decode_tokens, rows, bucket)
+        if sum(num_new) == len(chosen):
+            bucket = self.buckets[bisect_left(self.buckets, len(chosen))]
+            self.write_padding(len(chosen), bucket)
+            forward = partial(self.replay_graph, chosen, bucket)
         else:
-            choose = partial(self.mixed_tokens, rows, token_ids, positions, attend)
+            forward = partial(self.forward, chosen, token_ids, positions, attend)
         copies, self.copies = self.copies, {}
-        work = partial(self.compute, self.side, copies, token_ids, choose)
-        self.in_flight.append(InFlight(seqs, num_new, self.side, self.device.launch(work, sum(num_new))))
+        work = partial(self.compute, self.side, copies, token_ids, forward)
+        launched = self.device.launch(work, sum(num_new))
+        self.in_flight.append(InFlight(seqs, num_new, len(chosen), self.side, launched))
 
     def write_inputs(self, seqs: list[Sequence], num_new: list[int]) -> tuple[Tensor, Tensor]:
         self.side = self.sides[self.side is self.sides[0]]  # the other one
@@ -166,37 +158,40 @@ class Overlap(PrefixCache):
         self.upload(self.side)
         return attend
 
-    # What the device does, whenever it comes to it: of the host it reads one side, and nothing that a sequence has.
+    # What the device does, whenever it comes to it. It reads one side, and of a sequence only what stays the same.
 
     @torch.inference_mode()
-    def compute(self, side: Side, copies: dict[int, int], token_ids: Tensor, choose: Callable[[], Tensor]) -> None:
+    def compute(self, side: Side, copies: dict[int, int], token_ids: Tensor, forward: Callable[[], Tensor]) -> None:
         self.upload(side)
         if copies:
             self.pool[:, :, list(copies)] = self.pool[:, :, list(copies.values())]
         tokens = self.last_tokens[(-1 - token_ids).clamp(min=0)].clamp(min=0)  # -1, of a row with NaN, is no token
         token_ids.copy_(torch.where(token_ids < 0, tokens, token_ids))
-        tokens = choose()
+        tokens = forward()
         self.last_tokens[: len(tokens)] = tokens
         side.tokens.copy_(self.last_tokens, non_blocking=True)
         if side.done:
             side.done.record()
 
     def upload(self, side: Side) -> None:
+        self.lengths = side.inputs["context_lens"]
         self.device_buffer.copy_(side.buffer, non_blocking=True)
         if side.done:
             side.done.record()
 
-    def decode_tokens(self, rows: list[Row], bucket: int) -> Tensor:
+    def replay_graph(self, chosen: list[Sequence], bucket: int) -> Tensor:
         with span("roseinfer.model.forward"):
             logits, tokens = self.graph_of(bucket).replay()
-        is_drawn = any(row.params.temperature > 0 for row in rows)
-        return self.choose(logits[: len(rows)], rows) if is_drawn else tokens[: len(rows)]
+        is_drawn = any(seq.params.temperature > 0 for seq in chosen)
+        return self.choose(logits[: len(chosen)], chosen) if is_drawn else tokens[: len(chosen)]
 
-    def mixed_tokens(self, rows: list[Row], token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        with span("roseinfer.model.forward"):
-            hidden = self.model(token_ids, positions, attend)
-            last_rows = self.inputs_on_device["query_start"][1 : len(rows) + 1] - 1
-            return self.choose(self.model.logits(hidden[last_rows]), rows) if rows else last_rows
+    def noise(self, probs: Tensor, seqs: list[Sequence]) -> Tensor:
+        """As before, by the lengths that the step was written with: the host may have appended a token since."""
+        noise = torch.empty_like(probs).exponential_()
+        for row, seq, length in zip(noise, seqs, self.lengths.tolist(), strict=False):
+            if generator := generator_of(seq, probs.device, length):
+                row.exponential_(generator=generator)
+        return noise
 
     def finish(self) -> list[Sequence]:
         """End the oldest step: the tokens of sequences that have not ended since it was launched."""
@@ -204,11 +199,8 @@ class Overlap(PrefixCache):
         step.launched.result()
         step.side.wait()
         alive = step.alive()
-        rows = [row for row, seq, n in alive if is_whole(seq, n)]
-        tokens = step.side.tokens[rows].tolist()
-        if -1 in tokens:
-            seq = step.seqs[rows[tokens.index(-1)]]
-            raise ValueError(f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity")
+        rows = [row for row, _, _ in alive if row < step.num_rows]
+        tokens = self.read(step.side.tokens[rows], [step.seqs[row] for row in rows])
         del self.in_flight[0]
         for _, seq, n in alive:
             seq.num_cached_tokens += n
@@ -222,8 +214,3 @@ class Overlap(PrefixCache):
         self.in_flight.clear()
         while self.running:
             self.preempt(self.running[-1])
-
-
-def is_whole(seq: Sequence, n: int) -> bool:
-    """Whether n tokens more are all that it has, so that a next one is chosen."""
-    return seq.num_cached_tokens + n == len(seq)

@@ -15,9 +15,18 @@ COURSE = Path(__file__).resolve().parents[1]
 # Colab's own pages run on its versions of the first line, and the lessons only need that they are there. The others are
 # for slides and TensorBoard.
 LEFT_ALONE = {
-    "ipython", "ipykernel", "ipywidgets", "jupyterlab", "nbformat",
-    "nbconvert", "mistune", "latex2mathml", "pyreveal", "tensorboard", "torch-tb-profiler",
-}  # fmt: skip
+    "ipython",
+    "ipykernel",
+    "ipywidgets",
+    "jupyterlab",
+    "nbformat",
+    "nbconvert",
+    "mistune",
+    "latex2mathml",
+    "pyreveal",
+    "tensorboard",
+    "torch-tb-profiler",
+}
 
 
 def needed(project):

@@ -1,18 +1,21 @@
-"""Models that tests share, and what is skipped where Triton is not installed."""
+"""Models that tests share, the device that a test runs on, and what is skipped without Triton or a GPU."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 
 # Started in the background, a process does not hear Ctrl-C, nor do those that it starts. Tests send it, and wait.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# The models of these tests are on the CPU, on a machine with a GPU too. Before anything of roseinfer is imported.
-os.environ.setdefault("ROSEINFER_TRITON", "interpret")
+# A process either compiles Triton kernels or interprets them, chosen when roseinfer is imported: `-m gpu` compiles. The
+# models of all other tests are on the CPU, on a machine with a GPU too.
+os.environ.setdefault("ROSEINFER_TRITON", "compile" if "gpu" in sys.argv else "interpret")
 os.environ["ROSEINFER_PROGRESS"] = "off"  # what tests check is nobody's progress
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from devices import DEVICES  # noqa: E402
 from oracles import small_model  # noqa: E402
 
 from roseinfer.kernels import triton_mode  # noqa: E402
@@ -28,21 +31,39 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs_triton: skipped, and said so, where Triton is not installed")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`-m gpu` runs the cases of a GPU, and no other command does. Cases of the stage that is a Triton kernel need no
+    mark."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if "gpu" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=on_gpu)
+        items[:] = [item for item in items if item not in set(on_gpu)]
+    elif reason := why_no_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    if triton_mode.language() is None:
+        for item in items:
+            if item.get_closest_marker("needs_triton") or any(value is TritonPaged for value in parameters(item)):
+                item.add_marker(pytest.mark.skip(reason=triton_mode.unavailable()))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cases of the stage that is a Triton kernel need no mark."""
-    if triton_mode.language() is not None:
-        return
-    for item in items:
-        if item.get_closest_marker("needs_triton") or any(value is TritonPaged for value in parameters(item)):
-            item.add_marker(pytest.mark.skip(reason=triton_mode.unavailable()))
+def why_no_gpu() -> str | None:
+    """Why no test can run on a GPU here, in one line; None when they can."""
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} sees no CUDA device"
+    if triton_mode.MODE == "interpret":
+        return "Triton's kernels are interpreted in this process: run `pytest -m gpu` without ROSEINFER_TRITON"
+    return triton_mode.unavailable("cuda")
 
 
 def parameters(item: pytest.Item) -> list[object]:
     return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """A test that takes it runs on the CPU, and with `-m gpu` on a GPU."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -61,12 +61,14 @@ def test_a_shared_prefix_comes_before_a_prompts_own_tokens():
         (['{"seconds": NaN, "prompt_len": 4, "output_len": 2}'], "line 1: seconds must be a number of at least 0"),
         (['{"seconds": 0, "prompt_len": 0, "output_len": 2}'], "line 1: prompt_len must be an integer of at least 1"),
         (['{"seconds": 0, "prompt_len": 4, "output_len": 1.5}'], "line 1: output_len must be an integer"),
-        (["{good}", '{"seconds": 0.5, "prompt_len": 4, "output_len": 2}'],
-         r"line 2: seconds=0.5 is before 1.0 of the arrival above, they must be in order of time"),
+        (
+            ["{good}", '{"seconds": 0.5, "prompt_len": 4, "output_len": 2}'],
+            r"line 2: seconds=0.5 is before 1.0 of the arrival above, they must be in order of time",
+        ),
         ([], "must have at least one arrival"),
         (["\udcff"], "is not UTF-8 text"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_trace_is_refused_and_its_line_named(tmp_path: Path, lines: list[str], message: str):
     path = tmp_path / "trace.jsonl"
     good = '{"seconds": 1.0, "prompt_len": 4, "output_len": 2}'
@@ -79,8 +81,10 @@ def test_a_bad_trace_is_refused_and_its_line_named(tmp_path: Path, lines: list[s
 
 def test_a_trace_is_read(tmp_path: Path):
     path = tmp_path / "trace.jsonl"
-    path.write_text('{"seconds": 0.25, "prompt_len": 4, "output_len": 2}\n\n'
-                    '{"seconds": 1, "prompt_len": 9, "output_len": 1, "prefix": [3, 8]}\n')  # fmt: skip
+    path.write_text(
+        '{"seconds": 0.25, "prompt_len": 4, "output_len": 2}\n\n'
+        '{"seconds": 1, "prompt_len": 9, "output_len": 1, "prefix": [3, 8]}\n'
+    )
     assert read_trace(path) == [Arrival(0.25, 4, 2), Arrival(1, 9, 1, (3, 8))]
 
 

@@ -7,10 +7,14 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from roseinfer.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +45,7 @@ for name in {modules}:
     importlib.import_module(name)
 import roseinfer, stages
 from roseinfer.contract import PROMISES, check_promises
-from roseinfer.engine.config import EngineConfig
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.generate import generate
 from roseinfer.reference import reference_generate
 
@@ -54,18 +58,24 @@ for stage in (stages.NaiveCat, stages.BlockTableCache):
     assert [seq.output_ids for seq in done] == wanted, stage
 [outcome] = check_promises(stages.BlockTable, promises=PROMISES[:1], quick=True)
 assert outcome.verdict == "held", outcome
-assert EngineConfig(model="tiny", num_blocks=8).sizes().total_bytes > 0
+assert PlannedEngine(model="tiny", num_blocks=8).sizes().total_bytes > 0
 """
-ROOMS = ("models", "kernels", "profiling", "contract", "engine")
+ROOMS = ("models", "kernels", "profiling", "contract", "engine", "planning", "llm")
 FILES = ("arguments", "blocks", "generate", "hardware", "paths", "reference", "sampling", "sequence", "stage")
 
 
 def of_the_course() -> set[str]:
     """The top-level modules of packages that the engine's layer does not bring, as far as they are installed."""
-    names = {canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values()
-             for line in lines} - brought(PROJECT["dependencies"])  # fmt: skip
-    return {module for module, owners in packages_distributions().items()
-            if {canonicalize_name(owner) for owner in owners} <= names}  # fmt: skip
+    names = {
+        canonicalize_name(Requirement(line).name)
+        for lines in PROJECT["optional-dependencies"].values()
+        for line in lines
+    } - brought(PROJECT["dependencies"])
+    return {
+        module
+        for module, owners in packages_distributions().items()
+        if {canonicalize_name(owner) for owner in owners} <= names
+    }
 
 
 def brought(lines: list[str]) -> set[str]:
@@ -90,8 +100,19 @@ def run(code: str) -> str:
 
 def test_the_engine_needs_nothing_of_the_course():
     absent = of_the_course()
-    assert absent >= {"pandas", "duckdb", "matplotlib", "altair", "vl_convert", "IPython", "ipywidgets", "nbformat",
-                      "nbclient", "pytest", "hypothesis"}  # fmt: skip
+    assert absent >= {
+        "pandas",
+        "duckdb",
+        "matplotlib",
+        "altair",
+        "vl_convert",
+        "IPython",
+        "ipywidgets",
+        "nbformat",
+        "nbclient",
+        "pytest",
+        "hypothesis",
+    }
     paths = [path for room in ROOMS for path in (ROOT / "roseinfer" / room).rglob("*.py")]
     paths += [ROOT / "roseinfer" / f"{name}.py" for name in FILES]
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
@@ -109,5 +130,5 @@ print(main(["bench", "offline", "--chart", "x.png"]))
 
 
 def test_roseinfer_itself_imports_nothing_heavy():
-    heavy = {"torch", "transformers", "rich", "numpy", *of_the_course()}
+    heavy = {"torch", "transformers", "tqdm", "numpy", *of_the_course()}
     assert run(f"import sys, roseinfer; print({heavy} & sys.modules.keys())") == "set()\n"

@@ -19,6 +19,9 @@ from test_engine_alone import PROJECT
 
 from roseinfer.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
+
 IN_THE_WHEEL = ("roseinfer", "stages", "pyproject.toml", "README.md", "LICENSE")
 BUILD = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
 MOST_BYTES = 8_000_000  # the bundled model is most of it

@@ -20,6 +20,8 @@ LAYERS = (
     {"stage", "display"},
     {"generate", "reference"},
     {"contract", "engine"},
+    {"planning"},
+    {"llm"},
     {"bench", "simulator"},
     {"posts"},
     {"teach"},
@@ -45,12 +47,12 @@ def room_of(module: str) -> str:
     return first if first != "roseinfer" else (rest[0] if rest else "")
 
 
-def imported(module: str, lazy: bool = True) -> set[str]:
-    """What a module imports of this repository, as dotted names. lazy: in functions, or by a name as text, too."""
+def imported(module: str) -> set[str]:
+    """What a module imports of this repository, as dotted names: in functions, or by a name as text, too."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
-    for node in nodes(ast.parse(path.read_text(encoding="utf-8")), lazy):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -59,23 +61,9 @@ def imported(module: str, lazy: bool = True) -> set[str]:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *([base] if base else [])])
             found |= {f"{base}.{a.name}" if f"{base}.{a.name}" in MODULES else base for a in node.names}
-        elif lazy and isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             found |= named(node.args[0], package)
     return {name for name in found if name.split(".")[0] in ("roseinfer", "stages", "tools", "tests")}
-
-
-def nodes(tree: ast.AST, lazy: bool) -> list[ast.AST]:
-    """All nodes; without lazy, not those of functions nor those for a type checker alone."""
-    if lazy:
-        return list(ast.walk(tree))
-    found, todo = [], list(ast.iter_child_nodes(tree))
-    while todo:
-        node = todo.pop()
-        checked_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if not checked_only and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(node)
-            todo += ast.iter_child_nodes(node)
-    return found
 
 
 def named(argument: ast.expr, package: str) -> set[str]:
@@ -104,9 +92,9 @@ def test_display_knows_what_profiling_hands_out_and_no_other_result():
     assert known <= {"display", "profiling", "arguments"}
 
 
-def test_modules_that_import_each_other():
-    """While modules load. A package stands for its __init__.py."""
-    graph = {module: imported(module, lazy=False) & MODULES.keys() - {module} for module in MODULES}
+def test_no_modules_import_each_other():
+    """Not even lazily, nor for a type checker alone. A package stands for its __init__.py."""
+    graph = {module: imported(module) & MODULES.keys() - {module} for module in MODULES}
     list(graphlib.TopologicalSorter(graph).static_order())
 
 

@@ -25,8 +25,10 @@ def test_temperature_zero_is_argmax_whatever_the_filters_say():
 
 @given(
     logits=st.lists(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 0.5001, 2.0, 4.0]), min_size=2, max_size=30),
-    top_k=st.integers(0, 12), top_p=st.floats(0.01, 1.0), temperature=st.floats(0.1, 3.0),
-)  # fmt: skip
+    top_k=st.integers(0, 12),
+    top_p=st.floats(0.01, 1.0),
+    temperature=st.floats(0.1, 3.0),
+)
 def test_banned_tokens_have_probability_exactly_zero(logits, top_k, top_p, temperature):
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
     [probs] = probabilities(torch.tensor([logits]), [params])
@@ -61,6 +63,7 @@ def test_rows_keep_their_own_parameters():
     assert (probabilities(logits, params) > 0).sum(dim=-1).tolist() == [1, 4, 8]
 
 
+@pytest.mark.slow
 def test_frequencies_follow_the_distribution():
     """Chi-square over 20,000 seeded draws: seed and length vary as they do in a run."""
     probs = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.05])

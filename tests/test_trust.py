@@ -17,11 +17,14 @@ from tokenizers_of_all_kinds import tokenizer_of
 
 from roseinfer.cli.main import main
 from roseinfer.display.table import Table
-from roseinfer.engine.chat import ChatTemplate
-from roseinfer.engine.llm import LLM
+from roseinfer.llm.chat import ChatTemplate
+from roseinfer.llm.llm import LLM
 from roseinfer.models import ModelLoadError, load_model, load_tokenizer, model_config
 from roseinfer.paths import ROOT, TINY
 from roseinfer.profiling import Trace
+
+pytestmark = pytest.mark.slow
+
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -113,9 +116,13 @@ def test_python_of_a_model_folder_never_runs(folder, marker, tiny, kept):
         config = json.loads((folder / "config.json").read_text())
         config |= {"auto_map": {"AutoConfig": "mine.MyConfig", "AutoModelForCausalLM": "mine.MyModel"}}
         (folder / "config.json").write_text(json.dumps(config))
-    for each in (lambda: load_model(str(folder)), lambda: model_config(str(folder)),
-                 lambda: load_tokenizer(str(folder)), lambda: ChatTemplate(str(folder)).render(HELLO, True, False),
-                 lambda: LLM(tiny, tokenizer=str(folder), num_kvcache_blocks=4).chat(HELLO)):  # fmt: skip
+    for each in (
+        lambda: load_model(str(folder)),
+        lambda: model_config(str(folder)),
+        lambda: load_tokenizer(str(folder)),
+        lambda: ChatTemplate(str(folder)).render(HELLO, True, False),
+        lambda: LLM(tiny, tokenizer=str(folder), num_kvcache_blocks=4).chat(HELLO),
+    ):
         try:
             each()
         except ModelLoadError as e:
@@ -220,18 +227,38 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
 @pytest.mark.parametrize(
     "query",
     [
-        "FROM read_text('{file}')", "FROM read_blob('{file}')", "FROM read_csv('{file}')", "FROM read_json('{file}')",
-        "FROM sniff_csv('{file}')", "FROM parquet_scan('{file}')", "FROM '{file}'", "FROM glob('{folder}/*')",
-        "FROM query('FROM read_text(''{file}'')')", "FROM query_table('{file}')", "FROM 'https://example.com/x.csv'",
-        "SELECT getenv('HOME')", "FROM duckdb_secrets()", "FROM sqlite_scan('{file}', 'x')",
-        "COPY slice TO '{folder}/out.csv'", "COPY (SELECT 1) TO '{folder}/out.csv'", "EXPORT DATABASE '{folder}/out'",
-        "ATTACH '{folder}/out.db'", "INSTALL httpfs", "LOAD httpfs", "SET enable_external_access = true",
-        "PRAGMA enable_external_access", "CALL enable_logging()", "SELECT 1; SELECT 2",
-        "CREATE TABLE out AS FROM slice", "DELETE FROM slice", "PREPARE q AS SELECT 1", "FROM evil_trace",
+        "FROM read_text('{file}')",
+        "FROM read_blob('{file}')",
+        "FROM read_csv('{file}')",
+        "FROM read_json('{file}')",
+        "FROM sniff_csv('{file}')",
+        "FROM parquet_scan('{file}')",
+        "FROM '{file}'",
+        "FROM glob('{folder}/*')",
+        "FROM query('FROM read_text(''{file}'')')",
+        "FROM query_table('{file}')",
+        "FROM 'https://example.com/x.csv'",
+        "SELECT getenv('HOME')",
+        "FROM duckdb_secrets()",
+        "FROM sqlite_scan('{file}', 'x')",
+        "COPY slice TO '{folder}/out.csv'",
+        "COPY (SELECT 1) TO '{folder}/out.csv'",
+        "EXPORT DATABASE '{folder}/out'",
+        "ATTACH '{folder}/out.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "PRAGMA enable_external_access",
+        "CALL enable_logging()",
+        "SELECT 1; SELECT 2",
+        "CREATE TABLE out AS FROM slice",
+        "DELETE FROM slice",
+        "PREPARE q AS SELECT 1",
+        "FROM evil_trace",
         "EXPLAIN ANALYZE COPY slice TO '{folder}/out.csv'",
         "PIVOT slice ON name USING count(*); COPY slice TO '{folder}/out.csv'",
     ],
-)  # fmt: skip
+)
 def test_a_query_reads_the_trace_alone_and_writes_nothing(tmp_path, query):
     secret = tmp_path / "secret.csv"
     secret.write_text("a,b\n1,2\n")

@@ -13,8 +13,14 @@ TEXTS = ["Return a new 😀 instance.", "你好,世界 👩‍👧 é ñ", "def 
 
 @cache
 def tokenizer_of(kind: str) -> Tokenizer:
-    return {"bundled": lambda: load_tokenizer("tiny"), "byte-level": byte_level, "llama": llama, "metaspace": metaspace,
-            "wordpiece": wordpiece, "none": none}[kind]()  # fmt: skip
+    return {
+        "bundled": lambda: load_tokenizer("tiny"),
+        "byte-level": byte_level,
+        "llama": llama,
+        "metaspace": metaspace,
+        "wordpiece": wordpiece,
+        "none": none,
+    }[kind]()
 
 
 KINDS = ["bundled", "byte-level", "llama", "metaspace", "wordpiece", "none"]
@@ -26,7 +32,9 @@ def byte_level() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=360, special_tokens=["<|end|>"], show_progress=False,
+        vocab_size=360,
+        special_tokens=["<|end|>"],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(TEXTS * 3, trainer)

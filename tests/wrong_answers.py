@@ -1,4 +1,7 @@
-"""Wrong answers to the exercises, and unusual right ones: each lesson's tests try theirs, and all are counted."""
+"""Wrong answers to the exercises, and unusual right ones: each lesson's tests try theirs, and all are counted.
+
+A mistake that a checker names is not repeated here: it is in the checker's table, and tried there.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from roseinfer.teach import check
+from roseinfer.teach.exercises.exercise import find
 
 LESSON_TESTS = Path(__file__).parent / "teach"
 
@@ -20,25 +24,63 @@ accepted: dict[str, dict[str, Any]] = {}
 
 def register_all() -> None:
     """Import every lesson's tests, so that their wrong answers are on the list."""
-    if str(LESSON_TESTS) not in sys.path:
-        sys.path.append(str(LESSON_TESTS))  # as pytest does it for a test that lies there
-    for path in sorted(LESSON_TESTS.glob("test_lesson*.py")):
+    for path in sorted(LESSON_TESTS.glob("lesson??/test_lesson*.py")):
+        for folder in (LESSON_TESTS, path.parent):
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))  # as pytest does it for a test that lies there
         importlib.import_module(path.stem)
 
 
-def wrong_answers(exercise_id: str, cases: Mapping[str, tuple[Any, str]]) -> Callable:
-    """Parametrise a test over (answer, message) of an exercise, and put the cases on the course's list.
+def named(exercise_id: str) -> list[str]:
+    """The sentences of the mistakes that a checker names: tests/teach/test_named_mistakes.py tries each."""
+    parts = [part for comparison in find(exercise_id).comparisons for part in comparison.parts.values()]
+    return [why for part in parts for why in part.mistakes]
+
+
+def wrong_answers(exercise_id: str, cases: Mapping[str, tuple[Any, str]], **context: Any) -> Callable:
+    """A test that each of these answers is refused with its message: `test_wrong_times = wrong_answers("14.1", {...})`.
 
     cases: the mistake in words -> what is handed in, and the telling part of what the checker must say to it.
+    context: as for check; a string is the name of a fixture.
     """
+
+    @wrong_cases(exercise_id, cases)
+    def test(request: pytest.FixtureRequest, answer: Any, message: str) -> None:
+        assert_refused(exercise_id, answer, message, **_filled(context, request))
+
+    return test
+
+
+def right_answers(exercise_id: str, cases: Mapping[str, Any], **context: Any) -> Callable:
+    """A test that each of these answers passes. cases: in which way it is unusual -> what is handed in.
+
+    Slow: the checker goes through all of its cases.
+    """
+
+    @pytest.mark.slow
+    @right_cases(exercise_id, cases)
+    def test(request: pytest.FixtureRequest, answer: Any) -> None:
+        assert_accepted(exercise_id, answer, **_filled(context, request))
+
+    return test
+
+
+def wrong_cases(exercise_id: str, cases: Mapping[str, tuple[Any, str]]) -> Callable:
+    """Parametrise a test of your own over (answer, message), and put the cases on the course's list."""
     _register(registered, exercise_id, cases)
     return pytest.mark.parametrize(("answer", "message"), list(cases.values()), ids=list(cases))
 
 
-def right_answers(exercise_id: str, cases: Mapping[str, Any]) -> Callable:
-    """The same over answers that must pass. cases: in which way it is unusual -> what is handed in."""
+def right_cases(exercise_id: str, cases: Mapping[str, Any]) -> Callable:
+    """The same over answers that must pass."""
     _register(accepted, exercise_id, cases)
     return pytest.mark.parametrize("answer", list(cases.values()), ids=list(cases))
+
+
+def _filled(context: Mapping[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {
+        name: request.getfixturevalue(value) if isinstance(value, str) else value for name, value in context.items()
+    }
 
 
 def _register(all_cases: dict[str, dict[str, Any]], exercise_id: str, cases: Mapping[str, Any]) -> None:

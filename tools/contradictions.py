@@ -26,7 +26,7 @@ from roseinfer.profiling.floors import ARITHMETIC, MIB, READING
 
 FAILED = re.compile(r": False\b|does not explain it")
 PROVED = re.compile(r"(s\d\d_\w+): tokens against both oracles")
-RACED = re.compile(r"(\d+) sequences, prompt of \d+ tokens, \d+ new tokens each, float32")
+RACED = re.compile(r"(\d+) sequences?, prompt of \d+ tokens?, \d+ new tokens each, float32")
 CONTEXT = re.compile(r"Floor of a step at context (\d+):")
 FLOOR = re.compile(rf"Floor of a step at context (\d+): ([\d.]+) ms, [\d,]+ tok/s, bound by ({READING}|{ARITHMETIC})")
 RACED_MODEL = re.compile(r"teach\.race\((?:\[[^\]]*\]|\w+),\s*(\w+)")

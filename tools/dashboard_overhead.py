@@ -27,9 +27,9 @@ from roseinfer.bench.provenance import describe_host
 from roseinfer.cli.clone import chosen_stages
 from roseinfer.models import load_model
 from roseinfer.profiling.clock import Clock
+from roseinfer.teach.lesson04.dashboard import Dashboard
+from roseinfer.teach.lesson04.live_run import DTYPE_NAMES, LiveRun, RunSettings
 from roseinfer.teach.notebook_setup import device
-from roseinfer.teach.views.dashboard import Dashboard
-from roseinfer.teach.views.live_run import DTYPE_NAMES, LiveRun, RunSettings
 from tools.notebooks import kernel_env, notebook_client
 
 CELL = "from tools.dashboard_overhead import overhead\nimport json\nprint(json.dumps(overhead(**{})))"
@@ -64,10 +64,13 @@ def overhead(
     samples = [{"name": name, "repeat": repeat, **runs[name]()} for repeat, _, name in turns(list(runs), repeats, 1)]
     samples = [sample for sample in samples if sample["repeat"] >= 0]  # without the warm-up
     return {
-        "settings": str(settings), "stage": settings.stages[0].name, "clock": clock.__name__,
+        "settings": str(settings),
+        "stage": settings.stages[0].name,
+        "clock": clock.__name__,
         **describe_host(torch.device(device())),
-        "summary": summary(samples), "samples": samples,
-    }  # fmt: skip
+        "summary": summary(samples),
+        "samples": samples,
+    }
 
 
 def summary(samples: list[dict[str, Any]]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from tools.headings import headings
 PLACES = ("*.md", "docs/**/*.md", "teaching/**/*.md", "data/**/*.md", "notebooks/*.ipynb")
 IN_HTML = re.compile(r"""<(?:a|img)\b[^>]*?\b(?:href|src)\s*=\s*["']([^"']*)""", re.IGNORECASE)
 TIMEOUT = 10  # seconds for one address
-parse = mistune.create_markdown(renderer="ast", plugins=["table"])
+parse: Any = mistune.create_markdown(renderer="ast", plugins=["table"])
 
 
 @dataclass(frozen=True)

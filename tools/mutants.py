@@ -46,6 +46,7 @@ except ModuleNotFoundError:  # Python 3.10
 EQUIVALENT = ROOT / "tests/teach/equivalent_mutants.toml"
 # One thread each, and nothing that is judged is a learner's progress.
 ALONE = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", journal.PLACE: journal.OFF}
+FEWEST = 20  # mutants of an exercise: where the usual mistakes are fewer, rarer ones are made too
 LONGER = 5  # times what the solution takes, and a mutant is thought never to end
 
 
@@ -79,7 +80,7 @@ def mutants(exercise_id: str) -> tuple[Mutant, ...]:
     """Every mutant of an exercise's solution, always in the same order."""
     times: Counter[str] = Counter()
     found = []
-    for change, source in mutations(solutions()[exercise_id][1]):
+    for change, source in mutations(solutions()[exercise_id][1], FEWEST):
         times[change] += 1  # a line that stands twice in a solution
         digest = hashlib.sha1(f"{exercise_id} {change} {times[change]}".encode()).hexdigest()
         found.append(Mutant(digest[:8], change, source))

@@ -5,7 +5,8 @@
 
 The mistakes are those that people make: another operator, a bound that is one off, a dropped statement, swapped
 arguments, another dtype, a value that is set once in front of a loop. Two sources that compile to the same code are
-one mutant, and one that compiles to the code it was made from is none.
+one mutant, and one that compiles to the code it was made from is none. A short source has few of them: `fewest` asks
+for those of rarer_mutations.py too.
 """
 
 from __future__ import annotations
@@ -14,25 +15,60 @@ import ast
 import copy
 import difflib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from roseinfer.teach.exercises.attempt import instructions
+from tools.rarer_mutations import Siblings, other_expressions, other_statements
 
 OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
-    ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Add,), ast.Div: (ast.Mult,), ast.Pow: (ast.Mult,),
-    ast.FloorDiv: (ast.Mod, ast.Div), ast.Mod: (ast.FloorDiv,), ast.MatMult: (ast.Mult,),
-    ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
-    ast.And: (ast.Or,), ast.Or: (ast.And,),
-    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE),
-    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
-    ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
-}  # fmt: skip
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Add,),
+    ast.Div: (ast.Mult,),
+    ast.Pow: (ast.Mult,),
+    ast.FloorDiv: (ast.Mod, ast.Div),
+    ast.Mod: (ast.FloorDiv,),
+    ast.MatMult: (ast.Mult,),
+    ast.LShift: (ast.RShift,),
+    ast.RShift: (ast.LShift,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
 NAMES = {
-    "min": "max", "max": "min", "any": "all", "all": "any", "maximum": "minimum", "amax": "amin", "argmax": "argmin",
-    "isnan": "isinf", "isfinite": "isnan", "zeros": "ones", "zeros_like": "ones_like", "prange": "range",
-    "int8": "uint8", "uint16": "int16", "uint32": "int32", "int32": "int64", "int64": "int32", "float32": "float64",
-    "bfloat16": "float16", "long": "int", "float": "double",
-}  # fmt: skip
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "maximum": "minimum",
+    "amax": "amin",
+    "argmax": "argmin",
+    "isnan": "isinf",
+    "isfinite": "isnan",
+    "zeros": "ones",
+    "zeros_like": "ones_like",
+    "prange": "range",
+    "int8": "uint8",
+    "uint16": "int16",
+    "uint32": "int32",
+    "int32": "int64",
+    "int64": "int32",
+    "float32": "float64",
+    "bfloat16": "float16",
+    "long": "int",
+    "float": "double",
+}
 MODULES = ("torch", "np", "math", "F", "nn", "tl", "triton_mode")
 BODIES = ("body", "orelse", "finalbody")
 LOOPS = (ast.For, ast.While)
@@ -40,17 +76,31 @@ LOOPS = (ast.For, ast.While)
 Slot = tuple[ast.AST, str, int | None]  # a field of a node, and the place in it where the field is a list
 
 
-def mutations(source: str) -> Iterator[tuple[str, str]]:
-    """(what is changed, the changed source) of each mutant, always in the same order."""
+def mutations(source: str, fewest: int = 0) -> Iterator[tuple[str, str]]:
+    """(what is changed, the changed source) of each mutant, always in the same order.
+
+    fewest: where there are fewer usual mistakes, the rarer ones follow, all of them.
+    """
     tree = ast.parse(source)
     original = ast.unparse(tree)
     seen = {_compiled(original)}
-    for mutant in _mistakes(tree):
-        code = _compiled(mutant)
-        if code not in seen:
-            seen.add(code)
+    num_usual = 0
+    for mutant in _new(_mistakes(tree), seen):
+        num_usual += 1
+        yield _change(original, mutant), mutant
+    if num_usual < fewest:
+        for mutant in _new(_rarer_mistakes(tree), seen):
             yield _change(original, mutant), mutant
     assert ast.unparse(tree) == original, "each mistake is taken back"
+
+
+def _new(sources: Iterator[str], seen: set[str]) -> Iterator[str]:
+    """Those whose code is not among what was seen, which it is then."""
+    for source in sources:
+        code = _compiled(source)
+        if code not in seen:
+            seen.add(code)
+            yield source
 
 
 def _compiled(source: str) -> str:
@@ -72,11 +122,28 @@ def _mistakes(tree: ast.Module) -> Iterator[str]:
     instead += [pair for function in functions for pair in _other_arguments(function)]
     for where, new in instead:
         yield from _with(tree, where, new)
-    for parent in list(ast.walk(tree)):
-        for field in BODIES:
-            body = getattr(parent, field, None)
-            if isinstance(body, list) and not isinstance(parent, ast.Module):
-                yield from _with_other_bodies(tree, parent, body)
+    for body in _bodies(tree):
+        yield from _with_other_bodies(tree, body, _in_place_of)
+
+
+def _rarer_mistakes(tree: ast.Module) -> Iterator[str]:
+    siblings = Siblings(tree)
+    instead = [
+        (slot, new)
+        for slot in _slots(tree)
+        if _is_judged(slot) and _is_read(_get(slot))
+        for new in other_expressions(slot[1], _get(slot), siblings)
+    ]
+    for where, new in instead:
+        yield from _with(tree, where, new)
+    for body in _bodies(tree):
+        yield from _with_other_bodies(tree, body, other_statements)
+
+
+def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
+    """Every list of statements that stands in another statement."""
+    inner = [getattr(parent, field, None) for parent in ast.walk(tree) for field in BODIES if parent is not tree]
+    return [body for body in inner if isinstance(body, list)]
 
 
 def _with(tree: ast.Module, slot: Slot, new: ast.AST | None) -> Iterator[str]:
@@ -109,15 +176,24 @@ def _set(slot: Slot, new: ast.AST | None) -> None:
         getattr(node, field)[index] = new
 
 
+def _is_judged(slot: Slot) -> bool:
+    """Not in an annotation, nor in a message, nor in zip's strict, which changes nothing where lengths are equal."""
+    parent, field, _ = slot
+    is_strict = isinstance(parent, ast.keyword) and parent.arg == "strict"
+    return field not in ("annotation", "returns") and not isinstance(parent, ast.JoinedStr) and not is_strict
+
+
+def _is_read(node: ast.AST) -> bool:
+    return isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+
+
 def _instead_of(slot: Slot, node: ast.AST) -> Iterator[ast.AST | None]:
     parent, field, _ = slot
-    if field in ("annotation", "returns") or isinstance(parent, ast.JoinedStr):
-        return
-    if isinstance(parent, ast.keyword) and parent.arg == "strict":  # as where it is dropped, below
+    if not _is_judged(slot):
         return
     for other in OPERATORS.get(type(node), ()):
         yield other()
-    if not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+    if not _is_read(node):
         return
     yield from _other_expressions(node)
     if field == "test" or (isinstance(parent, ast.comprehension) and field == "ifs"):
@@ -186,12 +262,14 @@ def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
         yield call.func.value
 
 
-def _with_other_bodies(tree: ast.Module, parent: ast.AST, body: list[ast.stmt]) -> Iterator[str]:
+def _with_other_bodies(
+    tree: ast.Module, body: list[ast.stmt], in_place_of: Callable[[ast.stmt], Iterator[list[ast.stmt]]]
+) -> Iterator[str]:
     before = list(body)
     for i, statement in enumerate(before):
         if isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom)) or _is_docstring(statement):
             continue
-        for others in _in_place_of(statement):
+        for others in in_place_of(statement):
             body[i : i + 1] = others or ([] if len(before) > 1 else [ast.Pass()])
             yield ast.unparse(ast.fix_missing_locations(tree))
             body[:] = before

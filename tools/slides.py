@@ -27,7 +27,6 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
 from roseinfer.paths import ROOT
-from roseinfer.teach.views.stepper import STEPS
 from tools.headings import heading_of, split_at_headings
 
 TEMPLATES = ROOT / "teaching"
@@ -65,12 +64,7 @@ def _parts(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def _tidy(cell: NotebookNode) -> None:
-    """Drop what only a kernel can draw (a slider: a text without a view), show frames as their picture where they have
-    one, and fold long code."""
-    for output in cell.outputs:
-        data = output.get("data", {})
-        if STEPS in data and "image/png" in data:
-            data.pop("text/html", None)
+    """Drop what only a kernel can draw (a slider: a text without a view), and fold long code."""
     cell.outputs = [o for o in cell.outputs if o.output_type != "display_data" or set(o.data) != {"text/plain"}]
     lines = len(cell.source.splitlines())
     if lines > LONGEST:

@@ -32,10 +32,31 @@ EOT, VOCAB, WIDTH, LAYERS, HEAD = "<|endoftext|>", 2048, 192, 4, 32
 LEARNING_RATE, WARMUP = 0.006, 100
 HOLD_STEPS, HOLD_TIME = 0.6, 0.48  # the hold's share of the steps, and of the time they take
 SHORT, WHOLE = (16, 128), (4, 512)  # windows in a batch, tokens in a window
-PROMPTS = ["Return a new", "The with statement", "A class definition", "Python is",
-           "If the", "This function", "The list", "When an exception is raised"]  # fmt: skip
-SKIP = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "site-packages", "ensurepip",
-        "encodings", "msilib", "distutils", "tkinter", "curses", "pydoc_data"}  # fmt: skip
+PROMPTS = [
+    "Return a new",
+    "The with statement",
+    "A class definition",
+    "Python is",
+    "If the",
+    "This function",
+    "The list",
+    "When an exception is raised",
+]
+SKIP = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "site-packages",
+    "ensurepip",
+    "encodings",
+    "msilib",
+    "distutils",
+    "tkinter",
+    "curses",
+    "pydoc_data",
+}
 QUOTES = str.maketrans({"’": "'", "‘": "'", "“": "'", "”": "'", "–": "-", "…": "/", "\xa0": " "})
 ROLE = re.compile(r":[a-z:]+:`~?([^`<]+?)(?: <[^`]*>)?`")
 PLAIN = re.compile(r"[A-Za-z ,.'\"()-]")
@@ -163,9 +184,18 @@ def train_tokenizer(documents: list[str]) -> Tokenizer:
 def build(eot: int) -> GPT2LMHeadModel:
     """A fresh GPT-2; seed torch first."""
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=WHOLE[1], n_embd=WIDTH, n_layer=LAYERS, n_head=WIDTH // HEAD,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=eot, eos_token_id=eot,
-        activation_function="gelu_pytorch_tanh")  # fmt: skip
+        vocab_size=VOCAB,
+        n_positions=WHOLE[1],
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=WIDTH // HEAD,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=eot,
+        eos_token_id=eot,
+        activation_function="gelu_pytorch_tanh",
+    )
     # On short windows plain matrix products beat the fused attention of a CPU.
     return GPT2LMHeadModel._from_config(config, attn_implementation="eager")
 
@@ -196,8 +226,10 @@ def optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
     inner = [p for p in model.transformer.h.parameters() if p.ndim == 2]
     chosen = {id(p) for p in inner}
     rest = [p for p in model.parameters() if id(p) not in chosen]
-    return [torch.optim.Muon(inner, lr=LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]  # fmt: skip
+    return [
+        torch.optim.Muon(inner, lr=LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+    ]
 
 
 def learning_rate(step: int, hold: int, total: int | None) -> float:
@@ -247,8 +279,12 @@ def save(model: GPT2LMHeadModel, tokenizer: Tokenizer, out: Path) -> None:
     model.config.activation_function = "gelu_new"  # GPT-2's own name for the same function
     model.half().save_pretrained(out)
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=EOT, eos_token=EOT, model_max_length=WHOLE[1],
-        clean_up_tokenization_spaces=False).save_pretrained(out)  # fmt: skip
+        tokenizer_object=tokenizer,
+        bos_token=EOT,
+        eos_token=EOT,
+        model_max_length=WHOLE[1],
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
 
 
@@ -306,12 +342,28 @@ def make_record(
     curve = [[i + chunk, round(sum(losses[i : i + chunk]) / chunk, 4)] for i in range(0, steps - chunk + 1, chunk)]
     return {
         "command": f"python tools/train_tiny.py {budget} --seed {args.seed} --out roseinfer/data/tiny-gpt2",
-        "seed": args.seed, "python": platform.python_version(), "torch": torch.__version__.split("+")[0],
-        "threads": torch.get_num_threads(), "minutes": round(minutes, 1), "steps": steps, "tokens_seen": seen,
-        "corpus_documents": len(documents), "corpus_bytes": len(corpus), "corpus_tokens": tokens,
-        "corpus_sha256": hashlib.sha256(corpus).hexdigest(), "passes": round(seen / tokens), "vocab": VOCAB,
-        "positions": WHOLE[1], "layers": LAYERS, "width": WIDTH, "heads": WIDTH // HEAD, "head": HEAD,
-        "parameters": parameters, "final_loss": curve[-1][1], "loss_curve": curve}  # fmt: skip
+        "seed": args.seed,
+        "python": platform.python_version(),
+        "torch": torch.__version__.split("+")[0],
+        "threads": torch.get_num_threads(),
+        "minutes": round(minutes, 1),
+        "steps": steps,
+        "tokens_seen": seen,
+        "corpus_documents": len(documents),
+        "corpus_bytes": len(corpus),
+        "corpus_tokens": tokens,
+        "corpus_sha256": hashlib.sha256(corpus).hexdigest(),
+        "passes": round(seen / tokens),
+        "vocab": VOCAB,
+        "positions": WHOLE[1],
+        "layers": LAYERS,
+        "width": WIDTH,
+        "heads": WIDTH // HEAD,
+        "head": HEAD,
+        "parameters": parameters,
+        "final_loss": curve[-1][1],
+        "loss_curve": curve,
+    }
 
 
 def main(argv: list[str] | None = None) -> None:

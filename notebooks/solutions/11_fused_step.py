@@ -46,6 +46,9 @@ class MyFusedStep(FusedStep):
         filtered = [row for row, p in enumerate(params) if is_filtered(p)]
         column = partial(torch.tensor, device=logits.device)
         return distribution(
-            logits, column([finite_temperature(p) for p in params]), column(filtered) if filtered else None,
-            column([params[row].top_k for row in filtered]), column([params[row].top_p for row in filtered]),
-        )  # fmt: skip
+            logits,
+            column([finite_temperature(p) for p in params]),
+            column(filtered) if filtered else None,
+            column([params[row].top_k for row in filtered]),
+            column([params[row].top_p for row in filtered]),
+        )

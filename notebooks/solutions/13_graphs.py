@@ -5,9 +5,9 @@ def cost_of(batch_sizes, buckets):
         large_enough = [bucket for bucket in buckets if bucket >= size]
         if large_enough:
             used.append((size, min(large_enough)))
-    rows_for_nobody = sum(bucket - size for size, bucket in used)
+    padding_rows = sum(bucket - size for size, bucket in used)
     captures = len({bucket for _, bucket in used})
-    return rows_for_nobody, captures
+    return padding_rows, captures
 
 
 # --- 13.2

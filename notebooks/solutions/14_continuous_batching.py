@@ -33,7 +33,7 @@ def make_room(lengths, block_size, num_blocks):
 # --- 14.4
 class LookAhead(TokenBudget):
     def admit(self, seq):
-        """Only if the pool has room for everybody at each step to come, should all go on to their longest."""
+        """Only if the pool has room for all at each step to come, should all go on to their longest."""
         seqs = [*self.running, seq]
         for steps in sorted(other.max_len - 1 - len(other) for other in seqs):
             grown = [len(other) + steps for other in seqs if other.max_len - 1 >= len(other) + steps]

@@ -17,7 +17,7 @@ def next_one(prompt_lens, overtaken, bound):
     for place, times in enumerate(overtaken):
         may_go.append(place)
         if times >= bound:
-            break  # nobody behind it may overtake it once more
+            break  # none after it may overtake it once more
     return min(may_go, key=lambda place: prompt_lens[place])
 
 

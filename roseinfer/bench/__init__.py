@@ -12,5 +12,12 @@ from .ladder_result import LadderResult
 from .token_check import TokensDiffer
 
 __all__ = [
-    "ContenderFailed", "LadderResult", "RunProgress", "Run", "TokensDiffer", "interleaved", "ladder", "measure",
-]  # fmt: skip
+    "ContenderFailed",
+    "LadderResult",
+    "RunProgress",
+    "Run",
+    "TokensDiffer",
+    "interleaved",
+    "ladder",
+    "measure",
+]

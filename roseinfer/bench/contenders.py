@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model, to_hf
 from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
+from roseinfer.profiling.step_bound import products_seconds
 from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -23,7 +25,6 @@ from roseinfer.stage import Stage
 from .interleave import Contender, OnStep, Run
 
 Counted = TypeVar("Counted")
-BLOCK_SIZE = 64
 HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 
@@ -46,7 +47,7 @@ def _flops_of(decode: Callable[[], Any]) -> int:
 
 
 class StageContender:
-    """One stage class on fixed prompts, greedy, exactly max_new_tokens each (end tokens not heeded).
+    """One stage class on fixed prompts, greedy, exactly max_new_tokens each (end tokens ignored).
 
     Each run has a fresh stage, allocated before the clock starts, so that every run starts from the same state.
     """
@@ -103,6 +104,12 @@ class StageContender:
             "bytes_filled": moved.filled,
             "flops": self._one_decode(step, _flops_of),
         }
+
+    def products_seconds(self) -> float:
+        """Of one decode step, in the layout of the stage's own model."""
+        stage = self._fresh()
+        with blame(self.name, "its matrix products"):
+            return products_seconds(self.model, len(self.prompts), stage.model)
 
     def _one_decode(self, step: int, count: Callable[[Callable[[], Any]], Counted]) -> Counted:
         """What `count` makes of decode step `step` of a fresh stage. The stage, which may hold a copy of the weights,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +11,10 @@ from typing import Any
 
 import torch
 
-from roseinfer.arguments import require_count
+from roseinfer.arguments import each_once, require_count
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
+from roseinfer.display.measured import MachineResult
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model, load_model
@@ -27,20 +27,12 @@ from .ladder import random_prompts
 from .provenance import describe_host, short_commit
 
 IN_TURN, ONE_BEHIND = "in turn", "one behind"
-NOTE_WIDTH = 120
 
 
-@dataclass(frozen=True)
-class ExecutorResult(Measured):
+@dataclass(frozen=True, kw_only=True)
+class ExecutorResult(MachineResult):
     """rows: one a batch size, with the seconds of every run of each executor, the tokens a second of the median, and
     whether both gave the same tokens."""
-
-    arguments: dict[str, Any]
-    host: dict[str, Any]
-    device: str
-    versions: dict[str, Any]
-    commit: str | None
-    rows: list[dict[str, Any]]
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
         short = {"batch_size": row["batch_size"], "same_tokens": row["same_tokens"]}
@@ -49,18 +41,20 @@ class ExecutorResult(Measured):
             short[name] = {"tokens_per_second": median(speeds), "min": min(speeds), "max": max(speeds)}
         return short
 
-    def text(self, width: int | None = None) -> str:
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
+        return [executor_cells(self.rows).text(width)]
+
+    def notes(self) -> list[str]:
         a = self.arguments
-        note = (
+        return [
             f"{a['model']} in {a['dtype']} on {self.device}, torch {self.versions['torch']}, commit "
             f"{short_commit(self.commit)}. Tokens a second of {a['repeats']} interleaved runs, prompts of "
             f"{a['prompt_len']} and {a['max_tokens']} new tokens each: the median, and the range."
-        )
-        return f"{executor_cells(self.rows).text(width)}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+        ]
 
 
 def executor_cells(rows: List[dict[str, Any]]) -> Cells:
-    columns = [Column("batch"), IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
+    columns: list[Column | str] = ["batch", IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
     shown = []
     for row in rows:
         speeds = {name: [row["tokens"] / s for s in row["seconds"][name]] for name in (IN_TURN, ONE_BEHIND)}
@@ -71,31 +65,45 @@ def executor_cells(rows: List[dict[str, Any]]) -> Cells:
 
 
 def executors(
-    spec: str, *, batch_sizes: List[int] = (1, 8, 64), prompt_len: int = 8, max_tokens: int = 64, repeats: int = 5,
-    dtype: str = "float32", device: str = "cpu", on_progress: OnProgress | None = None,
-) -> ExecutorResult:  # fmt: skip
+    spec: str,
+    *,
+    batch_sizes: List[int] = (1, 8, 64),
+    prompt_len: int = 8,
+    max_tokens: int = 64,
+    repeats: int = 5,
+    dtype: str = "float32",
+    device: str = "cpu",
+    on_progress: OnProgress | None = None,
+) -> ExecutorResult:
     """Raises ValueError for a bad argument."""
     for name, value in (("prompt_len", prompt_len), ("max_tokens", max_tokens), ("repeats", repeats)):
         require_count(name, value, at_least=1)
-    if not batch_sizes or len(set(batch_sizes)) != len(batch_sizes):
-        raise ValueError(f"batch_sizes must be a list with each value once, got {batch_sizes!r}")
-    for size in batch_sizes:
+    for size in each_once("batch_sizes", batch_sizes):
         require_count("batch_sizes", size, at_least=1)
     model = load_model(spec, device=torch.device(device), dtype=getattr(torch, dtype))
     return ExecutorResult(
         arguments={
-            "model": spec, "batch_sizes": list(batch_sizes), "prompt_len": prompt_len, "max_tokens": max_tokens,
-            "repeats": repeats, "dtype": dtype, "device": device,
+            "model": spec,
+            "batch_sizes": list(batch_sizes),
+            "prompt_len": prompt_len,
+            "max_tokens": max_tokens,
+            "repeats": repeats,
+            "dtype": dtype,
+            "device": device,
         },
         **describe_host(torch.device(device)),
         rows=list(executor_rows(model, batch_sizes, prompt_len, max_tokens, repeats, on_progress)),
-    )  # fmt: skip
+    )
 
 
 def executor_rows(
-    model: Model, batch_sizes: List[int], prompt_len: int, max_tokens: int, repeats: int,
+    model: Model,
+    batch_sizes: List[int],
+    prompt_len: int,
+    max_tokens: int,
+    repeats: int,
     on_progress: OnProgress | None = None,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[dict[str, Any]]:
     """One row a batch size: both executors in turn on the same prompts, after a run of each for warm-up."""
     model = prepared_copy(model)
     work = {name: (1 + repeats) * sum(map(run_work, batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
@@ -103,10 +111,15 @@ def executor_rows(
     for size in batch_sizes:
         prompts = random_prompts(model, size, prompt_len)
         engines = {
-            name: Engine(model, num_blocks=size * -(-(prompt_len + max_tokens) // 64), max_num_seqs=size,
-                         enable_prefix_caching=False, async_scheduling=name == ONE_BEHIND)
+            name: Engine(
+                model,
+                num_blocks=size * -(-(prompt_len + max_tokens) // BLOCK_SIZE),
+                max_num_seqs=size,
+                enable_prefix_caching=False,
+                async_scheduling=name == ONE_BEHIND,
+            )
             for name in (IN_TURN, ONE_BEHIND)
-        }  # fmt: skip
+        }
         for engine in engines.values():
             engine.warm_up()
         runs = {name: partial(timed, engine, prompts, max_tokens) for name, engine in engines.items()}
@@ -117,10 +130,11 @@ def executor_rows(
         taken = interleaved(runs, repeats, warmup=1, on_run=on_run)
         outputs = [tokens for runs in taken.values() for _, tokens in runs]
         yield {
-            "batch_size": size, "tokens": size * max_tokens,
+            "batch_size": size,
+            "tokens": size * max_tokens,
             "seconds": {name: [seconds for seconds, _ in runs] for name, runs in taken.items()},
             "same_tokens": all(tokens == outputs[0] for tokens in outputs),
-        }  # fmt: skip
+        }
 
 
 def run_work(batch_size: int) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from roseinfer.arguments import require_count
+from roseinfer.arguments import each_once, require_count
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
-from roseinfer.engine.engine import checked_budget
-from roseinfer.engine.llm import LLM
+from roseinfer.display.measured import MachineResult
+from roseinfer.engine.config import STEP_TOKENS
+from roseinfer.llm.llm import LLM
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
@@ -28,40 +27,40 @@ from .provenance import describe_host, short_commit
 
 SPAN = "roseinfer.engine."
 HOST, MODEL = ("schedule", "prepare", "commit", "detokenise"), ("forward", "sample")
-NOTE_WIDTH = 120
 
 Step = dict[str, float]
 
 
-@dataclass(frozen=True)
-class HostResult(Measured):
+@dataclass(frozen=True, kw_only=True)
+class HostResult(MachineResult):
     """rows: one a batch size, in seconds, each the median of the decode steps of all repeats. Beside the spans of HOST
     and MODEL: planning (schedule, prepare and commit together), step (from one schedule to the next) and rest, which no
     span covers: the loop around the engine. planning_min and planning_max: of all steps. samples: those steps, raw."""
 
     SHORT: ClassVar = (
-        "batch_size", "schedule", "prepare", "commit", "planning", "planning_min", "planning_max", "step",
-    )  # fmt: skip
+        "batch_size",
+        "schedule",
+        "prepare",
+        "commit",
+        "planning",
+        "planning_min",
+        "planning_max",
+        "step",
+    )
 
-    arguments: dict[str, Any]
-    host: dict[str, Any]
-    device: str
-    versions: dict[str, Any]
-    commit: str | None
-    rows: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
-
-    def text(self, width: int | None = None) -> str:
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         shown = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
         columns = [Column("batch"), *(Column(f"{name} us", lambda s: f"{1e6 * s:,.0f}") for name in shown)]
         table = Cells.of(columns, [(row["batch_size"], *(row[name] for name in shown)) for row in self.rows])
+        return [table.text(width)]
+
+    def notes(self) -> list[str]:
         a = self.arguments
-        note = (
+        return [
             f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. "
             f"Medians of {a['repeats']} x {a['max_tokens'] - 2} decode steps through LLM.generate. planning: schedule, "
             "prepare and commit together; rest: what no span covers; step: all of it, model and sampling included."
-        )
-        return f"{table.text(width)}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+        ]
 
 
 def host_times(
@@ -81,30 +80,38 @@ def host_times(
     require_count("prompt_len", prompt_len, at_least=1)
     require_count("max_tokens", max_tokens, at_least=4)  # so that two steps are neither the prefill nor the last
     require_count("repeats", repeats, at_least=1)
-    if not batch_sizes or len(set(batch_sizes)) != len(batch_sizes):
-        raise ValueError(f"batch_sizes must be a list with each value once, got {batch_sizes!r}")
-    for size in batch_sizes:
+    for size in each_once("batch_sizes", batch_sizes):
         require_count("batch_sizes", size, at_least=1)
-    prompts_fit = checked_budget(None, max(batch_sizes) * prompt_len)
+    prompts_fit = max(STEP_TOKENS, max(batch_sizes) * prompt_len)
     llm = LLM(spec, device=device, max_num_seqs=max(batch_sizes), max_num_batched_tokens=prompts_fit)
     prompts = random_prompts(llm.model, max(batch_sizes), prompt_len)
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    runs = {size: partial(decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens)
-            for size in batch_sizes}  # fmt: skip
+    runs = {
+        size: partial(decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens)
+        for size in batch_sizes
+    }
     progress = Progress(on_progress, dict.fromkeys(map(str, batch_sizes), 1 + repeats), len(runs) * (1 + repeats))
     taken = interleaved(
-        runs, repeats, warmup=1,
+        runs,
+        repeats,
+        warmup=1,
         on_run=lambda size, repeat: progress.begin(f"{phase_of(repeat, repeats)}, batch", str(size), repeat=repeat),
-    )  # fmt: skip
+    )
     samples = [{"batch_size": size, **step} for size in batch_sizes for steps in taken[size] for step in steps]
     rows = [_row(size, [step for steps in taken[size] for step in steps]) for size in batch_sizes]
     return HostResult(
         arguments={
-            "model": spec, "batch_sizes": list(batch_sizes), "prompt_len": prompt_len, "max_tokens": max_tokens,
-            "repeats": repeats, "device": device,
+            "model": spec,
+            "batch_sizes": list(batch_sizes),
+            "prompt_len": prompt_len,
+            "max_tokens": max_tokens,
+            "repeats": repeats,
+            "device": device,
         },
-        **describe_host(torch.device(device)), rows=rows, samples=samples,
-    )  # fmt: skip
+        **describe_host(torch.device(device)),
+        rows=rows,
+        samples=samples,
+    )
 
 
 def _row(batch_size: int, steps: list[Step]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -15,10 +15,11 @@ from .neighbours import waited_seconds
 
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
+Name = TypeVar("Name", bound=Hashable)
 ROWS_OF_WEIGHTS = 16  # a step on a CPU reads its weights in about the time of so many rows: for estimates
 
 
-def turns(names: Sequence[str], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, str]]:
+def turns(names: Sequence[Name], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, Name]]:
     """(repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up."""
     for repeat in range(-warmup, repeats):
         for position in range(len(names)):
@@ -26,14 +27,16 @@ def turns(names: Sequence[str], repeats: int, warmup: int = 0) -> Iterator[tuple
 
 
 def interleaved(
-    contenders: Mapping[str, Callable[[], T]], repeats: int, warmup: int = 0,
-    on_run: Callable[[str, int], object] = lambda name, repeat: None,
-) -> dict[str, list[T]]:  # fmt: skip
+    contenders: Mapping[Name, Callable[[], T]],
+    repeats: int,
+    warmup: int = 0,
+    on_run: Callable[[Name, int], object] = lambda name, repeat: None,
+) -> dict[Name, list[T]]:
     """Call the contenders in turn; what each returned, by name and in the order of the repeats, warm-up left out.
 
     on_run: told before each call. Its repeat is below 0 for the warm-up.
     """
-    samples: dict[str, list[T]] = {name: [] for name in contenders}
+    samples: dict[Name, list[T]] = {name: [] for name in contenders}
     for repeat, _, name in turns(list(contenders), repeats, warmup):
         on_run(name, repeat)
         sample = contenders[name]()

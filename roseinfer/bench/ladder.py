@@ -17,11 +17,11 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.step_bound import products_seconds, step_bound
 from roseinfer.stage import Stage
 
-from .contenders import HF_NAMES, ContenderFailed, StageContender, hf_contender
+from .contenders import HF_NAMES, StageContender, hf_contender
 from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
-from .token_check import Referee, TokensDiffer
+from .token_check import Referee
 from .verdict import verdict
 
 
@@ -36,7 +36,6 @@ def ladder(
     seed: int = 0,
     with_hf: bool = True,
     hf_caches: List[str] = ("dynamic",),
-    keep_going: bool = False,
     on_progress: OnProgress | None = None,
     clock: Clock = perf_counter,
 ) -> LadderResult:
@@ -61,48 +60,43 @@ def ladder(
         contenders += [hf_contender(model, prompts, max_new_tokens, clock, cache) for cache in hf_caches]
     referee = Referee(model, prompts)
     contenders = [_checked(contender, referee) for contender in contenders]
-    not_run: dict[str, str] = {}
-    if keep_going:
-        contenders, not_run = _try_out(contenders)
 
     machine = measure_machine(model.device, model.dtype)
     middle = (max_new_tokens - 2) // 2  # of the decode steps 0 to max_new_tokens - 2
     context_len = prompt_len + middle + 1
     floor = decode_floor(model.config, [context_len] * batch_size, model.dtype, machine)
-    products = products_seconds(model, batch_size)
-    counts = {}
+    counts: dict[str, dict[str, Any]] = {}
+    if with_hf:  # the model as loaded
+        counts |= dict.fromkeys(HF_NAMES.values(), {"products_seconds": products_seconds(model, batch_size)})
     for entrant in entrants:
-        if entrant.name in not_run:
-            continue
         if on_progress:
             on_progress(RunProgress("counting ops", entrant.name))
-        try:
-            counts[entrant.name] = entrant.counts(middle)
-        except ContenderFailed as error:
-            if not keep_going:
-                raise
-            not_run[entrant.name] = str(error)
-    contenders = _still_racing(contenders, not_run)
+        counts[entrant.name] = entrant.counts(middle) | {"products_seconds": entrant.products_seconds()}
 
-    samples = measure(contenders, repeats=repeats, warmup=int(not keep_going), on_progress=on_progress)
-    rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, products, referee.verdicts)
+    samples = measure(contenders, repeats=repeats, warmup=1, on_progress=on_progress)
+    rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, referee.verdicts)
     return LadderResult(
         arguments={
-            "stages": [stage.name for stage in stages], "batch_size": batch_size, "prompt_len": prompt_len,
-            "max_new_tokens": max_new_tokens, "repeats": repeats, "seed": seed, "with_hf": with_hf,
+            "stages": [stage.name for stage in stages],
+            "batch_size": batch_size,
+            "prompt_len": prompt_len,
+            "max_new_tokens": max_new_tokens,
+            "repeats": repeats,
+            "seed": seed,
+            "with_hf": with_hf,
             "hf_caches": list(hf_caches),
         },
         model={**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")},
         **describe_host(model.device),
         machine={
             "read_bytes_per_s": machine.read_rate(floor.weight_bytes + floor.kv_bytes),
-            "flops_per_s": machine.flops_per_s, "products_seconds": products, "samples": machine.samples,
+            "flops_per_s": machine.flops_per_s,
+            "samples": machine.samples,
         },
         floor={"context_len": context_len, **asdict(floor)},
         rows=rows,
         samples=samples,
-        not_run=not_run,
-    )  # fmt: skip
+    )
 
 
 def check_stages(stages: List[type[Stage]]) -> None:
@@ -164,32 +158,12 @@ def _checked(contender: Contender, referee: Referee) -> Contender:
     return name, checked
 
 
-def _try_out(contenders: list[Contender]) -> tuple[list[Contender], dict[str, str]]:
-    """One run each, which is also the warm-up: those that finish it, and the reason for each of the others."""
-    not_run: dict[str, str] = {}
-    for name, run in contenders:
-        try:
-            run(lambda tokens, seconds: None)
-        except (ContenderFailed, TokensDiffer) as error:
-            not_run[name] = str(error)
-    return _still_racing(contenders, not_run), not_run
-
-
-def _still_racing(contenders: list[Contender], not_run: dict[str, str]) -> list[Contender]:
-    """Raises ContenderFailed when no stage is among them."""
-    racing = [(name, run) for name, run in contenders if name not in not_run]
-    if all(name in HF_NAMES.values() for name, _ in racing):
-        raise ContenderFailed(f"no stage finished a run: {'; '.join(not_run.values())}")
-    return racing
-
-
 def _rows(
     names: list[str],
     samples: list[dict[str, Any]],
-    counts: dict[str, dict[str, int]],
+    counts: dict[str, dict[str, Any]],
     floor: Floor,
     machine: Machine,
-    products: float,
     verdicts: dict[str, str],
 ) -> list[dict[str, Any]]:
     """One row a contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
@@ -201,9 +175,10 @@ def _rows(
         speeds = [sample["tokens_per_second"] for sample in own]
         speed, first = median(speeds), first or speeds
         step_seconds = own[0]["decode_tokens"] / len(own[0]["step_seconds"]) / speed
-        counted = counts.get(name, {})
+        counted = counts[name]
         own_bytes = 2 * counted.get("bytes_copied", 0) + counted.get("bytes_filled", 0)  # a copy reads and writes
         own_flops = max(counted.get("flops", 0) - floor.flops, 0)
+        products = counted["products_seconds"]
         is_step = name not in HF_NAMES.values()
         rows.append(
             {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roseinfer.arguments import counted
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
+from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
 
 from .contenders import HF_NAMES
@@ -25,6 +26,7 @@ FORMATS = {
     "vs first": "{:+.1%}",
     "total tok/s": "{:,.0f}",
     "step ms": "{:,.2f}",
+    "products ms": "{:,.2f}",
     "aten ops": "{:,}",
     "copies": "{:,}",
     "cats": "{:,}",
@@ -34,19 +36,28 @@ FORMATS = {
 }
 COUNTS = ["copies", "cats", "selects", "bytes copied"]
 IN_TERMINAL = [
-    "stage", "tok/s", "min..max", "vs previous", "vs first", "verdict", "step ms", "of floor", "bound by", "aten ops",
-    "bytes copied", "tokens",
-]  # fmt: skip
+    "stage",
+    "tok/s",
+    "min..max",
+    "vs previous",
+    "vs first",
+    "verdict",
+    "step ms",
+    "of floor",
+    "bound by",
+    "aten ops",
+    "bytes copied",
+    "tokens",
+]
 # The story of a race fits a page in six columns: who, how fast, against the first, how near the floor, what it copied,
 # whether it is right.
 SPEED, AGAINST, FLOOR = "tok/s (min..max)", "against the first", "of floor, bound by"
-FOLDED = ["of fastest", "vs previous", "total tok/s", "step ms", "aten ops", "copies", "cats", "selects"]
-NOTE_WIDTH = 120
+FOLDED = ["of fastest", "vs previous", "total tok/s", "step ms", "products ms", "aten ops", "copies", "cats", "selects"]
 EXACT = ["stage", *COUNTS, "tokens"]
 
 
-@dataclass(frozen=True, repr=False)
-class LadderResult(Measured):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LadderResult(MachineResult):
     """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
 
     rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
@@ -55,21 +66,12 @@ class LadderResult(Measured):
     """
 
     SHORT: ClassVar = ("stage", "tokens_per_second", "tokens_per_second_min", "tokens_per_second_max", "tokens")
+    SHORT_FIELDS: ClassVar = (*MachineResult.SHORT_FIELDS, "not_run")
 
-    arguments: dict[str, Any]
     model: dict[str, Any]
-    host: dict[str, Any]
-    device: str
-    versions: dict[str, str]
-    commit: str | None
     machine: dict[str, Any]
     floor: dict[str, Any]
-    rows: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
     not_run: dict[str, str] = field(default_factory=dict)
-
-    def short(self) -> dict[str, Any]:
-        return super().short() | {"not_run": self.not_run}
 
     def __repr__(self) -> str:
         return repr(self._view)
@@ -77,7 +79,7 @@ class LadderResult(Measured):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return self._view._repr_mimebundle_()
 
-    def text(self, width: int | None = None) -> str:
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
@@ -85,14 +87,17 @@ class LadderResult(Measured):
         cells = Cells.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        note = " ".join(filter(None, (self.warning, self.note, self.explanation)))
-        return f"{title}\n{table}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+        return [f"{title}\n{table}"]
+
+    def notes(self) -> list[str]:
+        return [" ".join(filter(None, (self.warning, self.note, self.explanation)))]
 
     @property
     def title(self) -> str:
         a = self.arguments
         return (
-            f"{a['batch_size']} sequences, prompt of {a['prompt_len']} tokens, {a['max_new_tokens']} new tokens each, "
+            f"{counted(a['batch_size'], 'sequence')}, prompt of {counted(a['prompt_len'], 'token')}, "
+            f"{a['max_new_tokens']} new tokens each, "
             f"{self.model['dtype']}"
         )
 
@@ -114,12 +119,12 @@ class LadderResult(Measured):
     @property
     def explanation(self) -> str:
         """What the columns mean."""
-        products = 1e3 * self.machine["products_seconds"]
         text = (
             "tok/s: decoding alone, by each run's median step; the median run, and the slowest and the fastest; step "
-            f"ms and of floor follow from it. {explanation(self.arguments['repeats'])} Bound by the host: the model's "
-            f"matrix products alone, {products:.3f} ms here, with reading keys and values, the step's own copies and "
-            "what it computes again take less than half of the step. "
+            f"ms and of floor follow from it. {explanation(self.arguments['repeats'])} Bound by reading or arithmetic: "
+            "that alone, at this machine's rates, takes at least half of the step. By the host: the step's matrix "
+            "products alone, as the stage holds them, with reading keys and values, its own copies and what it "
+            "computes again, take less than half of it. By its kernels: neither. "
             f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
             "start, the others without what linear layers, embeddings and fused attention do inside."
         )
@@ -156,6 +161,7 @@ class LadderResult(Measured):
             "verdict": column("verdict"),
             "total tok/s": column("total_tokens_per_second"),
             "step ms": column("step_ms"),
+            "products ms": [1e3 * seconds for seconds in column("products_seconds")],
             "of floor": column("floor_share"),
             "bound by": column("bound"),
             "aten ops": column("aten_ops"),
@@ -169,8 +175,8 @@ class LadderResult(Measured):
         import pandas as pd
 
         frame = pd.DataFrame(self.columns)
-        kinds = dict.fromkeys(("vs previous", "vs first"), float) | dict.fromkeys(("aten ops", *COUNTS), "Int64")
-        return frame.astype(kinds)
+        floats = dict.fromkeys(("vs previous", "vs first"), float)
+        return frame.astype(floats | dict.fromkeys(("aten ops", *COUNTS), "Int64"))
 
     @cached_property
     def _view(self) -> Table:

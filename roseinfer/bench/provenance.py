@@ -65,9 +65,9 @@ def _driver_version() -> str | None:
 
 
 def _commit() -> str | None:
-    """HEAD, with "-dirty" when code differs from it; None outside a clone, or before the first commit."""
+    """HEAD, with "-dirty" when code differs; None before the first commit. Outside a clone: ROSEINFER_COMMIT."""
     if not (ROOT / ".git").exists():  # installed elsewhere: another repository around it says nothing about us
-        return None
+        return os.environ.get("ROSEINFER_COMMIT")
     head = _git("rev-parse", "--verify", "--quiet", "HEAD")
     return f"{head}-dirty" if head and _git("status", "--porcelain", "--", *CODE) else head or None
 

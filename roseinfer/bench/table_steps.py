@@ -133,8 +133,11 @@ def _counts(batch: TableBatch, batch_size: int, kind: str) -> dict[str, int]:
     _prepare(batch, batch_size, kind)
     ops = count_ops(batch.step)
     return {
-        "rows built": rows, "copies": ops["aten::copy_"], "stacks": ops["aten::stack"], "table bytes": batch.out.nbytes
-    }  # fmt: skip
+        "rows built": rows,
+        "copies": ops["aten::copy_"],
+        "stacks": ops["aten::stack"],
+        "table bytes": batch.out.nbytes,
+    }
 
 
 def _build(batch: TableBatch, batch_size: int, kind: str) -> float:

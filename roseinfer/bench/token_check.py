@@ -39,8 +39,9 @@ class Referee:
             expected = self._reference_of(outputs) if self.asserts else outputs
         parted = {
             i: next(n for n, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
-            for i, (got, want) in enumerate(zip(outputs, expected, strict=True)) if got != want
-        }  # fmt: skip
+            for i, (got, want) in enumerate(zip(outputs, expected, strict=True))
+            if got != want
+        }
         for i, index in parted.items() if self.asserts else ():
             if not near or self._largest_gap(i, outputs[i]) > near:
                 raise TokensDiffer(self._accusation(name, i, index, outputs[i][index], expected[i]))

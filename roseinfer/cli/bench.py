@@ -1,4 +1,4 @@
-"""Benchmarks of whole engines: offline batches against other engines, requests by the clock, memory, host time.
+"""Benchmarks: offline batches against other engines, requests by the clock, memory, host time, attention kernels.
 
 `roseinfer bench BENCHMARK --help` tells more.
 """
@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roseinfer.cli.clone import chosen_stages
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best, no_file, require_named
+from roseinfer.cli.clone import chosen_stages, course
+from roseinfer.cli.command import DEVICE, MODEL, device_or_best, lengths, no_file, require_named
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
-from roseinfer.engine.definitions import definitions_text
+from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ EXAMPLES = (
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
     "roseinfer bench executors --batch-sizes 1,8,64",
+    "roseinfer bench kernels",
 )
 DTYPES = ("float32", "bfloat16", "float16")
 CONTENDERS = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
@@ -46,6 +47,9 @@ wrong tokens fail. Ctrl-C ends it between two steps, and what was measured is pr
 CHUNKS = """What a long prompt does to those that decode: their worst gap between tokens, with chunks and without."""
 MEMORY = """The engine's peak of memory for one batch, in a fresh process, against its weights and its pool."""
 EXECUTORS = """The engine with steps in turn, and with a step launched before the one before it is read, in turn."""
+KERNELS = (
+    """One launch of the attention kernel that lesson 07 writes (on a CPU: that of lesson 09), over long contexts."""
+)
 HOST = """What the host does in a decode step of the engine beside the model: schedule, prepare, commit, detokenise."""
 
 
@@ -59,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("memory", MEMORY, memory_arguments, memory),
         ("host", HOST, host_arguments, host),
         ("executors", EXECUTORS, executor_arguments, executors),
+        ("kernels", KERNELS, kernel_arguments, kernels),
     ):
         defined = f"what the times mean:\n{definitions_text()}" if name in ("online", "chunks") else None
         told = f"{about}\n\n{LAST_LINE}"
@@ -100,10 +105,12 @@ def offline(args: argparse.Namespace) -> None:
     show(args, result, draw, long=args.long)
 
 
-def show(args: argparse.Namespace, result: Measured, draw: Callable[[Path], None] | None = None, **how: bool) -> None:
+def show(
+    args: argparse.Namespace, result: Measured, draw: Callable[[Path], None] | None = None, long: bool = False
+) -> None:
     from roseinfer.display.cells import terminal_width
 
-    deliver(args, result.text(terminal_width(), **how), result.to_line, result.to_json, draw)
+    deliver(args, result.text(terminal_width(), long), result.to_line, result.to_json, draw)
 
 
 def recorded_race(path: Path) -> OfflineResult:
@@ -135,18 +142,34 @@ def raced(args: argparse.Namespace) -> OfflineResult:
         require_room("--batch-sizes", max(batch_sizes), longest, model=args.model, dtype="float32", device=device)
     with shown_progress() as on_progress:
         return offline(
-            args.model, contenders=names, stages=chosen_stages(",".join(stages), "--contenders") if stages else [],
-            precisions=precisions, batch_sizes=batch_sizes, prompt_lens=prompt_lens, max_tokens=args.max_tokens,
-            repeats=args.repeats, seed=args.seed, device=device, on_progress=on_progress,
-        )  # fmt: skip
+            args.model,
+            contenders=names,
+            stages=chosen_stages(",".join(stages), "--contenders") if stages else [],
+            precisions=precisions,
+            batch_sizes=batch_sizes,
+            prompt_lens=prompt_lens,
+            max_tokens=args.max_tokens,
+            repeats=args.repeats,
+            seed=args.seed,
+            device=device,
+            on_progress=on_progress,
+        )
 
 
 def online_arguments(add: Callable[..., object]) -> None:
     add("--model", default="tiny", help=MODEL)
-    add("--contenders", default="engine,hf", metavar="NAMES", help="of engine, no-prefix-cache (the engine), hf "
-        "(transformers' continuous batching)")  # fmt: skip
-    add("--budgets", default="1536,512,128,32", metavar="SIZES", help="tokens of a step at most; post 003 has nine: "
-        "1536,1024,768,512,384,256,128,64,32")  # fmt: skip
+    add(
+        "--contenders",
+        default="engine,hf",
+        metavar="NAMES",
+        help="of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)",
+    )
+    add(
+        "--budgets",
+        default="1536,512,128,32",
+        metavar="SIZES",
+        help="tokens of a step at most; post 003 has nine: 1536,1024,768,512,384,256,128,64,32",
+    )
     add("--policies", default="fcfs", metavar="NAMES", help="of the engine: fcfs, shortest, longest_output, packed")
     add("--max-num-seqs", type=int, default=64, help="sequences at a time; with a smaller budget as many as it has")
     add("--requests", type=int, default=1000, help="of which --scale is the share that runs")
@@ -156,8 +179,13 @@ def online_arguments(add: Callable[..., object]) -> None:
     add("--prefix-len", type=int, default=0, help="tokens that all prompts begin with, beside their own")
     add("--rate", metavar="RATES", help="requests a second, such as 2,4: a Poisson process")
     add("--load", metavar="SHARES", help="the same, as shares of a capacity that is measured first, such as 0.5,0.8")
-    add("--trace", type=Path, metavar="FILE", help='requests with times and lengths of their own, a line of JSON each: '
-        '{"seconds": 0.25, "prompt_len": 256, "output_len": 16}')  # fmt: skip
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="requests with times and lengths of their own, a line of JSON each: "
+        '{"seconds": 0.25, "prompt_len": 256, "output_len": 16}',
+    )
     add("--burst", type=int, default=1, help="requests that come together")
     add("--repeats", type=int, default=3, help="interleaved runs of each, after a short one for warm-up")
     add("--seed", type=int, default=0, help="of lengths, arrivals and prompts")
@@ -176,10 +204,14 @@ def online(args: argparse.Namespace) -> None:
     from roseinfer.engine.policies import POLICIES
 
     workload = Workload(
-        num_requests=num_requests(args), prompt_lens=lengths("--prompt-len", args.prompt_len),
-        output_lens=lengths("--output-len", args.output_len), prefix_len=args.prefix_len, burst=args.burst,
-        seed=args.seed, trace=args.trace,
-    )  # fmt: skip
+        num_requests=num_requests(args),
+        prompt_lens=lengths("--prompt-len", args.prompt_len),
+        output_lens=lengths("--output-len", args.output_len),
+        prefix_len=args.prefix_len,
+        burst=args.burst,
+        seed=args.seed,
+        trace=args.trace,
+    )
     names = listed("--contenders", args.contenders, CONTENDERS)
     policies = listed("--policies", args.policies, tuple(POLICIES))
     device = device_or_best(args.device)
@@ -187,10 +219,19 @@ def online(args: argparse.Namespace) -> None:
     require_room("--max-num-seqs", args.max_num_seqs, longest, model=args.model, dtype=args.dtype, device=device)
     with shown_progress() as on_progress:
         result = online(
-            args.model, contenders=names, budgets=budgets, policies=policies, max_num_seqs=args.max_num_seqs,
-            workload=workload, rates=rates, loads=loads, repeats=args.repeats, dtype=args.dtype, device=device,
+            args.model,
+            contenders=names,
+            budgets=budgets,
+            policies=policies,
+            max_num_seqs=args.max_num_seqs,
+            workload=workload,
+            rates=rates,
+            loads=loads,
+            repeats=args.repeats,
+            dtype=args.dtype,
+            device=device,
             on_progress=on_progress,
-        )  # fmt: skip
+        )
     show(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
     if result.interrupted:
         raise KeyboardInterrupt("the result is partial")
@@ -230,9 +271,15 @@ def chunks(args: argparse.Namespace) -> None:
     require_room("--decoding", args.decoding, args.prompt_len, model=args.model, dtype="float32", device=device)
     with shown_progress() as on_progress:
         result = chunks(
-            args.model, prompt_len=args.prompt_len, num_decoding=args.decoding, budgets=budgets, repeats=args.repeats,
-            seed=args.seed, device=device, on_progress=on_progress,
-        )  # fmt: skip
+            args.model,
+            prompt_len=args.prompt_len,
+            num_decoding=args.decoding,
+            budgets=budgets,
+            repeats=args.repeats,
+            seed=args.seed,
+            device=device,
+            on_progress=on_progress,
+        )
     show(args, result)
 
 
@@ -278,9 +325,14 @@ def host(args: argparse.Namespace) -> None:
     device = roomy_device(args, batch_sizes, "float32")
     with shown_progress() as on_progress:
         result = host_times(
-            args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
-            repeats=args.repeats, device=device, on_progress=on_progress,
-        )  # fmt: skip
+            args.model,
+            batch_sizes=batch_sizes,
+            prompt_len=args.prompt_len,
+            max_tokens=args.max_tokens,
+            repeats=args.repeats,
+            device=device,
+            on_progress=on_progress,
+        )
     show(args, result)
 
 
@@ -312,9 +364,34 @@ def executors(args: argparse.Namespace) -> None:
     device = roomy_device(args, batch_sizes, args.dtype)
     with shown_progress() as on_progress:
         result = executor_times(
-            args.model, batch_sizes=batch_sizes, prompt_len=args.prompt_len, max_tokens=args.max_tokens,
-            repeats=args.repeats, dtype=args.dtype, device=device, on_progress=on_progress,
-        )  # fmt: skip
+            args.model,
+            batch_sizes=batch_sizes,
+            prompt_len=args.prompt_len,
+            max_tokens=args.max_tokens,
+            repeats=args.repeats,
+            dtype=args.dtype,
+            device=device,
+            on_progress=on_progress,
+        )
+    show(args, result)
+
+
+def kernel_arguments(add: Callable[..., object]) -> None:
+    add("--device", help=DEVICE)
+    add_output(add)
+
+
+def kernels(args: argparse.Namespace) -> None:
+    check_output(args)
+    from roseinfer.bench.kernel_times import kernel_times
+
+    device = device_or_best(args.device)
+    if device.startswith("cuda"):
+        kernel = course().s07_triton_paged.paged_attention_triton
+    else:
+        kernel = course().s09_numba_paged.paged_attention_numba
+    with shown_progress("one launch of each shape"):
+        result = kernel_times(kernel, device)
     show(args, result)
 
 
@@ -343,18 +420,6 @@ def numbers(flag: str, text: str | None) -> list[float]:
         return [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
         raise ValueError(f"{flag} {text!r}: must be numbers with commas between them, such as 0.5,2") from None
-
-
-def lengths(flag: str, text: str) -> tuple[int, int]:
-    """Of "256", or of "16-256". Raises ValueError, naming the flag."""
-    low, _, high = text.partition("-")
-    try:
-        least, most = int(low), int(high or low)
-    except ValueError:
-        least, most = 0, 0
-    if not 1 <= least <= most:
-        raise ValueError(f"{flag} {text!r}: must be a number of tokens, or the least and the most, such as 16-256")
-    return least, most
 
 
 def listed(flag: str, text: str, allowed: tuple[str, ...]) -> list[str]:

@@ -30,10 +30,17 @@ INSTALL = "`make setup` installs all that the course needs, `pip install '.[cour
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 # What the library calls what a flag of another name gives.
 LIBRARY_NAMES = {
-    "num_requests": "requests", "num_decoding": "decoding", "precisions": "dtype", "prompt_lens": "prompt_len",
-    "output_lens": "output_len", "rates": "rate", "loads": "load", "gpu": "floor", "max_tokens": "max_new_tokens",
+    "num_requests": "requests",
+    "num_decoding": "decoding",
+    "precisions": "dtype",
+    "prompt_lens": "prompt_len",
+    "output_lens": "output_len",
+    "rates": "rate",
+    "loads": "load",
+    "gpu": "floor",
+    "max_tokens": "max_new_tokens",
     "path": "file",
-}  # fmt: skip
+}
 POSITIONAL = {"file": "FILE", "notebooks": "NOTEBOOK", "post": "POST"}
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
@@ -104,7 +111,7 @@ def _guarded(run: Callable[[], int | None]) -> int:
             if isinstance(sys.stdout, TextIOWrapper):
                 sys.stdout.reconfigure(errors="replace")  # what an ASCII terminal cannot show is no reason to fail
             status = run() or 0
-            if interrupts:  # and somebody swallowed it
+            if interrupts:  # and other code swallowed it
                 raise KeyboardInterrupt
             if sys.stdout is not None:  # as it is where it was closed
                 sys.stdout.flush()
@@ -119,13 +126,13 @@ def _guarded(run: Callable[[], int | None]) -> int:
             if interrupts:
                 print("interrupted", file=sys.stderr)
                 return INTERRUPTED
-            status, line = _explained(error)
-            if status is None:
+            failure, line = _explained(error)
+            if failure is None:
                 raise
             from roseinfer.display.cells import printable  # an error may quote a file
 
             print(f"error: {printable(line)}", file=sys.stderr)
-            return status
+            return failure
 
 
 @contextmanager
@@ -138,7 +145,7 @@ def _noted_interrupts() -> Iterator[list[int]]:
         signal.default_int_handler(number, frame)
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
-        yield seen  # somebody else's business
+        yield seen  # not ours to handle
         return
     signal.signal(signal.SIGINT, note)
     try:
@@ -180,7 +187,7 @@ class Parser(argparse.ArgumentParser):
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError:
-            kind = {int: "an integer", float: "a number"}[action.type]
+            kind = "an integer" if action.type is int else "a number"
             raise argparse.ArgumentError(action, f"must be {kind}, got {arg_string!r}") from None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -250,3 +257,15 @@ def timed_lines() -> Callable[[str], None]:
     """Prints a line on stderr, the seconds so far in front."""
     started = perf_counter()
     return lambda text: print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+def lengths(flag: str, text: str) -> tuple[int, int]:
+    """Return the least and the most of "16-256", and twice 256 for "256". Raises ValueError, naming the flag."""
+    low, _, high = text.partition("-")
+    try:
+        least, most = int(low), int(high or low)
+    except ValueError:
+        least, most = 0, 0
+    if not 1 <= least <= most:
+        raise ValueError(f"{flag} {text!r}: must be a number of tokens, or the least and the most, such as 16-256")
+    return least, most

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from roseinfer import doctor
 from roseinfer.cli.command import FAILED
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from roseinfer.display.cells import Cells, terminal_width
 
 EXAMPLES = ("roseinfer doctor", "roseinfer doctor --json")
-PLAIN_WIDTH = 200  # of the table where there is no terminal to ask
-COLOURS = {"ok": "green", "note": "yellow", "missing": "red"}
+PLAIN_WIDTH = 120  # of the table where there is no terminal to ask
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,27 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     report = doctor.diagnose()
-    try:
-        shown = None if args.json else table(report)
-    except ImportError:  # the table's own library is missing, the diagnosis is not
-        shown = None
-    if shown is None:
+    if args.json:
         print(json.dumps(report.as_dict(), indent=2))
     else:
-        from rich.console import Console
-
-        console = Console()
-        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(shown, report.verdict)
+        print(f"{table(report).text(terminal_width() or PLAIN_WIDTH)}\n\n{report.verdict}")
     return 0 if report.ok else FAILED
 
 
-def table(report: doctor.Report) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("", "found", "", "what it means", title="What will run here", box=box.SIMPLE_HEAD)
-    for c in report.checks:
-        advice = Text(c.means).append(f"\n→ {c.fix}" if c.fix else "", style="yellow")
-        table.add_row(Text(c.what, "bold"), Text(c.found), Text(c.status, COLOURS[c.status]), advice)
-    return table
+def table(report: doctor.Report) -> Cells:
+    rows = [(c.what, c.found, c.status, f"{c.means}\n→ {c.fix}" if c.fix else c.means) for c in report.checks]
+    return Cells.of(["what", "found", "status", "what it means"], rows)

@@ -65,10 +65,17 @@ def raced(args: argparse.Namespace) -> LadderResult:
     stages = [stage for stage in stages if stage.name not in left_out]
     with shown_progress() as on_progress:
         result = ladder(
-            stages, model, batch_size=args.batch_size, prompt_len=args.prompt_len,
-            max_new_tokens=args.max_new_tokens, repeats=args.repeats, seed=args.seed, with_hf=not args.no_hf,
-            hf_caches=("dynamic", "static") if args.hf_static else ("dynamic",), on_progress=on_progress,
-        )  # fmt: skip
+            stages,
+            model,
+            batch_size=args.batch_size,
+            prompt_len=args.prompt_len,
+            max_new_tokens=args.max_new_tokens,
+            repeats=args.repeats,
+            seed=args.seed,
+            with_hf=not args.no_hf,
+            hf_caches=("dynamic", "static") if args.hf_static else ("dynamic",),
+            on_progress=on_progress,
+        )
     for name, reason in left_out.items():
         print(f"{name} left out: {reason}", file=sys.stderr)
     return replace(result, arguments={"model": args.model, **result.arguments}, not_run=left_out)

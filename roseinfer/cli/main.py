@@ -13,7 +13,6 @@ from roseinfer.cli import (
     bench,
     doctor,
     dry_run,
-    gpu_report,
     ladder,
     links,
     reproduce,
@@ -25,7 +24,7 @@ from roseinfer.cli import (
 from roseinfer.cli.command import STATUSES, Parser, exit_status, run_with
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
-COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, gpu_report, tensorboard, slides, links)
+COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)
 
 
 def main(argv: list[str] | None = None) -> int:

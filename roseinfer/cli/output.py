@@ -24,8 +24,13 @@ LAST_LINE = "A table, then a short line of JSON: what was asked, medians and ran
 def add_output(add: Callable[..., object], with_chart: bool = False) -> None:
     add("--output", type=Path, metavar="FILE", help="also write JSON there: every sample, host, versions, commit")
     if with_chart:
-        add("--chart", type=Path, metavar="FILE", action="append",
-            help=f"also draw it there ({', '.join(CHARTS)}); may be given twice")  # fmt: skip
+        add(
+            "--chart",
+            type=Path,
+            metavar="FILE",
+            action="append",
+            help=f"also draw it there ({', '.join(CHARTS)}); may be given twice",
+        )
 
 
 def check_output(args: argparse.Namespace) -> None:
@@ -46,9 +51,12 @@ def require_suffix(flag: str, path: Path, allowed: Sequence[str]) -> None:
 
 
 def deliver(
-    args: argparse.Namespace, text: str, line: Callable[[], str], whole: Callable[[], str],
+    args: argparse.Namespace,
+    text: str,
+    line: Callable[[], str],
+    whole: Callable[[], str],
     draw: Callable[[Path], None] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Show text and line, then write `whole` and the charts. Raises Failed, after all of it, for a file that failed.
 
     line and whole are made after the text is shown: whatever JSON cannot hold costs no table.
@@ -60,8 +68,9 @@ def deliver(
         failed = []
         if args.output:
             failed += written("--output", args.output, lambda path: path.write_text(whole() + "\n", encoding="utf-8"))
-        for path in (getattr(args, "chart", None) or ()) if draw else ():
-            failed += written("--chart", path, draw)
+        if draw:
+            for path in getattr(args, "chart", None) or ():
+                failed += written("--chart", path, draw)
     if failed:
         raise Failed("; ".join(failed))
 

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from roseinfer.profiling.progress import OnProgress, RunProgress
 
 EVERY_S = 5.0  # between two lines where there is no terminal
+REDRAW_S = 1.0  # of the bar, whose clock goes on during a run
+LAYOUT = "{desc} |{bar:30}| {n_fmt}/{total_fmt} {elapsed}{postfix}"
 WORTH_SAYING_S = 10.0  # of an estimate
 
 
 @contextmanager
 def shown_progress(doing: str = "loading the model") -> Iterator[OnProgress]:
     """doing: what is done until the first report."""
-    from rich.console import Console
+    from tqdm.auto import tqdm
 
-    console = Console(stderr=True)
-    with (_bar(console, doing) if console.is_terminal else _lines(doing)) as show:
+    bar = tqdm(
+        desc=doing, bar_format=LAYOUT, leave=False, dynamic_ncols=True, disable=not (sys.stderr and sys.stderr.isatty())
+    )
+    with bar, _lines(doing) if bar.disable else _drawn(bar) as show:
         is_said = False
 
         def on_progress(p: RunProgress) -> None:
             nonlocal is_said
-            if not is_said and p.repeat >= 0 and (p.seconds_left or 0) >= WORTH_SAYING_S:
+            seconds_left = p.seconds_left or 0.0
+            if not is_said and p.repeat >= 0 and seconds_left >= WORTH_SAYING_S:
                 is_said = True
-                text = f"estimate, from the warm-up: {duration(p.seconds_left)} for {p.runs_total - p.runs_done} runs"
-                console.print(text, highlight=False) if console.is_terminal else say(text)
+                say(f"estimate, from the warm-up: {duration(seconds_left)} for {p.runs_total - p.runs_done} runs")
             show(p)
 
         yield on_progress
@@ -49,45 +55,50 @@ def duration(seconds: float) -> str:
 
 
 def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    from tqdm.auto import tqdm
+
+    tqdm.write(text, file=sys.stderr)  # above the bar, if there is one
+    sys.stderr.flush()
 
 
 @contextmanager
-def _bar(console: object, doing: str) -> Iterator[OnProgress]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _drawn(bar: tqdm) -> Iterator[OnProgress]:
+    def show(p: RunProgress) -> None:
+        bar.total, bar.n = p.runs_total or None, p.runs_done
+        bar.set_description_str(described(p), refresh=False)
+        bar.set_postfix_str("" if p.seconds_left is None else f"{duration(p.seconds_left)} left")
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(doing, total=None, left="")
-
-        def show(p: RunProgress) -> None:
-            left = "" if p.seconds_left is None else f"{duration(p.seconds_left)} left"
-            bar.update(task, description=described(p), completed=p.runs_done, total=p.runs_total or None, left=left)
-
+    with _every(REDRAW_S, bar.refresh):
         yield show
 
 
 @contextmanager
 def _lines(doing: str) -> Iterator[OnProgress]:
     """The last report, every few seconds, whatever runs in between."""
-    began, over, last = perf_counter(), Event(), [doing]
+    began, last = perf_counter(), [doing]
 
     def show(p: RunProgress) -> None:
         left = "" if p.seconds_left is None else f", {duration(p.seconds_left)} left"
         done = f" ({p.runs_done} of {p.runs_total} runs done{left})" if p.runs_total else ""
         last[0] = described(p) + done
 
-    def tell() -> None:
-        while not over.wait(EVERY_S):
-            say(f"{perf_counter() - began:5.0f} s  {last[0]}")
+    with _every(EVERY_S, lambda: say(f"{perf_counter() - began:5.0f} s  {last[0]}")):
+        yield show
 
-    thread = Thread(target=tell, name="progress", daemon=True)
+
+@contextmanager
+def _every(seconds: float, act: Callable[[], object]) -> Iterator[None]:
+    """Call act from another thread, every so many seconds, until the block is left."""
+    over = Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = Thread(target=repeat, name="progress", daemon=True)
     thread.start()
     try:
-        yield show
+        yield
     finally:
         over.set()
         thread.join()

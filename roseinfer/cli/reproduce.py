@@ -123,8 +123,8 @@ def command(args: argparse.Namespace, setting: Setting) -> str:
 
 def write(report: PostReport, command: str, folder: Path) -> list[Path]:
     """<post>-<date>.json, .md and .html in `folder`; what an earlier run of the day left is replaced."""
-    from roseinfer.posts.report.markdown import to_markdown
     from roseinfer.posts.report.page import to_page
+    from roseinfer.posts.report.template import to_markdown
 
     markdown = to_markdown(report, command)
     images = [image for section in report.sections for image in section.images]

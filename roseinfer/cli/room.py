@@ -5,26 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roseinfer.engine.sizes import EngineSizes
+    from roseinfer.planning.sizes import EngineSizes
 
 
 def require_room(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype: str, device: str) -> None:
     """Raises ValueError, naming the flag, unless an engine fits for num_seqs sequences of num_tokens tokens.
 
     What comes and goes with a step is not counted. Sizes below 1, and more tokens than the model has positions, are
-    left to whoever runs them.
+    left to the code that runs them.
     """
-    from roseinfer.bench.contenders import BLOCK_SIZE
-    from roseinfer.engine.config import EngineConfig
+    from roseinfer.blocks import BLOCK_SIZE
     from roseinfer.models import model_config
+    from roseinfer.planning.sizes import PlannedEngine
 
     num_tokens = min(max(num_tokens, 1), model_config(model).max_model_len)
 
     def sizes_for(seqs: int) -> EngineSizes:
-        return EngineConfig(
-            model=model, num_blocks=seqs * -(-num_tokens // BLOCK_SIZE), block_size=BLOCK_SIZE, max_num_seqs=seqs,
-            dtype=dtype, device=device,
-        ).sizes()  # fmt: skip
+        return PlannedEngine(
+            model=model,
+            num_blocks=seqs * -(-num_tokens // BLOCK_SIZE),
+            block_size=BLOCK_SIZE,
+            max_num_seqs=seqs,
+            dtype=dtype,
+            device=device,
+        ).sizes()
 
     sizes = sizes_for(max(num_seqs, 1))
     fit = sizes.fit()

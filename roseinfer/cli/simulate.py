@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best
+from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best, lengths
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 
@@ -39,9 +39,14 @@ FLOOR_MODEL = "random:qwen2.5-7b"
 MEASURED, FLOOR = ("repeats", "device"), ("model", "host_ms")
 # What draws requests, and is not given with those of a trace.
 DRAWN = {
-    "requests": 1000, "rate": None, "burst": 1, "prompt_lens": "16-256", "output_lens": "16-128", "prefix_len": 0,
+    "requests": 1000,
+    "rate": None,
+    "burst": 1,
+    "prompt_lens": "16-256",
+    "output_lens": "16-128",
+    "prefix_len": 0,
     "seed": 0,
-}  # fmt: skip
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     refuse_unused(args)
     if not args.trace:
         set_defaults(args, DRAWN | ({"requests": 64} if args.validate else {}))
-    result = validated(args) if args.validate else simulated(args)
+    result: Any = validated(args) if args.validate else simulated(args)
     from roseinfer.display.cells import terminal_width
     from roseinfer.display.measured import on_one_line
 
@@ -108,9 +113,11 @@ def run(args: argparse.Namespace) -> None:
 def refuse_unused(args: argparse.Namespace) -> None:
     """Raises ValueError for an argument that would change nothing."""
     unused: dict[str, tuple[str, ...]] = {
-        "--cost": (*MEASURED, *FLOOR, "dtype"), "--floor": MEASURED,
-        "--validate": (*FLOOR, "rate", "burst", "trace", "prefix_len"), "--fit": FLOOR,
-    }  # fmt: skip
+        "--cost": (*MEASURED, *FLOOR, "dtype"),
+        "--floor": MEASURED,
+        "--validate": (*FLOOR, "rate", "burst", "trace", "prefix_len"),
+        "--fit": FLOOR,
+    }
     source = next((flag for flag in unused if getattr(args, flag[2:])), "--fit")
     for name in unused[source]:
         if getattr(args, name) is not None:
@@ -141,9 +148,15 @@ def simulated(args: argparse.Namespace) -> Simulation:
     setting, cost = setting_and_cost(args, arrivals)
     with shown_progress("simulating") as on_progress:
         return simulations(
-            arrivals, setting, cost, policies=policies, replicas=replicas, router=args.router, on_progress=on_progress,
+            arrivals,
+            setting,
+            cost,
+            policies=policies,
+            replicas=replicas,
+            router=args.router,
+            on_progress=on_progress,
             arguments=given(args),
-        )  # fmt: skip
+        )
 
 
 def chosen_policies(args: argparse.Namespace) -> list[str]:
@@ -161,13 +174,21 @@ def validated(args: argparse.Namespace) -> Validation:
         raise ValueError(f"--validate runs one policy, got --policies {args.policies}")
     model = loaded(args.validate, args)
     setting = replace(setting_of(args, model.config.max_model_len), scheduling_policy=policy)
-    sizes = {"prompt_lens": lengths("--prompt-lens", args.prompt_lens), "output_lens":
-             lengths("--output-lens", args.output_lens)}  # fmt: skip
+    sizes: dict[str, Any] = {
+        "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
+        "output_lens": lengths("--output-lens", args.output_lens),
+    }
     with shown_progress("warming up") as on_progress:
         return validate(
-            model, setting, about(args.validate, model), repeats=repeats(args), num_requests=args.requests,
-            seed=args.seed, on_progress=on_progress, **sizes,
-        )  # fmt: skip
+            model,
+            setting,
+            about(args.validate, model),
+            repeats=repeats(args),
+            num_requests=args.requests,
+            seed=args.seed,
+            on_progress=on_progress,
+            **sizes,
+        )
 
 
 def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple[EngineSetting, Cost]:
@@ -192,9 +213,13 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
     model = loaded(spec, args)
     with shown_progress("warming up") as on_progress:
         samples = step_samples(
-            model, max_num_seqs=setting.max_num_seqs, block_size=setting.block_size, repeats=repeats(args),
-            seed=args.seed or 0, on_progress=on_progress,
-        )  # fmt: skip
+            model,
+            max_num_seqs=setting.max_num_seqs,
+            block_size=setting.block_size,
+            repeats=repeats(args),
+            seed=args.seed or 0,
+            on_progress=on_progress,
+        )
     return setting, fit(about(spec, model), samples)
 
 
@@ -210,12 +235,16 @@ def checked(setting: EngineSetting, arrivals: list[Arrival]) -> EngineSetting:
 def setting_of(args: argparse.Namespace, model_len: int | None) -> EngineSetting:
     from roseinfer.simulator import EngineSetting
 
-    longest = model_len if args.max_model_len is None else args.max_model_len
+    given = model_len if args.max_model_len is None else args.max_model_len
+    longest: dict[str, Any] = {} if given is None else {"max_model_len": given}
     return EngineSetting(
-        num_blocks=args.num_blocks, block_size=args.block_size, max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens, enable_prefix_caching=not args.no_prefix_caching,
-        **({} if longest is None else {"max_model_len": longest}),
-    )  # fmt: skip
+        num_blocks=args.num_blocks,
+        block_size=args.block_size,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        enable_prefix_caching=not args.no_prefix_caching,
+        **longest,
+    )
 
 
 def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
@@ -225,23 +254,15 @@ def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
         return read_trace(args.trace)
     if args.rate is None and args.burst != 1:
         raise ValueError(f"--burst {args.burst}: needs --rate, requests a second")
-    sizes = {
+    sizes: dict[str, Any] = {
         "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
         "output_lens": lengths("--output-lens", args.output_lens),
-        "prefix_len": args.prefix_len, "seed": args.seed,
-    }  # fmt: skip
+        "prefix_len": args.prefix_len,
+        "seed": args.seed,
+    }
     if args.rate is None:
         return at_once(args.requests, **sizes)
     return bursts(args.requests, args.rate, args.burst, **sizes)
-
-
-def lengths(flag: str, text: str) -> tuple[int, int]:
-    """Of "16-256", or of "256" alone. Raises ValueError, naming the flag."""
-    least, _, most = text.partition("-")
-    try:
-        return int(least), int(most or least)
-    except ValueError:
-        raise ValueError(f"{flag} {text!r}: must be a number of tokens, or two such as 16-256") from None
 
 
 def loaded(spec: str, args: argparse.Namespace) -> Model:
@@ -270,5 +291,3 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of the requests, which the result cannot know."""
     return {name: getattr(args, name) for name in DRAWN} | {"trace": args.trace and str(args.trace)}
-
-

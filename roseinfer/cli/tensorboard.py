@@ -94,7 +94,6 @@ def serve(logdir: Path, port: int) -> NoReturn:
     """Becomes this environment's TensorBoard, which Ctrl-C ends."""
     print(f"TensorBoard: http://{LOOPBACK}:{port}/#pytorch_profiler")
     print("open the PYTORCH_PROFILER tab, Views: Overview, Operator, Trace; Ctrl-C ends it")
-    print("(the browser fetches the tab's charts from www.gstatic.com; roseinfer trace needs no network)",
-          flush=True)  # fmt: skip
+    print("(the browser fetches the tab's charts from www.gstatic.com; roseinfer trace needs no network)", flush=True)
     options = ["--logdir", str(logdir), "--host", LOOPBACK, "--port", str(port)]
     os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *options])

@@ -97,9 +97,10 @@ def _refusals_change_nothing(stage_class: type[Stage], device: str) -> None:
     freed.append(1)
     before = run.books([full, silent])
     for wrong, batch in (
-        ("a step with a freed sequence", [full, freed]), ("a step with a sequence twice", [full, full]),
+        ("a step with a freed sequence", [full, freed]),
+        ("a step with a sequence twice", [full, full]),
         ("a step with one that has no new token", [full, silent]),
-    ):  # fmt: skip
+    ):
         with refused(wrong):
             run.stage.decode(batch)
         after = run.books([full, silent])
@@ -112,8 +113,10 @@ def never_fits(stage_class: type[Stage], device: str) -> None:
     stage = stage_of(stage_class, "gpt2", device, num_blocks=1)
     too_long, too_many_blocks, no_token = ([1] * 150, 100), ([1] * 60, 6), ([97], 1)
     for (prompt, max_tokens), named in (
-        (too_long, "max_model_len=192"), (too_many_blocks, "num_blocks=1"), (no_token, "97"),
-    ):  # fmt: skip
+        (too_long, "max_model_len=192"),
+        (too_many_blocks, "num_blocks=1"),
+        (no_token, "97"),
+    ):
         started = []
         with refused(f"a request that can never fit ({len(prompt)} tokens, max_tokens={max_tokens})", named):
             for seq, _ in stream(stage, [Sequence([1], greedy(1)), Sequence(prompt, greedy(max_tokens))]):
@@ -123,7 +126,7 @@ def never_fits(stage_class: type[Stage], device: str) -> None:
 
 
 def pool_exhausted(stage_class: type[Stage], device: str) -> None:
-    """Three sequences each need a block, with none, one or two left: whoever is refused, nothing changes for any."""
+    """Three sequences each need a block, with none, one or two left: a refusal changes nothing for any of them."""
     for left in range(3):
         run = TeacherForced(stage_class, device, "two layers", num_blocks=6 + left, block_size=4, max_num_seqs=4)
         seqs = run.begin((4, 8, 12), 4)
@@ -166,10 +169,10 @@ def memory_comes_back(stage_class: type[Stage], device: str) -> None:
     )
 
 
-def bytes_held(stage: Stage) -> int:
+def bytes_held(stage: Stage | type) -> int:
     """Bytes of the tensors that can be reached from the stage's attributes, its model's left out."""
     storages: dict[int, int] = {}
     for tensor in tensors_of(vars(stage), without=(Model,)):
-        is_open = tensor.layout == torch.strided  # a library's own layout tells nobody how it is stored
+        is_open = tensor.layout == torch.strided  # a library's own layout does not say how it is stored
         storages[memory_of(tensor)] = tensor.untyped_storage().nbytes() if is_open else tensor.nbytes
     return sum(storages.values())

@@ -1,4 +1,4 @@
-"""What a promise says when it is broken: AssertionErrors in the words of whoever wrote the stage."""
+"""What a promise says when it is broken: AssertionErrors in the terms of the stage's author."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from itertools import cycle, islice
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -21,12 +22,16 @@ MODEL = "gpt2"
 LENGTHS = (3, 9, 1, 17, 64, 5, 12, 7)
 STEPS = 6
 # All that can be asked for, each with a seed, so that one token is right; greedy ones beside them.
-WISHES = (
-    {"temperature": 0.0}, {"temperature": 1.0, "seed": 1}, {"temperature": 0.7, "top_k": 5, "seed": 2},
-    {"temperature": 1.5, "top_p": 0.6, "seed": 3}, {"temperature": 5.0, "top_k": 40, "top_p": 0.9, "seed": 4},
-    {"temperature": 1e-30, "seed": 5}, {"temperature": 1.0, "seed": 1},
+WISHES: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 1.0, "seed": 1},
+    {"temperature": 0.7, "top_k": 5, "seed": 2},
+    {"temperature": 1.5, "top_p": 0.6, "seed": 3},
+    {"temperature": 5.0, "top_k": 40, "top_p": 0.9, "seed": 4},
+    {"temperature": 1e-30, "seed": 5},
+    {"temperature": 1.0, "seed": 1},
     {"temperature": 1.5, "top_k": 1000, "seed": 6},  # above the vocabulary: all tokens stay
-)  # fmt: skip
+)
 
 
 def chooses_as_sample(stage_class: type[Stage], device: str) -> None:
@@ -100,7 +105,7 @@ def failed_choice(stage_class: type[Stage], device: str) -> None:
 def _nan_is_refused(stage_class: type[Stage], device: str, params: SamplingParams) -> None:
     model = copy_of(MODEL, device)
     with torch.no_grad():
-        model.wpe.weight[NAN_AT] = torch.nan
+        model.get_parameter("wpe.weight")[NAN_AT] = torch.nan
     stage = stage_of(stage_class, model, device, num_blocks=12, block_size=4, max_num_seqs=3)
     with refused("a prompt whose logits are NaN", error=ValueError):
         stage.first_tokens([Sequence(prompt, params) for prompt in prompts_for(MODEL, (3, NAN_AT + 1))])
@@ -168,8 +173,9 @@ def _begun(stage: Stage, params: SamplingParams) -> list[Sequence]:
     return seqs
 
 
-def _require_uncounted(seqs: list[Sequence], cached: list[int], error: BaseException, when: str) -> None:
+def _require_uncounted(seqs: list[Sequence], cached: list[int], error: BaseException | None, when: str) -> None:
     """A stage that leaves the choice to the template counts the step before it: the template does."""
-    by_template = Stage.next_tokens.__code__ in [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = traceback.walk_tb(error.__traceback__ if error else None)
+    by_template = Stage.next_tokens.__code__ in [frame.f_code for frame, _ in frames]
     after = [seq.num_cached_tokens for seq in seqs]
     assert by_template or after == cached, f"{when}: {cached} tokens were cached before it, and {after} count now"

@@ -41,7 +41,8 @@ class ErrorAt(TorchDispatchMode):
 
     def __init__(self, error: type[BaseException], at: int | None) -> None:
         super().__init__()
-        self.error, self.raised = error, None
+        self.error = error
+        self.raised: BaseException | None = None
         self.at, self.seen = at, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -58,7 +59,8 @@ class ErrorBehind:
     """When that part of the model ("" is all of it) has run."""
 
     def __init__(self, model: nn.Module, part: str, error: type[BaseException]) -> None:
-        self.error, self.raised = error, None
+        self.error = error
+        self.raised: BaseException | None = None
         self.module = model.get_submodule(part)
 
     def __enter__(self) -> None:

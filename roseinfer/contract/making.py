@@ -12,9 +12,15 @@ from .small_models import model_of
 
 
 def stage_of(
-    stage_class: type[Stage], model: str | Model, device: str, *, num_blocks: int, block_size: int = 64,
-    max_num_seqs: int = 64, **more: Any,
-) -> Stage:  # fmt: skip
+    stage_class: type[Stage],
+    model: str | Model,
+    device: str,
+    *,
+    num_blocks: int,
+    block_size: int = 64,
+    max_num_seqs: int = 64,
+    **more: Any,
+) -> Stage:
     """A stage of that class. No promise rests on a stage's own defaults.
 
     model: a name in small_models.MAKERS, of which the stage gets a copy. What it writes into the copy reaches no

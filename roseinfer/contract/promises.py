@@ -59,8 +59,10 @@ PROMISES = (
     Promise("Llama and Qwen", "other models rotate K before it is cached", tokens.llama_families, slow=True),
     Promise("Equal to transformers", "an oracle that shares no code with ours", tokens.equals_transformers),
     Promise(
-        "Equal to transformers in full size", "twelve layers of GPT-2 small's shape",
-        tokens.equals_transformers_in_full_size, slow=True,
+        "Equal to transformers in full size",
+        "twelve layers of GPT-2 small's shape",
+        tokens.equals_transformers_in_full_size,
+        slow=True,
     ),
     Promise("The last position", "max_model_len is no multiple of the block size", reach.last_position),
     Promise("What just fits is taken", "a limit that is off by one wastes or breaks", reach.just_fits),
@@ -82,28 +84,31 @@ PROMISES = (
     Promise("What is yours stays", "lists, tokens and logits are the caller's", reuse.leaves_what_is_yours),
     Promise("Your model stays as it is", "other stages share its weights", model.leaves_your_model),
     Promise(
-        "Padding touches nothing", "rows that only fill a batch up belong to no sequence",
+        "Padding touches nothing",
+        "rows that only fill a batch up belong to no sequence",
         reuse.padding_touches_nothing,
     ),
     Promise("Misuse is refused by name", "a wrong call must not become wrong tokens", books.misuse),
-    Promise("Refused before any runs", "a request that can never fit must not wait for ever", books.never_fits),
+    Promise("Refused before any runs", "a request that can never fit must not wait", books.never_fits),
     Promise("An empty pool changes nothing", "the engine frees a sequence and tries again", books.pool_exhausted),
     Promise("Errors and Ctrl-C free everything", "one bad request must not cost blocks", errors.errors_free_everything),
     Promise("A failed step is made again", "out of memory in the model: it counts once", errors.failed_steps),
     Promise("A failed choice counts nothing", "NaN is no token, and the step is made again", choice.failed_choice),
     Promise(
-        "Errors anywhere", "at any operation of a call, nothing is lost and nothing counts twice",
-        errors.errors_anywhere, slow=True,
+        "Errors anywhere",
+        "at any operation of a call, nothing is lost and nothing counts twice",
+        errors.errors_anywhere,
+        slow=True,
     ),
     Promise("A closed stream frees everything", "clients hang up", books.closed_stream),
     Promise("Memory comes back", "free means the stage's own tensors too", books.memory_comes_back),
-    Promise("Random schedules", "a search for what nobody thought of", schedule.random_schedules, last=True),
-)  # fmt: skip
+    Promise("Random schedules", "a search for what no fixed promise tries", schedule.random_schedules, last=True),
+)
 
 # For a stage with a queue.
 QUEUE_PROMISES = (
     Promise("A queue runs to its end", "whatever comes when, each request gets its own tokens", queue.runs_a_queue),
-    Promise("Refused when added", "a request that can never run must not wait for ever", queue.refused_when_added),
+    Promise("Refused when added", "a request that can never run must not wait", queue.refused_when_added),
     Promise("Nothing after the end", "a stop token ends a request in any step", queue.ends_where_it_should),
     Promise("Any budget", "prompts are cut anywhere, and no step is larger than it may be", queue.any_budget),
     Promise("A pool that runs short", "a preempted request comes back with the same tokens", queue.small_pools),
@@ -118,7 +123,7 @@ QUEUE_PROMISES = (
     Promise("One bad request", "logits that are not finite are one request's error", failures.one_bad_request),
     Promise("A failed step of a queue", "out of memory or Ctrl-C: nothing is lost", failures.failed_queue_steps),
     Promise("Random queues", "a search for what no other promise tries", search.random_queues, last=True),
-)  # fmt: skip
+)
 
 
 def promises_of(stage_class: type[Stage]) -> tuple[Promise, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
@@ -29,7 +30,7 @@ def has_queue(stage_class: type) -> bool:
 
 def takes(stage_class: type, argument: str) -> bool:
     """Whether a constructor of the class, or of a base class, names that argument."""
-    makers = [cls.__init__ for cls in stage_class.__mro__ if "__init__" in vars(cls)]
+    makers = [vars(cls)["__init__"] for cls in stage_class.__mro__ if "__init__" in vars(cls)]
     return any(argument in inspect.signature(make).parameters for make in makers)
 
 
@@ -40,9 +41,15 @@ class Queue:
     """
 
     def __init__(
-        self, stage_class: type[Stage], device: str, model: str = "gpt2", *, budget: int | None = None,
-        own: Model | None = None, **sizes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        stage_class: type[Stage],
+        device: str,
+        model: str = "gpt2",
+        *,
+        budget: int | None = None,
+        own: Model | None = None,
+        **sizes: Any,
+    ) -> None:
         self.model, self.device = model, device
         self.budget = budget if takes(stage_class, BUDGET) else None
         if self.budget:
@@ -50,8 +57,9 @@ class Queue:
         self.stage: Any = stage_of(stage_class, own or model, device, **sizes)
         self.seqs: list[Sequence] = []
 
-    def add(self, prompt: list[int], max_tokens: int, *, priority: int = 0, parent: Sequence | None = None,
-            **wishes: Any) -> Sequence:  # fmt: skip
+    def add(
+        self, prompt: list[int], max_tokens: int, *, priority: int = 0, parent: Sequence | None = None, **wishes: Any
+    ) -> Sequence:
         params = SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | wishes)
         seq = Sequence(list(prompt), params, priority, parent)
         self.stage.add(seq)
@@ -99,14 +107,19 @@ class Queue:
         with refused(f"aborting {self.name(seq)} a second time"):
             self.stage.abort(seq)
 
+    def patience(self) -> Iterator[int]:
+        """A number for each step that is needed, as long as requests are there. AssertionError if they never end."""
+        most = PATIENCE * sum(seq.max_len for seq in self.seqs) + 20
+        for number in range(most):
+            if not self.stage.has_work:
+                return
+            yield number
+        assert not self.stage.has_work, f"after {most} steps some of {len(self.seqs)} requests are still not done"
+
     def run_out(self) -> None:
         """To the end of all requests. Then every token is judged, and every block is free."""
-        most = PATIENCE * sum(seq.max_len for seq in self.seqs) + 20
-        for _ in range(most):
-            if not self.stage.has_work:
-                break
+        for _ in self.patience():
             self.step()
-        assert not self.stage.has_work, f"after {most} steps some of {len(self.seqs)} requests are still not done"
         for seq in self.seqs:
             self.judge(seq)
         free, total, held = self.stage.num_free_blocks, self.stage.tables.num_blocks, len(self.stage.tables)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from roseinfer.sequence import Sequence
@@ -42,7 +44,8 @@ def _four_requests(stage_class: type[Stage], device: str, num_blocks: int) -> Qu
     queue = Queue(stage_class, device, budget=6, num_blocks=num_blocks, block_size=4, max_num_seqs=3)
     first, second, *others = prompts_for(MODEL, LENGTHS)
     for i, prompt in enumerate([first, first[:8] + second[:6], *others]):
-        queue.add(prompt, 5 + i, **({"temperature": 1.0, "seed": i} if i == 1 else {}))
+        wishes: dict[str, Any] = {"temperature": 1.0, "seed": i} if i == 1 else {}
+        queue.add(prompt, 5 + i, **wishes)
     return queue
 
 
@@ -60,7 +63,7 @@ def failed_queue_steps(stage_class: type[Stage], device: str) -> None:
 def _run_with(queue: Queue, injection: ErrorAt) -> None:
     """A step whose device works on by itself may report its error in the step after it."""
     heard = False
-    while queue.stage.has_work and not heard:
+    for _ in queue.patience():
         outputs = [list(seq.token_ids) for seq in queue.seqs]
         try:
             with injection:
@@ -70,6 +73,7 @@ def _run_with(queue: Queue, injection: ErrorAt) -> None:
             changed = outputs != [seq.token_ids for seq in queue.seqs]
             assert not changed, f"a step that fails ({where_raised(injection)}) changes the tokens of its requests"
             queue.require_books()
+            break
         except AssertionError:
             raise
         except Exception as other:
@@ -93,12 +97,9 @@ def one_bad_request(stage_class: type[Stage], device: str) -> None:
     for num_prompt in (NAN_AT - 2, NAN_AT + 3):
         model = copy_of(MODEL, device)
         with torch.no_grad():
-            model.wpe.weight[NAN_AT] = torch.nan
+            model.get_parameter("wpe.weight")[NAN_AT] = torch.nan
         queue = Queue(stage_class, device, own=model, num_blocks=9, block_size=4, max_num_seqs=3)
-        bad = None
-        for i, prompt in enumerate(prompts_for(MODEL, (3, num_prompt, 5, 7, 9, 2))):
-            seq = queue.add(prompt, 7)
-            bad = seq if i == 1 else bad
+        _, bad, *_ = (queue.add(prompt, 7) for prompt in prompts_for(MODEL, (3, num_prompt, 5, 7, 9, 2)))
         _run_around(queue, bad)
         most = max(num_prompt, NAN_AT + 1)
         assert len(bad) <= most, f"{queue.name(bad)}: {len(bad)} tokens, of which the last come from logits of NaN"
@@ -107,7 +108,7 @@ def one_bad_request(stage_class: type[Stage], device: str) -> None:
 
 def _run_around(queue: Queue, bad: Sequence) -> None:
     """Until nothing is left: a step that raises a ValueError is answered by an abort of the bad request, once."""
-    while queue.stage.has_work:
+    for _ in queue.patience():
         try:
             queue.step()
         except ValueError as error:

@@ -16,9 +16,12 @@ from .small_models import expected, prompts_for
 
 MODEL = "gpt2"
 LENGTHS, NEW_TOKENS = (1, 19, 7, 30, 4, 12, 64, 3), (6, 1, 9, 4, 12, 3, 5, 8)
-WISHES = (
-    {}, {"temperature": 1.0, "seed": 1}, {}, {"temperature": 1.5, "top_k": 9, "seed": 2},
-)  # fmt: skip
+WISHES: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0, "seed": 1},
+    {},
+    {"temperature": 1.5, "top_k": 9, "seed": 2},
+)
 
 
 def runs_a_queue(stage_class: type[Stage], device: str) -> None:
@@ -94,8 +97,10 @@ def refused_when_added(stage_class: type[Stage], device: str) -> None:
         ("a token id of 97", _request([97], 1), "97"),
         ("a stop string", _request([1], 1, stop="a"), "stop"),
         ("n=2 samples", _request([1], 1, n=2, temperature=1.0), "n=2"),
-        ("a request that runs", runs, ""), ("one that waits", waits, ""), ("one that has ended", ended, ""),
-    ):  # fmt: skip
+        ("a request that runs", runs, ""),
+        ("one that waits", waits, ""),
+        ("one that has ended", ended, ""),
+    ):
         with refused(f"adding {what}", named):
             queue.stage.add(seq)
         queue.require_books()
@@ -110,7 +115,9 @@ def _request(prompt: list[int], max_tokens: int, **wishes: Any) -> Sequence:
 
 def no_request_starves(stage_class: type[Stage], device: str) -> None:
     """A request ends although others come faster than they are served: several hundred later ones at most go first."""
-    policies = ({}, {POLICY: "shortest"}, {POLICY: "longest_output"}) if takes(stage_class, POLICY) else ({},)
+    policies: list[dict[str, Any]] = [{}]
+    if takes(stage_class, POLICY):
+        policies += {POLICY: "shortest"}, {POLICY: "longest_output"}
     for policy in policies:
         queue = Queue(stage_class, device, num_blocks=60, block_size=4, max_num_seqs=16, **policy)
         for i in range(16):
@@ -131,14 +138,16 @@ def ordered_by_policy(stage_class: type[Stage], device: str) -> None:
     """The named orders, in one place: first by priority, then as the policy says, then by arrival."""
     if not takes(stage_class, POLICY):
         return
-    sizes = {"num_blocks": 40, "block_size": 4, "max_num_seqs": 1}
+    sizes: dict[str, Any] = {"num_blocks": 40, "block_size": 4, "max_num_seqs": 1}
     with refused("policy='nonsense'", "policy"):
         Queue(stage_class, device, **sizes, policy="nonsense")
     lengths, outputs, priorities = (7, 3, 12, 3, 9, 5), (2, 5, 1, 4, 5, 3), (1, 0, 0, 0, 1, 0)
     keys = {
-        "fcfs": lambda i: 0, "shortest": lambda i: lengths[i], "longest_output": lambda i: -outputs[i],
+        "fcfs": lambda i: 0,
+        "shortest": lambda i: lengths[i],
+        "longest_output": lambda i: -outputs[i],
         "packed": lambda i: -lengths[i],
-    }  # fmt: skip
+    }
     for policy, key in keys.items():
         for important in (priorities, (0,) * 6):
             queue = Queue(stage_class, device, **sizes, policy=policy)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
+from typing import Any
 
 from roseinfer.stage import Stage
 
 from .broken_promises import count
 from .injected_errors import ErrorAt, OutOfMemory
 from .queue_driver import Queue
+from .shortest_case import require_none_breaks, with_simpler_calls
 from .small_models import text_of
 
 MODEL = "gpt2"
@@ -58,13 +61,7 @@ class QueueCase:
     calls: tuple[QueueCall, ...]
 
     def simpler(self) -> Iterator[QueueCase]:
-        size = len(self.calls)
-        while size := size // 2:
-            for start in range(0, len(self.calls), size):
-                yield replace(self, calls=self.calls[:start] + self.calls[start + size :])
-        for i, call in enumerate(self.calls):
-            for other in call.simpler():
-                yield replace(self, calls=(*self.calls[:i], other, *self.calls[i + 1 :]))
+        yield from with_simpler_calls(self)
 
     def __str__(self) -> str:
         pool = f"{self.num_blocks} blocks of {count(self.block_size, 'token')}, max_num_seqs={self.places}"
@@ -89,29 +86,24 @@ def _random_call(rng: Random) -> QueueCall:
 
 
 def random_queues(stage_class: type[Stage], device: str) -> None:
-    for seed in range(NUM_CASES):
-        case = random_case(seed)
-        if what_breaks(stage_class, device, case):
-            case = shortest(stage_class, device, case)
-            error = what_breaks(stage_class, device, case)
-            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-            raise AssertionError(f"the shortest run found: {case}; to the end: {what}") from error
-
-
-def shortest(stage_class: type[Stage], device: str, case: QueueCase) -> QueueCase:
-    """The case made simpler for as long as it still breaks."""
-    while simpler := next((other for other in case.simpler() if what_breaks(stage_class, device, other)), None):
-        case = simpler
-    return case
+    require_none_breaks(
+        map(random_case, range(NUM_CASES)),
+        partial(what_breaks, stage_class, device),
+        lambda case, error: f"the shortest run found: {case}; to the end: {error}",
+    )
 
 
 def what_breaks(stage_class: type[Stage], device: str, case: QueueCase) -> Exception | None:
     """The first error of the run on a fresh stage."""
     try:
         queue = Queue(
-            stage_class, device, budget=case.budget, num_blocks=case.num_blocks, block_size=case.block_size,
+            stage_class,
+            device,
+            budget=case.budget,
+            num_blocks=case.num_blocks,
+            block_size=case.block_size,
             max_num_seqs=case.places,
-        )  # fmt: skip
+        )
         for call in case.calls:
             _take(queue, call)
         queue.run_out()
@@ -124,7 +116,7 @@ def _take(queue: Queue, call: QueueCall) -> None:
     if call.kind == "add":
         own = text_of(MODEL, 5, seed=20 + len(queue.seqs))
         prompt = [*text_of(MODEL, LONGEST, seed=10 + call.text)[: call.number], *own[: call.own]]
-        drawn = {} if call.seed is None else {"temperature": 2.0, "seed": call.seed}
+        drawn: dict[str, Any] = {} if call.seed is None else {"temperature": 2.0, "seed": call.seed}
         queue.add(prompt or [0], call.max_tokens, **drawn)
     elif call.kind == "step":
         queue.steps(call.number)

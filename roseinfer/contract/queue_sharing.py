@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from roseinfer.stage import Stage
 
@@ -21,7 +22,8 @@ def shared_beginnings(stage_class: type[Stage], device: str) -> None:
     for num_blocks, steps_between in ((60, 0), (60, 2), (60, 9), (8, 0), (8, 1), (10, 9)):
         queue = Queue(stage_class, device, budget=9, num_blocks=num_blocks, block_size=BLOCK, max_num_seqs=4)
         for i, prompt in enumerate(prompts):
-            queue.add(prompt, 1 + 5 * i % 7, **({"temperature": 1.0, "seed": i} if i % 3 == 1 else {}))
+            wishes: dict[str, Any] = {"temperature": 1.0, "seed": i} if i % 3 == 1 else {}
+            queue.add(prompt, 1 + 5 * i % 7, **wishes)
             queue.steps(steps_between)
         queue.run_out_twice()
 

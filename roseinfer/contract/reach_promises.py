@@ -107,7 +107,7 @@ def very_high_block_ids(stage_class: type[Stage], device: str) -> None:
 def _with_ids_from(first: int, stage_class: type[Stage], device: str) -> None:
     """The pool's first blocks are held back, so that two sequences get those from `first` on, and fill the pool."""
     most = LONGEST // 4  # blocks that one sequence may hold
-    # In the books alone: blocks that are held by nobody that decodes.
+    # In the books alone: blocks that no decoding sequence holds.
     ballast = {-1 - i: 4 * min(most, first - i * most) for i in range(-(-first // most))}
     run = TeacherForced(
         stage_class, device, "longest", num_blocks=first + 6, block_size=4, max_num_seqs=3 + len(ballast)
@@ -129,7 +129,7 @@ def many_blocks(stage_class: type[Stage], device: str) -> None:
 
 
 def large_batches(stage_class: type[Stage], device: str) -> None:
-    """Past 64 sequences, the most that a stage holds if nobody says otherwise."""
+    """Past 64 sequences, the most that a stage holds by default."""
     _in_batches_of((9, 70), stage_class, device)
 
 

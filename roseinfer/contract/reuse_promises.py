@@ -16,7 +16,7 @@ from .small_models import text_of
 from .teacher_forced import TeacherForced
 
 MODEL = "long"
-NEIGHBOURS = 130  # their ids differ from the first one's by anything up to 130: for whoever keeps rows by seq_id % n
+NEIGHBOURS = 130  # their ids differ from the first one's by anything up to 130: for stages that keep rows by seq_id % n
 
 
 def neighbours_come_and_go(stage_class: type[Stage], device: str) -> None:

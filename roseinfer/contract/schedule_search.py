@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -16,6 +17,7 @@ from roseinfer.stage import Stage
 
 from .broken_promises import count, lengths_text, require_all_free, require_one_owner
 from .making import stage_of
+from .shortest_case import require_none_breaks, with_simpler_calls
 from .small_models import SMALL, last_logits
 
 NUM_CASES, NUM_CALLS = 22, 25
@@ -23,12 +25,14 @@ NUM_BLOCKS, BLOCK_SIZE = 9, 4
 NAMES = "ABCD"  # as many sequences at once
 TOLERANCE = 1e-3
 
+Kind = Literal["prefill", "decode", "free"]
+
 
 @dataclass(frozen=True)
 class StageCall:
     """names: one, or those of a decode. tokens: a prefill's prompt, or the one token that a decode goes on with."""
 
-    kind: Literal["prefill", "decode", "free"]
+    kind: Kind
     names: tuple[str, ...]
     tokens: tuple[int, ...] = ()
 
@@ -55,13 +59,7 @@ class Case:
     def simpler(self) -> Iterator[Case]:
         if self.model != SMALL[0]:
             yield replace(self, model=SMALL[0])
-        size = len(self.calls)
-        while size := size // 2:
-            for start in range(0, len(self.calls), size):
-                yield replace(self, calls=self.calls[:start] + self.calls[start + size :])
-        for i, call in enumerate(self.calls):
-            for other in call.simpler():
-                yield replace(self, calls=(*self.calls[:i], other, *self.calls[i + 1 :]))
+        yield from with_simpler_calls(self)
 
     def renamed(self) -> Case:
         """Sequences named A, B, C in the order in which they come."""
@@ -81,30 +79,20 @@ def random_case(seed: int) -> Case:
 
 
 def _random_call(rng: Random) -> StageCall:
-    kind = rng.choices(("prefill", "decode", "free"), weights=(5, 4, 1))[0]  # few frees: the pool is to run short
+    kinds: tuple[Kind, ...] = ("prefill", "decode", "free")
+    kind = rng.choices(kinds, weights=(5, 4, 1))[0]  # few frees: the pool is to run short
     names = rng.sample(NAMES, k=rng.randint(1, len(NAMES)) if kind == "decode" else 1)
     num_tokens = {"prefill": rng.randint(1, 11), "decode": 1, "free": 0}[kind]
     return StageCall(kind, tuple(names), tuple(rng.randrange(97) for _ in range(num_tokens)))
 
 
 def random_schedules(stage_class: type[Stage], device: str) -> None:
-    for seed in range(NUM_CASES):
-        case = random_case(seed)
-        if what_breaks(stage_class, device, case):
-            case = shortest(stage_class, device, case).renamed()
-            error = what_breaks(stage_class, device, case)
-            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-            raise AssertionError(f"the shortest schedule found: {case}: {what}") from error
-
-
-def shortest(stage_class: type[Stage], device: str, case: Case) -> Case:
-    """The case made simpler call by call, for as long as it still breaks."""
-    while True:
-        breaks = (other for other in case.simpler() if what_breaks(stage_class, device, other))
-        simpler = next(breaks, None)
-        if simpler is None:
-            return case
-        case = simpler
+    require_none_breaks(
+        map(random_case, range(NUM_CASES)),
+        partial(what_breaks, stage_class, device),
+        lambda case, error: f"the shortest schedule found: {case}: {error}",
+        tidy=Case.renamed,
+    )
 
 
 def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception | None:
@@ -133,7 +121,8 @@ class Play:
     def take(self, call: StageCall) -> None:
         live = [name for name in call.names if name in self.live]
         if call.kind == "prefill" and not live:
-            self.prefill(*call.names, call.tokens)
+            [name] = call.names
+            self.prefill(name, call.tokens)
         elif call.kind == "decode" and live:
             self.decode(live, *call.tokens)
         elif call.kind == "free" and live:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -19,10 +19,18 @@ LLAMAS = ("llama", "qwen2", "qwen3")
 def small_model(num_kv_heads: int = 4, seed: int = 1, vocab_size: int = 97) -> GPT2:
     """Two layers whose weights are large enough that attention and positions decide which token comes next."""
     config = ModelConfig(
-        architecture="gpt2", vocab_size=vocab_size, hidden_size=32, num_layers=2, num_heads=4,
-        num_kv_heads=num_kv_heads, head_dim=8, intermediate_size=64, max_model_len=192,
-    )  # fmt: skip
+        architecture="gpt2",
+        vocab_size=vocab_size,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        head_dim=8,
+        intermediate_size=64,
+        max_model_len=192,
+    )
     model = random_model(config, seed)
+    assert isinstance(model, GPT2)
     for p in model.parameters():
         if p.dim() > 1:
             p.mul_(12)
@@ -47,9 +55,16 @@ def soft_model(max_model_len: int, num_layers: int, num_heads: int, num_kv_heads
     In small_model attention is sharp: a wrong token with a small weight would not be seen among so many.
     """
     config = ModelConfig(
-        architecture="gpt2", vocab_size=97, hidden_size=32, num_layers=num_layers, num_heads=num_heads,
-        num_kv_heads=num_kv_heads, head_dim=head_dim, intermediate_size=64, max_model_len=max_model_len,
-    )  # fmt: skip
+        architecture="gpt2",
+        vocab_size=97,
+        hidden_size=32,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=64,
+        max_model_len=max_model_len,
+    )
     model = random_model(config, seed=1)
     for name, p in model.named_parameters():
         if p.dim() > 1:
@@ -86,7 +101,7 @@ MAKERS: dict[str, Callable[[], Model]] = {
     "gpt2": small_model,
     "gpt2, 2 KV heads": lambda: small_model(num_kv_heads=2),
     "gpt2, 1 KV head": lambda: small_model(num_kv_heads=1),
-    **{family: lambda family=family: small_llama(family) for family in LLAMAS},
+    **{family: partial(small_llama, family) for family in LLAMAS},
     "tiny": lambda: load_model("tiny"),
     "random:gpt2": lambda: load_model("random:gpt2"),
 }

@@ -40,7 +40,7 @@ def fits_the_seam(stage_class: type[Stage], device: str) -> None:
     seqs = begin(stage, prompts_for("gpt2", (3, 5)), greedy(4))
 
     def look(_: Model, args: tuple[Tensor, Tensor, Attend]) -> tuple[Tensor, Tensor, Attend]:
-        *tokens, step = args
+        token_ids, positions, step = args
         assert callable(step), f"build returned {step!r}; the model calls what it returns: step(layer, q, k, v)"
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def fits_the_seam(stage_class: type[Stage], device: str) -> None:
             require_attention(out, layer, q)
             return out
 
-        return *tokens, attend
+        return token_ids, positions, attend
 
     hook = stage.model.register_forward_pre_hook(look)
     try:

@@ -51,12 +51,12 @@ class Cells:
         cls, columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], missing: str = "", keys: int = 1
     ) -> Cells:
         """missing: what stands for None. Raises ValueError for a row that has not a value for each column."""
-        columns = [Column(column) if isinstance(column, str) else column for column in columns]
-        rows = [list(zip(columns, row, strict=True)) for row in rows]
-        texts = [[missing if value is None else column.show(value) for column, value in row] for row in rows]
-        values = [[row[i][1] for row in rows] for i in range(len(columns))]
-        right = [are_numbers(v) if c.right is None else c.right for c, v in zip(columns, values, strict=True)]
-        return cls([column.name for column in columns], texts, right, keys)
+        shown = [Column(column) if isinstance(column, str) else column for column in columns]
+        pairs = [list(zip(shown, row, strict=True)) for row in rows]
+        texts = [[missing if value is None else column.show(value) for column, value in row] for row in pairs]
+        values = [[row[i][1] for row in pairs] for i in range(len(shown))]
+        right = [are_numbers(v) if c.right is None else c.right for c, v in zip(shown, values, strict=True)]
+        return cls([column.name for column in shown], texts, right, keys)
 
     def text(self, width: int | None = None) -> str:
         """A line of names, a rule, and the rows, or "(no rows)".
@@ -170,12 +170,13 @@ def text_width(text: str) -> int:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns, none of its characters lost."""
+    """The text in lines of at most `width` columns, broken after a space where there is one. No character is lost."""
     lines = []
     for line in text.split("\n"):
         while text_width(line) > max(width, 1):
             widths = accumulate(map(text_width, line))
             end = max(sum(size <= width for size in widths), 1)
+            end = line.rfind(" ", 0, end) + 1 or end
             lines.append(line[:end])
             line = line[end:]
         lines.append(line)
@@ -188,5 +189,5 @@ def aligned(text: str, width: int, right: bool) -> str:
 
 
 def terminal_width() -> int | None:
-    """Characters on a line of the terminal that stdout is; None where it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """Characters on a line of the terminal that stdout is; None where it is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None

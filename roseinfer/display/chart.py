@@ -59,19 +59,13 @@ class Chart(View):
 
     @property
     def png(self) -> bytes:
-        """With a palette of colours: a tenth of the bytes that vl-convert writes."""
-        from PIL import Image
-
-        drawn = Image.open(io.BytesIO(self._picture("png", scale=PNG_SCALE))).convert("RGB")
-        small = io.BytesIO()
-        drawn.quantize(256).save(small, format="png", optimize=True)
-        return small.getvalue()
+        return with_palette(self._picture("png", scale=PNG_SCALE))
 
     def to_html(self) -> str:
         """The picture alone, for the HTML of a larger view."""
         png = self.png
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        return f'<img alt="{html.escape(self.alt)}" width="{_width(png)}" src="{source}">'
+        return f'<img alt="{html.escape(self.alt)}" width="{image_width(png)}" src="{source}">'
 
     def save(self, path: str | Path) -> None:
         """Write *.png, *.svg, *.pdf, or *.html, which is alive and needs no network. Raises ValueError for another
@@ -95,11 +89,11 @@ class Chart(View):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         png = self.png
         bundle = {"text/plain": repr(self), VEGA_LITE: self.spec, "image/png": png}
-        return bundle, {"image/png": {"alt": self.alt, "width": _width(png)}, VEGA_LITE: EMBED}
+        return bundle, {"image/png": {"alt": self.alt, "width": image_width(png)}, VEGA_LITE: EMBED}
 
 
 def show_live(view: Any) -> DisplayHandle | None:
-    """Show it so that it can be drawn anew in its place. None outside a notebook: it would print a line each time."""
+    """Show it so that it can be drawn again in its place. None outside a notebook: it would print a line each time."""
     from IPython import get_ipython
     from IPython.display import display
 
@@ -121,6 +115,15 @@ def zoom(*axes: str) -> altair.Parameter:
     return alt.selection_interval(name="zoom", bind="scales", encodings=list(axes), zoom="wheel![event.ctrlKey]")
 
 
-def _width(png: bytes) -> int:
+def with_palette(png: bytes) -> bytes:
+    """The picture with 256 colours: a tenth of the bytes that vl-convert writes."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def image_width(png: bytes) -> int:
     """In pixels of the page."""
     return round(int.from_bytes(png[16:20], "big") / PNG_SCALE)

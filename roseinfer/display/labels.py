@@ -27,9 +27,12 @@ class Label(NamedTuple):
 
 
 def labels(
-    places: Sequence[Place], texts: Sequence[str], width: float, is_curve: bool = False,
+    places: Sequence[Place],
+    texts: Sequence[str],
+    width: float,
+    is_curve: bool = False,
     join: Callable[[list[str]], str] = ", ".join,
-) -> list[Label]:  # fmt: skip
+) -> list[Label]:
     """A label for each group of points that are too near for one each, and Label("") for the others of the group.
 
     width: of the plot; in its right half a group's label is left of it. is_curve: a line joins the places in their

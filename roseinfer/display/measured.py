@@ -1,22 +1,27 @@
-"""Measured: a result as JSON, with every sample for a file, and on a short line for a terminal or a script."""
+"""Result: a measurement as text for a terminal, as JSON with every sample, and as a short line of JSON."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 DIGITS = 5  # of a number on the short line
+NOTE_WIDTH = 120
 
 
 class Measured:
-    """Of a result, a dataclass with arguments, device, commit and rows. SHORT: what the short line has of a row."""
+    """A dataclass as JSON."""
 
-    SHORT: ClassVar[tuple[str, ...]] = ()
+    def text(self, width: int | None = None, long: bool = False) -> str:
+        """Tables for a terminal."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, raw samples too."""
-        return asdict(self)
+        return asdict(self)  # type: ignore[call-overload]
 
     def to_json(self) -> str:
         """Everything, on one line."""
@@ -27,13 +32,56 @@ class Measured:
         return on_one_line(rounded(self.short()))
 
     def short(self) -> dict[str, Any]:
-        return {
-            "arguments": self.arguments, "device": self.device, "commit": self.commit,
-            "rows": [self.short_row(row) for row in self.rows],
-        }  # fmt: skip
+        return self.to_dict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Measured):
+    """arguments: what was asked. rows: a dict each. The short line has the fields SHORT_FIELDS, and SHORT of a row."""
+
+    SHORT: ClassVar[tuple[str, ...]] = ()
+    SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments",)
+
+    arguments: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rows and samples last, so that a file begins with where it comes from."""
+        values = super().to_dict()
+        last = {name: values.pop(name) for name in ("rows", "samples") if name in values}
+        return values | last
+
+    def short(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.SHORT_FIELDS}
+        return fields | {"rows": [self.short_row(row) for row in self.rows]}
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
         return {name: row[name] for name in self.SHORT}
+
+    def text(self, width: int | None = None, long: bool = False) -> str:
+        """The tables, then the notes. long: all that a result has, where there is more."""
+        size = min(width or NOTE_WIDTH, NOTE_WIDTH)
+        notes = "\n".join(textwrap.fill(note, size) for note in self.notes())
+        return "\n\n".join([*self.tables(width, long), *([notes] if notes else [])])
+
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
+        raise NotImplementedError
+
+    def notes(self) -> list[str]:
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineResult(Result):
+    """A result of one machine. host, device, versions, commit: see bench.provenance.describe_host. samples: raw."""
+
+    SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments", "device", "commit")
+
+    host: dict[str, Any]
+    device: str
+    versions: dict[str, Any]
+    commit: str | None
+    samples: list[Any] = field(default_factory=list)
 
 
 def on_one_line(values: Any) -> str:

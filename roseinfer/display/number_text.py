@@ -28,7 +28,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def exact(value: float) -> str:
-    """A printed or reckoned number: 408.43 stays as it is. To eight digits, for the posts measure no more (a mean that
+    """A printed or computed number: 408.43 stays as it is. To eight digits, for the posts measure no more (a mean that
     SQL printed has sixteen)."""
     text = significant(value, 8)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

@@ -70,4 +70,3 @@ def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title:
     )
     chart = chart.properties(name="roofline", width=WIDTH, height=HEIGHT, title=alt.Title(title, subtitle=says))
     return Chart(chart, f"{title}: {', '.join(names)}")
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .chart import PAGE_WIDTH, Chart
 
@@ -39,8 +40,11 @@ class SpeedBars(Chart):
 
     def show(self, title: str, speeds: Mapping[str, tuple[float, float, float]], floor: float | None = None) -> None:
         """speeds: a contender's median, slowest and fastest run, in tokens a second, as `floor` is."""
-        rows = [{"name": name, "speed": mid, "low": low, "high": high} for name, (mid, low, high) in speeds.items()]
-        most, rules = max(row["high"] for row in rows), []
+        rows: list[dict[str, Any]] = [
+            {"name": name, "speed": mid, "low": low, "high": high} for name, (mid, low, high) in speeds.items()
+        ]
+        most = max(row["high"] for row in rows)
+        rules: list[dict[str, Any]] = []
         if floor is not None:
             beyond = floor > BEYOND * most
             label = f"floor, {floor / most:.0f} times the fastest run" if beyond else "floor (dashed)"

@@ -123,9 +123,9 @@ class Timeline(Chart):
 
         lanes = [*self.host, Lane("host: no op", self.host_gaps, False), *self.device]
         lanes += [Lane("device: idle", self.device_gaps, False)] if self.device else []
-        rows: list[tuple[int, str, int, int, float | None]] = []
+        rows: list[tuple[Any, ...]] = []
         for i, lane in enumerate(lanes):
-            drawn = nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
+            drawn: list[Any] = nlargest(MOST_BARS, lane.slices, key=lambda event: event.dur)
             rows += [(i, event.name, event.ts, event.end, None) for event in drawn]
         crowded = [i for i, lane in enumerate(lanes) if not lane.named and len(lane.slices) > APART]
         for i in crowded:
@@ -142,10 +142,16 @@ class Timeline(Chart):
         near = [whole * APART / len(lane.slices) if i in crowded else 1e12 for i, lane in enumerate(lanes)]
         as_bars = f"({IN_VIEW} <= {near}[datum.lane])"
         data = csv_data(frame.assign(name=numbers))
-        bars = alt.Chart(data, width=BARS_WIDTH, height=LANE * len(lanes)).transform_calculate(
-            full=_item(names, "name"), short=_item((self.short[name] for name in names), "name"),
-            colour=_item(as_colour, "name"), took=f"(datum.to - datum.from) * {SHARE}",
-        ).encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))  # fmt: skip
+        bars = (
+            alt.Chart(data, width=BARS_WIDTH, height=LANE * len(lanes))
+            .transform_calculate(
+                full=_item(names, "name"),
+                short=_item((self.short[name] for name in names), "name"),
+                colour=_item(as_colour, "name"),
+                took=f"(datum.to - datum.from) * {SHARE}",
+            )
+            .encode(y=_rows("lane:O", labelExpr=_item((lane.label for lane in lanes), "value")))
+        )
         x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, whole], nice=False))
         palette = alt.Scale(domain=list(colours), range=list(colours.values()))
         shown = json.dumps({name: self.short.get(name, name) for name in colours})
@@ -154,14 +160,20 @@ class Timeline(Chart):
         # What is not in turn has no height: if it were transparent, it would still answer the mouse.
         height = alt.expr(f"isValid(datum.share) == {as_bars} ? 0 : {LANE - 6}")
         blocks = bars.mark_bar(clip=True, height=height, opacity=alt.expr(SHARE)).encode(
-            x, x2="to", color=alt.Color("colour:N", scale=palette, legend=legend),
+            x,
+            x2="to",
+            color=alt.Color("colour:N", scale=palette, legend=legend),
             tooltip=[alt.Tooltip("full:N", title="name"), *times],
-        )  # fmt: skip
+        )
         spans = [i for i, lane in enumerate(lanes) if lane.named]
         named = bars.transform_filter(alt.FieldOneOfPredicate("lane", spans)).mark_text(
-            color=INK, x=alt.expr(LEFT), align="left", dx=3, limit=alt.expr(ROOM),
+            color=INK,
+            x=alt.expr(LEFT),
+            align="left",
+            dx=3,
+            limit=alt.expr(ROOM),
             opacity=alt.expr(f"{ROOM} < 24 ? 0 : 1"),
-        )  # fmt: skip
+        )
         return blocks.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
 
     def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
@@ -174,11 +186,13 @@ class Timeline(Chart):
         whole, colours = self.end - self.start, self._colours()
         rows = [
             {
-                "name": self.short[name], "colour": colours.get(name, WORK_COLOUR), "share": total / whole,
+                "name": self.short[name],
+                "colour": colours.get(name, WORK_COLOUR),
+                "share": total / whole,
                 "sum": f"{total / whole:.1%}: {total / 1e6:.3f} ms; gaps: {count:,}, longest {longest / 1e6:.3f} ms",
             }
             for name, count, total, longest in sums.head(MOST_GAP_ROWS).itertuples()
-        ]  # fmt: skip
+        ]
         x = alt.X("share:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
         chart = alt.Chart(alt.Data(values=rows), width=BARS_WIDTH, height=GAP_ROW * len(rows))
         chart = chart.encode(x, _rows("name:N"), tooltip=["name:N", "sum:N"])

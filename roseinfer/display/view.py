@@ -22,7 +22,7 @@ class View:
     def to_html(self) -> str:
         raise NotImplementedError
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return {"text/plain": repr(self), "text/html": self.to_html()}
 
 

@@ -1,1 +1,1 @@
-"""The finished engine. So far its sizes, reckoned before anything is allocated."""
+"""The finished engine. So far its sizes, computed before anything is allocated."""

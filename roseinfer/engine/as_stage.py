@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from roseinfer.models import Attend, Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .engine import Engine, checked_budget
+from .config import STEP_TOKENS
+from .engine import Engine
+from .step import Step
 from .weights import prepared_copy
 
 
@@ -25,18 +27,23 @@ class EngineStage(Stage):
         model = prepared_copy(model)  # other stages of a race share the one that was given
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         engine = Engine(
-            model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max(checked_budget(None, max_num_seqs), model.config.max_model_len),  # whole prompts
+            model,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max(STEP_TOKENS, max_num_seqs, model.config.max_model_len),  # whole prompts
             enforce_eager=self.enforce_eager,
-        )  # fmt: skip
-        self.tables, self.runner = engine.blocks, engine.runner
+        )
+        self.tables: Any = engine.blocks  # which has what a stage's tables have
+        self.runner = engine.runner
         if self.runner.graphs:
             # A race is short: recording late would leave half of its steps eager, and the median between two modes.
             self.runner.graphs.capture_after = 1
 
     @torch.inference_mode()
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:
-        """All prompts in as few flat batches as a step has room for."""
+        """All prompts in as few flat batches as a step has room for, grouped as stage 11 groups them, which the library
+        does not import."""
         batches: list[list[Sequence]] = []
         room = 0
         for seq in seqs:
@@ -46,22 +53,22 @@ class EngineStage(Stage):
             batches[-1].append(seq)
             room -= len(seq)
         with self.claimed(seqs):
-            return [token for batch in batches for token in self.runner.run(batch, [len(seq) for seq in batch])]
+            return [token for batch in batches for token in self.runner.run(whole(batch))]
 
     @torch.inference_mode()
     def next_tokens(self, seqs: list[Sequence]) -> list[int]:
         self._check_decodable(seqs)
         self.tables.reserve({seq.seq_id: len(seq) for seq in seqs})
-        tokens = self.runner.run(seqs, [1] * len(seqs))
+        tokens = self.runner.run(Step(seqs, [1] * len(seqs)))
         for seq in seqs:
             seq.num_cached_tokens += 1
         return tokens
 
     def prompt_logits(self, seq: Sequence) -> Tensor:
-        return self.runner.forward(self.runner.prepare([seq], [len(seq)]))[0]
+        return self.runner.forward(self.runner.prepare(whole([seq])))[0]
 
     def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
-        self.batch = self.runner.prepare(seqs, [1] * len(seqs))
+        self.batch = self.runner.prepare(Step(seqs, [1] * len(seqs)))
         return self.batch.token_ids, self.batch.positions
 
     def build(self, seqs: list[Sequence]) -> Attend:
@@ -72,3 +79,8 @@ class EngineStage(Stage):
 
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
         """So it has for a prompt."""
+
+
+def whole(seqs: list[Sequence]) -> Step:
+    """A step over their prompts."""
+    return Step(seqs, [len(seq) for seq in seqs])

@@ -24,7 +24,7 @@ SEQS_PER_SPARE_BLOCK = 8
 class BlockManager:
     """num_blocks blocks of block_size tokens, for max_num_seqs sequences of at most max_blocks blocks each.
 
-    table [max_num_seqs, max_blocks] int32 is what attention reads: row `row_of(seq_id)` names the sequence's blocks in
+    table [max_num_seqs, max_blocks] int32 is what attention reads: row `rows[seq_id]` names the sequence's blocks in
     token order. An entry is written when its block is handed out, so a step that needs no block writes nothing.
     prefix_cache: None where every sequence computes all of its blocks itself. copies: {block: block whose contents it
     needs before the next step}. Answers the questions that BlockTables answers, as a pool with one table.
@@ -33,9 +33,13 @@ class BlockManager:
     num_tables = 1
 
     def __init__(
-        self, num_blocks: int, block_size: int, max_num_seqs: int, max_blocks: int,
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_blocks: int,
         prefix_cache: PrefixCache | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.table = np.zeros((max_num_seqs, max_blocks), np.int32)
@@ -81,8 +85,11 @@ class BlockManager:
         """Block ids of one sequence, in token order."""
         return self._blocks[seq_id]
 
-    def row_of(self, seq_id: int) -> int:
-        return self.rows[seq_id]
+    def write_rows(self, seqs: list[Sequence], out: np.ndarray) -> list[list[int]]:
+        """Copy these sequences' rows of the table to out [B, max_blocks]. Return their block ids."""
+        # "clip": rows are in range, and without the check NumPy writes to `out` without a buffer between.
+        np.take(self.table, [self.rows[seq.seq_id] for seq in seqs], axis=0, out=out, mode="clip")
+        return [self._blocks[seq.seq_id] for seq in seqs]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -154,7 +161,7 @@ class BlockManager:
         few blocks."""
         blocks, num_cached, chain = self._computed(seq)
         if not self._has_room(seq, blocks, num_cached):
-            blocks = blocks[: num_cached // self.block_size]  # the last one, to be copied, is computed anew
+            blocks = blocks[: num_cached // self.block_size]  # the last one, to be copied, is computed again
             num_cached = len(blocks) * self.block_size
             if not self._has_room(seq, blocks, num_cached):
                 return None
@@ -175,12 +182,7 @@ class BlockManager:
         parent = seq.parent
         if parent and parent.seq_id in self and parent.num_cached_tokens < parent.num_prompt_tokens:
             return True
-        return bool(self.prefix_cache) and self.prefix_cache.is_being_computed(seq)
-
-    def take_copies(self) -> dict[int, int]:
-        """`copies`, for who makes them: they are not there any more."""
-        copies, self.copies = self.copies, {}
-        return copies
+        return self.prefix_cache is not None and self.prefix_cache.is_being_computed(seq)
 
     def copy_first(self, copies: dict[int, int]) -> None:
         """Copies that were taken and not made: to be made with the others, as if before them."""
@@ -189,27 +191,30 @@ class BlockManager:
     def forget_idle(self) -> None:
         """No idle block is found any more."""
         while self._idle:
-            self._free.append(self.prefix_cache.evict())
+            self._free.append(self._evicted())
 
     def keep_computed(self, seq: Sequence, is_proven: bool = True) -> None:
         """Let the prefix cache find the blocks that are full of cached tokens. is_proven: they led to finite logits."""
         if not self.prefix_cache:
             return
-        self._put_computed(seq)
+        self._put_computed(seq, self.prefix_cache)
         if is_proven and self.prefix_cache.unproven:
             self.prefix_cache.unproven.difference_update(self._chains[seq.seq_id])
 
     def forget_unproven(self, seq_id: int) -> None:
         """The blocks that a sequence was reading its prompt from, and that may hold NaN, are not found any more."""
-        for entry in self._chains[seq_id] if self.prefix_cache else ():
-            if entry in self.prefix_cache.unproven:
-                self._free += self.prefix_cache.forget(entry)  # with those after it in the chain
+        cache = self.prefix_cache
+        if cache is None:
+            return
+        for entry in self._chains[seq_id]:
+            if entry in cache.unproven:
+                self._free += cache.forget(entry)  # with those after it in the chain
                 return
 
-    def _put_computed(self, seq: Sequence) -> None:
+    def _put_computed(self, seq: Sequence, cache: PrefixCache) -> None:
         blocks, chain = self._blocks[seq.seq_id], self._chains[seq.seq_id]
         for i in range(len(chain), seq.num_cached_tokens // self.block_size):
-            entry = self.prefix_cache.put(seq, i, blocks[i], chain[-1] if chain else None)
+            entry = cache.put(seq, i, blocks[i], chain[-1] if chain else None)
             if not entry:
                 return
             chain.append(entry)
@@ -248,7 +253,11 @@ class BlockManager:
         self._release(source)
 
     def _take(self) -> int:
-        return self._free.pop() if self._free else self.prefix_cache.evict()
+        return self._free.pop() if self._free else self._evicted()
+
+    def _evicted(self) -> int:
+        assert self.prefix_cache is not None, "blocks are idle only in a prefix cache"
+        return self.prefix_cache.evict()
 
     def _release(self, block: int) -> None:
         self.ref_counts[block] -= 1

@@ -1,70 +1,90 @@
-"""EngineConfig: what an engine must know to be sized, and the checks that it shares with LLM."""
+"""EngineConfig: the settings of an engine, and their checks. Engine, LLM, the dry run and the simulator take these."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
 from roseinfer.arguments import refuse_wrong_arguments, require_count
-from roseinfer.models import model_config
+from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.models import ModelConfig
 
-if TYPE_CHECKING:
-    from .sizes import EngineSizes
+from .policies import Policy, policy_for
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 QUANTIZATIONS = (None, "int8")
+# Tokens of one step, unless there are more sequences. Products are at their best from some hundreds on, and with more
+# than this a CPU's caches no longer hold what one layer hands to the next.
+STEP_TOKENS = 1024
 
 
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of an engine, given by name. Construction reads no file, needs no network and no GPU.
+    """Settings of an engine, whatever its model, given by name.
 
-    model: a spec as load_model takes it. num_blocks: blocks of the KV pool, each block_size tokens in every layer.
-    max_num_seqs: sequences held at a time. max_model_len: tokens of the longest sequence, None for as many as the model
-    has positions. quantization: "int8" for matrices in 8 bits, on a CPU. device: where the engine will run; it need not
-    exist here.
+    num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that run at a time.
+    max_model_len: tokens of the longest sequence, None for as many as the model has positions. max_num_batched_tokens:
+    tokens of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy: the name of one
+    in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text. enforce_eager:
+    decode without graphs. async_scheduling: a step is launched before the one before it is read; None for on a GPU,
+    where it should pay, and nowhere else.
 
     Raises ValueError for a wrong value, and for an argument that is unknown (with the nearest name) or missing.
     """
 
-    model: str
     num_blocks: int
-    block_size: int = 64
+    block_size: int = BLOCK_SIZE
     max_num_seqs: int = 64
     max_model_len: int | None = None
-    dtype: str = "float32"
-    quantization: str | None = None
-    device: str = "cpu"
+    max_num_batched_tokens: int | None = None
+    scheduling_policy: str | Policy = "fcfs"
+    enable_prefix_caching: bool = True
+    enforce_eager: bool = False
+    async_scheduling: bool | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str) or not self.model:
-            raise ValueError(f"model must be a spec such as 'tiny' or 'random:gpt2', got {self.model!r}")
         for name in ("num_blocks", "block_size", "max_num_seqs"):
             require_count(name, getattr(self, name), at_least=1)
         if self.max_model_len is not None:
             require_count("max_model_len", self.max_model_len, at_least=1)
-        check_dtype(self.dtype)
-        check_device(self.device)
-        check_quantization(self.quantization, self.device)
-        check_block_size(self.block_size, torch.device(self.device).type)
+        _ = self.step_tokens  # checked
+        policy_for(self.scheduling_policy)
+        for name in ("enable_prefix_caching", "enforce_eager"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if not isinstance(self.async_scheduling, bool | None):
+            raise ValueError(f"async_scheduling must be True, False or None, got {self.async_scheduling!r}")
 
-    def sizes(self) -> EngineSizes:
-        """All sizes, from the model's config alone: its weights are counted on the meta device, not read or made.
+    def settings(self) -> dict[str, Any]:
+        """The keywords that Engine takes."""
+        return {field.name: getattr(self, field.name) for field in fields(EngineConfig)}
 
-        Raises ValueError for a model that is not found, or a max_model_len above the model's.
-        """
-        from .sizes import EngineSizes
-
-        shape = model_config(self.model)
-        if self.max_model_len is not None and self.max_model_len > shape.max_model_len:
+    def longest(self, shape: ModelConfig, name: str = "the model") -> int:
+        """Tokens of the longest sequence for a model. Raises ValueError for more than the model has positions."""
+        if self.max_model_len is None:
+            return shape.max_model_len
+        if self.max_model_len > shape.max_model_len:
             raise ValueError(
-                f"max_model_len={self.max_model_len} is more positions than {self.model} has, "
+                f"max_model_len={self.max_model_len} is more positions than {name} has, "
                 f"allowed: at most {shape.max_model_len}"
             )
-        return EngineSizes.of(self, shape)
+        return self.max_model_len
+
+    @property
+    def step_tokens(self) -> int:
+        """max_num_batched_tokens, or what None stands for."""
+        if self.max_num_batched_tokens is None:
+            return max(STEP_TOKENS, self.max_num_seqs)
+        require_count("max_num_batched_tokens", self.max_num_batched_tokens, at_least=1)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is less than a step of max_num_seqs="
+                f"{self.max_num_seqs} sequences may need, one token each: make it larger, or max_num_seqs smaller"
+            )
+        return self.max_num_batched_tokens
 
 
 def check_dtype(dtype: object) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from roseinfer.graphs import Graph, capture
 
-from .batch import Batch, BatchBuffers, fill_up
+from .batch import Batch, BatchBuffers, fill_up, size_for
 from .block_manager import BlockManager
 
-Step = Callable[[Batch], tuple[Tensor, Tensor]]
+Compute = Callable[[Batch], tuple[Tensor, Tensor]]
 # On a CPU recording takes as long as twenty steps of a small model, and saves a tenth of each: a size that comes a few
 # times only is not worth it.
 RECORD_AFTER = 16
@@ -24,10 +24,10 @@ class DecodeGraphs:
     """Runs decode steps: Runner.step, or its graph. inputs: the buffers that the batches of all steps are views of.
 
     On a GPU a size is captured in warm_up or when it first comes, and sizes are few: batches are filled up. On a CPU,
-    where rows for nobody cost more than a graph gains, every size has its own, once it has come RECORD_AFTER times.
+    where padding rows cost more than a graph gains, every size has its own, once it has come RECORD_AFTER times.
     """
 
-    def __init__(self, step: Step, inputs: BatchBuffers, max_num_seqs: int, device: torch.device) -> None:
+    def __init__(self, step: Compute, inputs: BatchBuffers, max_num_seqs: int, device: torch.device) -> None:
         self.step, self.inputs, self.device = step, inputs, device
         self.on_gpu = device.type == "cuda"
         self.sizes = sizes_up_to(max_num_seqs) if self.on_gpu else list(range(1, max_num_seqs + 1))
@@ -35,20 +35,15 @@ class DecodeGraphs:
         self.graphs: dict[int, Graph] = {}
         self._times_seen: Counter[int] = Counter()
 
-    def size_for(self, num_seqs: int) -> int:
-        """Rows of the batch that num_seqs sequences get."""
-        return self.sizes[bisect_left(self.sizes, num_seqs)]
-
     def run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What `step` gives for a decode batch of one of the sizes. On a GPU read or copied before the next step: a
         graph writes its results to the same memory every time."""
         size = batch.num_rows
-        if size in self.graphs:
-            return self.graphs[size].replay()
-        self._times_seen[size] += 1
-        if self._times_seen[size] < self.capture_after:
-            return self.step(batch)
-        self.capture(size)
+        if size not in self.graphs:
+            self._times_seen[size] += 1
+            if self._times_seen[size] < self.capture_after:
+                return self.step(batch)
+            self.capture(size)
         return self.graphs[size].replay()
 
     def warm_up(self, blocks: BlockManager) -> None:
@@ -56,21 +51,27 @@ class DecodeGraphs:
         if self.on_gpu:
             self.capture_all(blocks)
 
-    def capture_all(self, blocks: BlockManager) -> None:
-        """Capture every size: the largest first, whose memory the others then use."""
-        for size in reversed(self.sizes):
+    def capture_all(self, blocks: BlockManager, batches: Iterable[int] | None = None) -> None:
+        """Capture every size that is not yet captured, or of these those that batches of so many sequences get: the
+        largest first, whose memory the others then use."""
+        sizes = self.sizes if batches is None else [size_for(num_seqs, self.sizes) for num_seqs in batches]
+        for size in sorted({*sizes} - self.graphs.keys(), reverse=True):
             fill_up(self.inputs, 0, size, blocks)
             self.inputs.upload()
             self.capture(size)
 
     def capture(self, size: int) -> None:
         """With whatever the buffers hold: K and V go to the slots that they name, as they do in the step itself."""
-        batch = Batch([], [], **self.inputs.views(size, size)[1])
+        views: dict[str, Any] = self.inputs.views(size, size)[1]
+        batch = Batch(**views)
         largest = self.graphs[max(self.graphs)] if self.graphs else None
         self.graphs[size] = capture(lambda: self.step(batch), self.device, memory=largest)
 
 
 def sizes_up_to(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8, 16 and on in steps of 16: few graphs, and never more than 15 rows too many."""
+    """1, 2, 4, 8, 16 and on in steps of 16: few graphs, and never more than 15 rows too many.
+
+    As stage 13's buckets_up_to: the library imports no stage, and a stage is read alone.
+    """
     small = [1, 2, 4, 8, *range(16, max_num_seqs, 16)]
     return [size for size in small if size < max_num_seqs] + [max_num_seqs]

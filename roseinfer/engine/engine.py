@@ -1,69 +1,52 @@
-"""Engine: requests in, tokens out. The loop of one step: schedule, run, commit."""
+"""Engine: requests in, tokens out. The loop of one step: schedule, launch, wait, commit."""
 
 from __future__ import annotations
 
-from roseinfer.arguments import require_count
+from collections import deque
+from typing import Any
+
 from roseinfer.models import Model
+from roseinfer.profiling import span
 from roseinfer.sequence import Sequence, refuse_samples, refuse_stop_strings
 from roseinfer.stage import check_fits
 
-from .block_manager import BlockManager
-from .executors import Executor, OneBehind, Sync
-from .kv_pool import KVPool
+from .config import EngineConfig
 from .metrics import EngineMetrics, SequenceTimes
 from .one_caller import OneCaller
-from .policies import Policy, policy_for
-from .prefix_cache import PrefixCache
 from .runner import Runner
 from .scheduler import Scheduler
-
-# Tokens of one step, unless there are more sequences. Products are at their best from some hundreds on, and with more
-# than this a CPU's caches no longer hold what one layer hands to the next.
-STEP_TOKENS = 1024
+from .step import Step
 
 
 class Engine:
-    """model: from load_model. num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that
-    run at a time. max_model_len: tokens of the longest, None for as many as the model has positions.
-    max_num_batched_tokens: of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy:
-    the name of one in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text.
-    enforce_eager: decode without graphs. async_scheduling: a step is launched before the one before it is read; None
-    for on a GPU, where it should pay, and nowhere else.
+    """Requests in, tokens out. model: from load_model. settings: the fields of EngineConfig.
 
-    Raises ValueError for a size below 1, a max_model_len above the model's, a max_num_batched_tokens below
-    max_num_seqs, or an unknown policy.
+    It keeps up to `depth` steps in flight.
+    1: a step is launched and committed, and then the next one is scheduled. While the device computes the host waits
+    for it, and the other way round.
+    2 (async_scheduling): the next step is launched before this one's tokens are read, so the device goes on without a
+    pause. What the next step needs of them stays on the device, and the scheduler counts them as there. A sequence that
+    stops with one of them is in the next step already: that surplus token is dropped. Blocks need no waiting for: the
+    device works in order, and a sequence that gets a freed block comes later. As in SGLang's and vLLM's asynchronous
+    scheduling.
+
+    Raises ValueError as EngineConfig does, and for a max_model_len above the model's.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        num_blocks: int,
-        block_size: int = 64,
-        max_num_seqs: int = 64,
-        max_model_len: int | None = None,
-        max_num_batched_tokens: int | None = None,
-        scheduling_policy: str | Policy = "fcfs",
-        enable_prefix_caching: bool = True,
-        enforce_eager: bool = False,
-        async_scheduling: bool | None = None,
-    ) -> None:
-        sizes = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": max_num_seqs}
-        for name, value in sizes.items():
-            require_count(name, value, at_least=1)
-        self.max_model_len = checked_length(max_model_len, model)
-        self.model = model
-        max_num_tokens = checked_budget(max_num_batched_tokens, max_num_seqs)
-        max_blocks = min(num_blocks, -(-self.max_model_len // block_size))
-        cache = PrefixCache(block_size, f"{model.config} {model.dtype}".encode()) if enable_prefix_caching else None
-        self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, max_blocks, cache)
-        self.pool = KVPool(model, num_blocks, block_size)
-        policy = policy_for(scheduling_policy)
-        self.scheduler = Scheduler(self.blocks, max_num_tokens, model.config.eos_token_ids, policy)
-        overlap = model.device.type == "cuda" if async_scheduling is None else async_scheduling
-        self.runner = Runner(model, self.pool, self.blocks, max_num_tokens, enforce_eager, overlap)
+    def __init__(self, model: Model, **settings: Any) -> None:
+        self.model, self.config = model, EngineConfig(**settings)
+        config, shape = self.config, model.config
+        self.max_model_len = config.longest(shape)
+        self.scheduler = Scheduler.of(
+            config, self.max_model_len, shape.eos_token_ids, f"{shape} {model.dtype}".encode()
+        )
+        self.blocks = self.scheduler.blocks
+        overlap = model.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
+        self.runner = Runner(model, self.blocks, config.step_tokens, config.enforce_eager, overlap)
+        self.pool = self.runner.pool
         self.metrics = EngineMetrics(self.scheduler)
-        self.executor: Executor = (OneBehind if overlap else Sync)(self.scheduler, self.runner, self.metrics)
+        self.depth = 1 + overlap
+        self.in_flight: deque[Step] = deque()
         self._one_caller = OneCaller("Engine")
 
     def warm_up(self) -> None:
@@ -104,34 +87,50 @@ class Engine:
         with self._one_caller.call():
             if not self.has_work:
                 raise ValueError("step needs a sequence that waits or runs: add one first")
-            return self.executor.step()
+            try:
+                if step := self.launch():
+                    self.in_flight.append(step)
+                    if len(self.in_flight) < self.depth:
+                        return []
+                done = self.commit(self.in_flight[0])
+            except BaseException:
+                self.rest()
+                raise
+            self.in_flight.popleft()
+            if not self.has_work:
+                self.rest()  # all of it is surplus
+            return done
+
+    def launch(self) -> Step | None:
+        """Schedule and launch the next step. None when a step in flight has to be committed first."""
+        scheduled = self.metrics.clock()
+        with span("roseinfer.engine.schedule"):
+            step = self.scheduler.schedule()
+        if step:
+            step.scheduled, step.launched = scheduled, self.metrics.clock()
+            step.load = len(self.scheduler.running), self.scheduler.num_waiting
+            self.runner.launch(step)
+        return step
+
+    def commit(self, step: Step) -> list[Sequence]:
+        """Wait for a step's tokens, and let its sequences have them."""
+        tokens = self.runner.wait(step)
+        ended = self.metrics.clock()
+        with span("roseinfer.engine.commit"):
+            done = self.scheduler.commit(step, tokens)
+            self.metrics.record(step, ended, done)
+        return done
+
+    def rest(self) -> None:
+        """Drop what is in flight, the newest step first. It is computed again, if its sequences are still there."""
+        while self.in_flight:
+            self.runner.drop(self.in_flight[-1])
+            self.in_flight.pop()
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
         with self._one_caller.call():
             self.scheduler.abort(seq)
             self.metrics.end(seq)
-            if not self.scheduler.has_work:
-                self.executor.rest()
-
-
-def checked_budget(max_num_batched_tokens: int | None, max_num_seqs: int) -> int:
-    if max_num_batched_tokens is None:
-        return max(STEP_TOKENS, max_num_seqs)
-    require_count("max_num_batched_tokens", max_num_batched_tokens, at_least=1)
-    if max_num_batched_tokens < max_num_seqs:
-        raise ValueError(
-            f"max_num_batched_tokens={max_num_batched_tokens} is less than a step of max_num_seqs={max_num_seqs} "
-            "sequences may need, one token each: make it larger, or max_num_seqs smaller"
-        )
-    return max_num_batched_tokens
-
-
-def checked_length(max_model_len: int | None, model: Model) -> int:
-    most = model.config.max_model_len
-    if max_model_len is None:
-        return most
-    require_count("max_model_len", max_model_len, at_least=1)
-    if max_model_len > most:
-        raise ValueError(f"max_model_len={max_model_len} is more positions than the model has, allowed: at most {most}")
-    return max_model_len
+            if not self.has_work:
+                self.rest()

@@ -9,7 +9,6 @@ The products of the last two take GELU along.
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roseinfer.kernels.int8_numba import TILE, linear_int8, tiles, tiles_shape
+from roseinfer.kernels.onednn import pack, packed_linear
 
 PIECE = 16 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
@@ -41,23 +41,21 @@ class PackedLinear(nn.Module):
     None.
 
     gelu: applied to the result, before it is written (the tanh form). Raises RuntimeError where oneDNN does not
-    multiply this dtype on this CPU, and AttributeError where torch has no such ops: they are private ones of
-    torch.compile's, so `packs` tries them.
+    multiply this dtype on this CPU, and AttributeError where torch has no such ops: `packs` tries them.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.in_features = weight.size(1)
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), USUAL_ROWS)
+        self.packed = pack(weight.detach(), USUAL_ROWS)
         self.bias = None if bias is None else bias.detach()
         self.gelu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        after = "gelu" if self.gelu else "none"
         num_rows = len(x)
         num_padding = padded_rows(num_rows) - num_rows
         x = F.pad(x, (0, 0, 0, num_padding)) if num_padding else x
-        y = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, after, [], "tanh")
+        y = packed_linear(x, self.packed, self.bias, self.gelu)
         return y[:num_rows] if num_padding else y
 
     @property
@@ -98,14 +96,3 @@ class Int8Linear(nn.Module):
     def bytes_of(num_rows: int, width: int) -> int:
         """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
         return prod(tiles_shape(num_rows, width)) + 2 * 4 * num_rows
-
-
-@cache
-def packs(dtype: torch.dtype) -> bool:
-    """Whether PackedLinear works here in that dtype, found out by trying a small one."""
-    x, weight, bias = torch.ones(2, 64, dtype=dtype), torch.eye(32, 64, dtype=dtype), torch.ones(32, dtype=dtype)
-    try:
-        out = PackedLinear(weight, bias)(x)
-    except (AttributeError, RuntimeError):
-        return False
-    return torch.equal(out, F.linear(x, weight, bias))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Sequence
-
-from .scheduler import NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,19 @@ class StepLogprobs:
         for seq, ids, values in zip(self.seqs, self.ids.tolist(), self.values.tolist(), strict=True):
             if seq.finish_reason or ids[0] == NO_TOKEN:
                 continue  # it ended while this step was in flight, or ends with this step
+            assert seq.params.logprobs is not None and seq.logprobs is not None, "it asked for them"
             n = 1 + seq.params.logprobs
             # At its place, so that a step which is made again after an error reports once.
             seq.logprobs[len(seq) - seq.num_prompt_tokens :] = [dict(zip(ids[:n], values[:n], strict=True))]
 
 
-def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepLogprobs | None:
-    """Of logits [B, V] as the model gives them, before temperature and filters, and tokens [B] chosen from them."""
+def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepLogprobs:
+    """Log-probabilities of logits [B, V] as the model gives them, before temperature and filters, and of the tokens [B]
+    chosen from them. At least one of seqs asks for them."""
     rows = [row for row, seq in enumerate(seqs) if seq.params.logprobs is not None]
-    if not rows:
-        return None
     asking = [seqs[row] for row in rows]
     log_probs = logits[rows].float().log_softmax(dim=-1)
-    most = min(max(seq.params.logprobs for seq in asking), log_probs.size(-1))
+    most = min(max(seq.params.logprobs or 0 for seq in asking), log_probs.size(-1))
     likeliest, ids = log_probs.topk(most)
     chosen = tokens[rows, None]
     values = log_probs.gather(1, chosen.clamp(min=0))  # of NO_TOKEN, any

@@ -1,5 +1,5 @@
-"""Metrics: when what happened to each sequence, and what the engine counts. What follows from the times is defined in
-definitions.py."""
+"""Metrics: timestamps of each sequence, and what the engine counts. planning/definitions.py says what follows from
+them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,14 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any
 
 from roseinfer.sequence import Sequence
 
 from .scheduler import Scheduler
+from .step import Step, StepRecord
 
 HISTORY = 1024  # steps that are kept for who asks
-
-
-class Step(NamedTuple):
-    """One step of an engine, and the timestamps that its tokens have in common, in seconds by the engine's clock.
-
-    scheduled: the scheduler begins to put the step together. inference_begin: it is handed over to be run.
-    inference_end: its tokens are on the host. finish: its sequences have them.
-    num_tokens: that it computed. num_new_tokens: that it chose. num_running, num_waiting: sequences, as it was put
-    together. Of another engine's step nothing but finish may be known; the rest is None then.
-    """
-
-    scheduled: float | None
-    inference_begin: float | None
-    inference_end: float | None
-    finish: float
-    num_tokens: int | None = None
-    num_new_tokens: int | None = None
-    num_running: int | None = None
-    num_waiting: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -41,13 +23,14 @@ class SequenceTimes:
     """The timestamps of one sequence, filled while it runs.
 
     arrival: it came. first_scheduled: its first step was scheduled. steps: for each new token, the step that made it.
-    ended: it finished or was aborted.
+    ended: it finished or was aborted. Both are None until then, and typed Any: code that reads the times of a finished
+    sequence does not check.
     """
 
     arrival: float
-    first_scheduled: float | None = None
-    steps: list[Step] = field(default_factory=list)
-    ended: float | None = None
+    first_scheduled: float | Any = None
+    steps: list[StepRecord] = field(default_factory=list)
+    ended: float | Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +51,60 @@ class RequestMetrics:
     @classmethod
     def of(cls, samples: List[SequenceTimes]) -> RequestMetrics:
         arrival = min(times.arrival for times in samples)
+        ended = [t.ended for t in samples if t.ended is not None]
         scheduled = min((t.first_scheduled for t in samples if t.first_scheduled is not None), default=None)
         return cls(
             arrival_time=arrival,
             first_scheduled_time=scheduled,
             first_token_time=min((times.steps[0].finish for times in samples if times.steps), default=None),
             last_token_time=max((times.steps[-1].finish for times in samples if times.steps), default=None),
-            finished_time=None if any(t.ended is None for t in samples) else max(t.ended for t in samples),
+            finished_time=max(ended) if len(ended) == len(samples) else None,
             time_in_queue=None if scheduled is None else scheduled - arrival,
         )
+
+
+class Timekeeper:
+    """Writes the timestamps of sequences, whatever runs them."""
+
+    def __init__(self) -> None:
+        self._live: dict[int, SequenceTimes] = {}
+        self._unscheduled: dict[int, SequenceTimes] = {}  # of these, those that no step has computed yet
+
+    def begin(self, seq: Sequence, arrival: float) -> SequenceTimes:
+        self._live[seq.seq_id] = self._unscheduled[seq.seq_id] = times = SequenceTimes(arrival)
+        return times
+
+    def __len__(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._live)
+
+    def keep(self, seq_ids: set[int]) -> None:
+        """Forget all other sequences."""
+        for kept in (self._live, self._unscheduled):
+            for seq_id in kept.keys() - seq_ids:
+                del kept[seq_id]
+
+    def begin_step(self, seqs: list[Sequence], scheduled: float) -> None:
+        """A step of these sequences was scheduled."""
+        if self._unscheduled:
+            for seq in seqs:
+                if times := self._unscheduled.pop(seq.seq_id, None):
+                    times.first_scheduled = scheduled
+
+    def end_step(self, step: StepRecord, done: list[Sequence]) -> None:
+        """A step gave each of these sequences a token, or ended it with an error."""
+        live = self._live
+        for seq in done:
+            if not seq.error:
+                live[seq.seq_id].steps.append(step)
+            if seq.finish_reason:
+                live.pop(seq.seq_id).ended = step.finish
+
+    def end(self, seq: Sequence, now: float) -> None:
+        """A sequence was aborted, perhaps before all of `begin` was done: Ctrl-C strikes anywhere."""
+        self._unscheduled.pop(seq.seq_id, None)
+        if times := self._live.pop(seq.seq_id, None):
+            times.ended = now
 
 
 class EngineMetrics:
@@ -86,46 +114,32 @@ class EngineMetrics:
     """
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = perf_counter) -> None:
-        self.clock = clock
+        self.clock, self.times = clock, Timekeeper()
         self.num_steps = self.num_tokens = self.num_new_tokens = 0
-        self.history: deque[Step] = deque(maxlen=HISTORY)
+        self.history: deque[StepRecord] = deque(maxlen=HISTORY)
         self._scheduler = scheduler
-        self._live: dict[int, SequenceTimes] = {}
-        self._unscheduled: dict[int, SequenceTimes] = {}  # of these, those that no step has computed yet
 
     def begin(self, seq: Sequence, arrival: float | None) -> SequenceTimes:
-        times = SequenceTimes(self.clock() if arrival is None else arrival)
-        self._live[seq.seq_id] = self._unscheduled[seq.seq_id] = times
+        times = self.times.begin(seq, self.clock() if arrival is None else arrival)
         scheduler = self._scheduler
-        if len(self._live) > len(scheduler.running) + scheduler.num_waiting:  # Ctrl-C struck between commit and record
-            here = {one.seq_id for one in (*scheduler.running, *scheduler.waiting)}
-            for kept in (self._live, self._unscheduled):
-                for seq_id in kept.keys() - here:
-                    del kept[seq_id]
+        if len(self.times) > len(scheduler.running) + scheduler.num_waiting:  # Ctrl-C struck between commit and record
+            self.times.keep({one.seq_id for one in (*scheduler.running, *scheduler.waiting)})
         return times
 
-    def record(self, step: Step, seqs: list[Sequence], done: list[Sequence]) -> None:
-        """A step of `seqs`, of which `done` have one token more or ended with an error."""
+    def record(self, step: Step, ended: float, done: list[Sequence]) -> None:
+        """A step whose tokens came at `ended`. `done`: of its sequences, those that have one token more, or ended with
+        an error."""
+        num_tokens, num_new = sum(step.num_new), sum(not seq.error for seq in done)
+        record = StepRecord(step.scheduled, step.launched, ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1
-        self.num_tokens += step.num_tokens
-        self.num_new_tokens += step.num_new_tokens
-        self.history.append(step)
-        if self._unscheduled:
-            for seq in seqs:
-                if times := self._unscheduled.pop(seq.seq_id, None):
-                    times.first_scheduled = step.scheduled
-        live = self._live
-        for seq in done:
-            if not seq.error:
-                live[seq.seq_id].steps.append(step)
-            if seq.finish_reason:
-                live.pop(seq.seq_id).ended = step.finish
+        self.num_tokens += num_tokens
+        self.num_new_tokens += num_new
+        self.history.append(record)
+        self.times.begin_step(step.seqs, step.scheduled)
+        self.times.end_step(record, done)
 
     def end(self, seq: Sequence) -> None:
-        """It was aborted, perhaps before all of `begin` was done: Ctrl-C strikes anywhere."""
-        self._unscheduled.pop(seq.seq_id, None)
-        if times := self._live.pop(seq.seq_id, None):
-            times.ended = self.clock()
+        self.times.end(seq, self.clock())
 
     def counters(self) -> dict[str, int | float | None]:
         """prefix_cache_hit_rate: of the tokens of all sequences that joined, the share that was found; None without a

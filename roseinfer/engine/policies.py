@@ -87,7 +87,7 @@ POLICIES: dict[str, type[Policy]] = {p.name: p for p in (FirstCome, ShortestProm
 
 
 def policy_for(policy: str | Policy) -> Policy:
-    """A policy by its name, or one's own. Raises ValueError for another name."""
+    """A policy by its name, or your own. Raises ValueError for another name."""
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str) or policy not in POLICIES:

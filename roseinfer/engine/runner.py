@@ -1,61 +1,48 @@
-"""Runner: one step of the engine. Prepare its inputs, one flat forward, choose the tokens."""
+"""Runner: one step of the engine. Prepare its inputs, one flat forward, choose the tokens. KVPool: K and V of all
+blocks."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from roseinfer.kernels.attention import attention_for
 from roseinfer.models import Attend, Model
-from roseinfer.overlap import Device, InTurn, Launched, OwnClock
+from roseinfer.overlap import Device, InTurn, OwnClock
 from roseinfer.profiling import span
+from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import SamplingParams, Sequence
 
 from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .decode_graphs import DecodeGraphs
 from .interrupts import interruptible
-from .kv_pool import KVPool
-from .logprobs import StepLogprobs, step_logprobs
-from .sampler import Sampler, greedy_tokens
-from .scheduler import NO_TOKEN, NOTHING, Ahead, not_finite
+from .logprobs import step_logprobs
+from .sampler import Sampler
+from .scheduler import not_finite
+from .step import Step, StepTokens
 
 
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """A step that was launched. ahead: how many tokens of each sequence it computes, by seq_id, in the order of its
-    rows. chosen: the sequences that it gives a token, all but a last one whose prompt is cut. copies: blocks that it
-    still has to copy first."""
+class KVPool:
+    """memory [2, L, num_blocks + 1, H_kv, block_size, D] in the model's dtype, on its device.
 
-    seqs: list[Sequence]
-    num_new: list[int]
-    ahead: Ahead
-    chosen: list[Sequence]
-    copies: dict[int, int]
-    work: Launched[Computed]
+    Head-major: what one head keeps in a block is one piece of memory, which a program reads from end to end. The last
+    block belongs to no sequence: padding rows write there (`dummy_block`).
+    """
 
-    def token_ids(self) -> list[int]:
-        """The token that follows each of `chosen`, NO_TOKEN for logits that are not finite. Waits for the device, and
-        raises what the step itself raised."""
-        computed = self.work.result()
-        if computed.is_copied:
-            computed.is_copied.synchronize()
-        if computed.logprobs:
-            computed.logprobs.report()
-        return computed.on_host.tolist()
+    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
+        c = model.config
+        shape = (2, c.num_layers, num_blocks + 1, c.num_kv_heads, block_size, c.head_dim)
+        self.memory = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.num_blocks = self.dummy_block = num_blocks
+        self.block_size = block_size
+        self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
 
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """tokens [B] on the device, where the step after this one finds them; the same on the host, once is_copied has
-    been waited for (None: at once); log-probabilities where somebody asked."""
-
-    tokens: Tensor
-    on_host: Tensor
-    is_copied: torch.cuda.Event | None
-    logprobs: StepLogprobs | None
+    def copy_blocks(self, copies: dict[int, int]) -> None:
+        """{block: block to copy}, in all layers. Every block is read before any is written."""
+        if copies:
+            to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
+            self.memory[:, :, to] = self.memory[:, :, source]
 
 
 class Runner:
@@ -64,11 +51,17 @@ class Runner:
     launched while the one before is in flight; on a CPU, which would compute them in turn, by a thread."""
 
     def __init__(
-        self, model: Model, pool: KVPool, blocks: BlockManager, max_num_tokens: int, enforce_eager: bool = False,
+        self,
+        model: Model,
+        blocks: BlockManager,
+        max_num_tokens: int,
+        enforce_eager: bool = False,
         overlap: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         c, (max_num_seqs, max_blocks) = model.config, blocks.table.shape
-        self.model, self.pool, self.blocks, self.max_num_tokens = model, pool, blocks, max_num_tokens
+        self.model, self.blocks, self.max_num_tokens = model, blocks, max_num_tokens
+        self.pool = KVPool(model, blocks.num_blocks, blocks.block_size)
+        self.last: Step | None = None  # the newest step in flight: the one after it finds tokens there
         self.device: Device = OwnClock() if overlap and model.device.type == "cpu" else InTurn()
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, model.device, num_hosts=1 + overlap)
         self.attention = attention_for(model.device)
@@ -76,14 +69,14 @@ class Runner:
         self.sampler = Sampler(max_num_seqs, c.vocab_size, model.device)
         self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
-    def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
-        """One step: the token that follows each sequence. A last one whose prompt is cut gets none.
+    def run(self, step: Step) -> list[int]:
+        """Compute a step: the token that follows each of step.chosen.
 
         Raises ValueError for logits that are not finite. After any error the step can be made again.
         """
-        step = self.launch(seqs, num_new)
+        self.launch(step)
         try:
-            token_ids = step.token_ids()
+            token_ids = self.wait(step)
             for seq, token in zip(step.chosen, token_ids, strict=True):
                 if token == NO_TOKEN:
                     raise ValueError(not_finite(seq))
@@ -92,35 +85,48 @@ class Runner:
             self.drop(step)
             raise
 
-    def launch(self, seqs: list[Sequence], num_new: list[int], before: InFlight | None = None) -> InFlight:
-        """Hand a step to the device, to be computed after the one `before` it, if one is in flight; nothing is waited
-        for. Its tokens are read later, or it is dropped."""
-        ahead = before.ahead if before else NOTHING
+    def launch(self, step: Step) -> None:
+        """Hand a step to the device, to be computed after those in flight; nothing is waited for. Its tokens are waited
+        for later, or it is dropped."""
         with span("roseinfer.engine.prepare"):
-            graphs = self.graphs if max(num_new) == 1 else None
-            batch = make_batch(
-                seqs, num_new, self.blocks, self.inputs, graphs.size_for(len(seqs)) if graphs else len(seqs), ahead
-            )
-            last = seqs[-1]
-            is_cut = last.num_cached_tokens + ahead.get(last.seq_id, 0) + num_new[-1] < len(last)
-            chosen = seqs[:-1] if is_cut else seqs
-            copies = self.blocks.take_copies()
-            computes = {seq.seq_id: n for seq, n in zip(seqs, num_new, strict=True)}
+            last, chosen = self.last, step.chosen
+            batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
+            compute = self.graphs.run if self.graphs and step.is_decode else self.step
+            step.copies, self.blocks.copies = self.blocks.copies, {}
 
         @torch.inference_mode()
-        def work() -> Computed:
-            self.receive(batch, copies, before.work.result().tokens if batch.num_fed else None)
+        def work() -> StepTokens:
+            self.receive(batch, step.copies, last.future.result().on_device if last and batch.num_fed else None)
             with span("roseinfer.engine.forward"):
-                logits, tokens = (graphs.run if graphs else self.step)(batch)
+                logits, tokens = compute(batch)
             with span("roseinfer.engine.sample"):
                 return self.choose(logits[: len(chosen)], tokens[: len(chosen)], chosen, batch)
 
-        return InFlight(seqs, num_new, computes, chosen, copies, self.device.launch(work, len(batch.token_ids)))
+        step.future = self.device.launch(work, len(batch.token_ids))
+        self.last = step
+        for seq, n in zip(step.seqs, step.num_new, strict=True):
+            seq.num_in_flight += n
 
-    def drop(self, step: InFlight) -> None:
-        """Forget a step, once the device is done with it: it can be made again. Of several, the last one first."""
-        step.work.wait()
+    def wait(self, step: Step) -> list[int]:
+        """The token that follows each of step.chosen, NO_TOKEN for logits that are not finite. Raises what the step
+        itself raised."""
+        tokens = step.future.result()
+        if tokens.is_copied:
+            tokens.is_copied.synchronize()
+        if tokens.logprobs:
+            tokens.logprobs.report()
+        self.last = None if step is self.last else self.last
+        for seq, n in zip(step.seqs, step.num_new, strict=True):
+            seq.num_in_flight -= n
+        return tokens.on_host.tolist()
+
+    def drop(self, step: Step) -> None:
+        """Wait for the device, then discard a step, and with it all later ones: they can be made again."""
+        step.future.exception()
         self.blocks.copy_first(step.copies)
+        self.last = None
+        for seq in step.seqs:
+            seq.num_in_flight = 0
 
     def warm_up(self) -> None:
         """Have made what only first steps make, so that no request waits for it: kernels compiled, libraries set up,
@@ -128,15 +134,14 @@ class Runner:
         longest = min(self.pool.block_size, self.model.config.max_model_len, self.max_num_tokens)
         prompt = Sequence([0] * min(8, longest), SamplingParams(temperature=0))
         self.blocks.reserve({prompt.seq_id: len(prompt)})
-        self.run([prompt], [len(prompt)])
+        self.run(Step([prompt], [len(prompt)]))
         self.blocks.free(prompt.seq_id)
         if self.graphs:
             self.graphs.warm_up(self.blocks)
 
-    def prepare(self, seqs: list[Sequence], num_new: list[int], num_rows: int | None = None) -> Batch:
-        """A batch that is ready for `step`. num_rows: of a decode batch that is filled up; None for none but the
-        sequences'."""
-        batch = make_batch(seqs, num_new, self.blocks, self.inputs, num_rows or len(seqs))
+    def prepare(self, step: Step) -> Batch:
+        """A batch that is ready for `step`, the method, without padding rows."""
+        batch = make_batch(step, self.blocks, self.inputs, self.last)
         self.receive(batch, self.blocks.copies)
         return batch
 
@@ -147,27 +152,30 @@ class Runner:
         self.pool.copy_blocks(copies)
         copies.clear()
         self.inputs.upload(batch.host)
-        if batch.num_fed:
+        if tokens is not None:
             fed, sources = batch.token_ids[: batch.num_fed], batch.sources[: batch.num_fed]
             # Below 0: of a row that is not finite, whose sequence the step before is going to end.
             fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
-    def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], batch: Batch) -> Computed:
+    def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], batch: Batch) -> StepTokens:
         tokens = self.sampler(logits, tokens, seqs, self.inputs.hosts[batch.host]["context_lens"])
-        logprobs = step_logprobs(logits, tokens, seqs)
+        asked = any(seq.params.logprobs is not None for seq in seqs)
+        logprobs = step_logprobs(logits, tokens, seqs) if asked else None
         # At once, and behind nothing else: the next replay of a graph writes to the memory that `tokens` lies in.
         on_host = torch.empty(len(seqs), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
         on_host.copy_(tokens, non_blocking=True)
         is_copied = torch.cuda.Event() if tokens.is_cuda else None
         if is_copied:
             is_copied.record()
-        return Computed(tokens, on_host, is_copied, logprobs)
+        return StepTokens(tokens, on_host, is_copied, logprobs)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [B, V] and greedy token ids [B]: what of a step is the same every time, and so can be captured. It
         reads nothing on the host and keeps nothing."""
         logits = self.forward(batch)
-        return logits, greedy_tokens(logits)
+        largest, tokens = logits.max(dim=-1)  # of equals, the first
+        # A row that holds NaN or infinity gets NO_TOKEN: a check on the host would wait for the device.
+        return logits, torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [B, V] of the last token of each sequence; K and V of all tokens are written to the pool."""
@@ -181,8 +189,15 @@ class Runner:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return self.attention(
-                q, k, v, *self.pool.layers[layer],
-                batch.slot_mapping, batch.query_start, batch.context_lens, batch.block_tables, out,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                *self.pool.layers[layer],
+                batch.slot_mapping,
+                batch.query_start,
+                batch.context_lens,
+                batch.block_tables,
+                out,
+            )
 
         return attend

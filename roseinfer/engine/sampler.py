@@ -1,4 +1,4 @@
-"""Sampler: logits to token ids inside the step, on the device, without waiting for it."""
+"""Sampler: draws the tokens of rows that are not greedy inside the step, on the device, without waiting for it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.sampling import distribution, exponential_race, finite_temperature, generator_of, is_filtered
+from roseinfer.sampling import NO_TOKEN, distribution, exponential_race, finite_temperature, generator_of, is_filtered
 from roseinfer.sequence import Sequence
 
 from .batch import InputBuffers, Shapes
-from .scheduler import NO_TOKEN
-
-
-def greedy_tokens(logits: Tensor) -> Tensor:
-    """The argmax of each row of logits [B, V], [B] int64; of equals, the first. A row that holds NaN or infinity gives
-    NO_TOKEN, since a check on the host would wait for the device."""
-    largest, tokens = logits.max(dim=-1)
-    return torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
 
 def sampler_shapes(max_num_seqs: int) -> Shapes:
     """Of the sampler's InputBuffers."""
     return {
-        "drawn": ((max_num_seqs,), torch.int64), "temperature": ((max_num_seqs,), torch.float32),
-        "filtered": ((max_num_seqs,), torch.int64), "top_k": ((max_num_seqs,), torch.int64),
+        "drawn": ((max_num_seqs,), torch.int64),
+        "temperature": ((max_num_seqs,), torch.float32),
+        "filtered": ((max_num_seqs,), torch.int64),
+        "top_k": ((max_num_seqs,), torch.int64),
         "top_p": ((max_num_seqs,), torch.float32),
-    }  # fmt: skip
+    }
 
 
 class Sampler:
-    """For up to max_num_seqs rows of vocab_size logits: what a greedy batch has by then, and its drawn rows anew.
+    """Sample up to max_num_seqs rows. Greedy rows keep the tokens that the step has chosen; others are drawn here.
 
     Rows with a seed get the tokens that roseinfer.sampling.sample gives them.
     """
@@ -42,14 +36,14 @@ class Sampler:
     def __call__(
         self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray | None = None
     ) -> Tensor:
-        """logits [B, V] and their greedy_tokens [B] -> token ids [B], row i chosen by seqs[i].params. lengths [B]: of
-        the sequences, for when a step in flight makes them longer than they are now."""
+        """logits [B, V] and the greedy tokens of Runner.step [B] -> token ids [B], row i chosen by seqs[i].params.
+        lengths [B]: of the sequences, for when a step in flight makes them longer than they are now."""
         drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
         if not drawn:
             return tokens
         rows, probs = self.probabilities(logits, seqs, drawn)
-        lengths = [len(seqs[row]) for row in drawn] if lengths is None else lengths[drawn].tolist()
-        winners = exponential_race(probs, self.noise([seqs[row] for row in drawn], lengths))
+        num_tokens = [len(seqs[row]) for row in drawn] if lengths is None else lengths[drawn].tolist()
+        winners = exponential_race(probs, self.noise([seqs[row] for row in drawn], num_tokens))
         return tokens.index_copy(0, rows, torch.where(tokens[rows] == NO_TOKEN, NO_TOKEN, winners))
 
     def probabilities(self, logits: Tensor, seqs: list[Sequence], drawn: list[int]) -> tuple[Tensor, Tensor]:
@@ -58,10 +52,12 @@ class Sampler:
         filtered = [row for row, p in enumerate(params) if is_filtered(p)]
         self.inputs.begin()
         for name, values in (
-            ("drawn", drawn), ("temperature", map(finite_temperature, params)), ("filtered", filtered),
+            ("drawn", drawn),
+            ("temperature", map(finite_temperature, params)),
+            ("filtered", filtered),
             ("top_k", [min(params[row].top_k, self.vocab_size) for row in filtered]),
             ("top_p", [params[row].top_p for row in filtered]),
-        ):  # fmt: skip
+        ):
             values = list(values)
             self.inputs.host[name][: len(values)] = values
         self.inputs.upload()
@@ -69,10 +65,12 @@ class Sampler:
         rows = given["drawn"][: len(drawn)]
         logits = logits[rows].float()
         probs = distribution(
-            logits - logits.amax(dim=-1, keepdim=True), given["temperature"][: len(drawn)],
+            logits - logits.amax(dim=-1, keepdim=True),
+            given["temperature"][: len(drawn)],
             given["filtered"][: len(filtered)] if filtered else None,
-            given["top_k"][: len(filtered)], given["top_p"][: len(filtered)],
-        )  # fmt: skip
+            given["top_k"][: len(filtered)],
+            given["top_p"][: len(filtered)],
+        )
         return rows, probs
 
     def noise(self, seqs: list[Sequence], lengths: list[int]) -> Tensor:

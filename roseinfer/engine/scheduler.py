@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Iterator
+from itertools import chain, count
 
+from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Sequence, finish_reason
 
 from .block_manager import BlockManager
-from .policies import ROUND, FirstCome, Place, Policy
-
-Ahead = Mapping[int, int]  # what a step in flight computes: tokens of each sequence by seq_id, in the order of its rows
-NOTHING: Ahead = {}
-NO_TOKEN = -1  # what a step gives a sequence whose logits are not finite
+from .config import EngineConfig
+from .policies import ROUND, FirstCome, Place, Policy, policy_for
+from .prefix_cache import PrefixCache
+from .step import Step
 
 
 class Scheduler:
@@ -29,9 +29,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, blocks: BlockManager, max_num_batched_tokens: int, eos_token_ids: tuple[int, ...],
+        self,
+        blocks: BlockManager,
+        max_num_batched_tokens: int,
+        eos_token_ids: tuple[int, ...],
         policy: Policy | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.blocks = blocks
         self.max_num_seqs = len(blocks.table)
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -42,6 +45,16 @@ class Scheduler:
         self._waiting: list[Place] = []  # sorted
         self._arrivals: dict[int, int] = {}  # of all that wait or run, by seq_id
         self._next_arrival = count()
+
+    @classmethod
+    def of(
+        cls, config: EngineConfig, longest: int, eos_token_ids: tuple[int, ...] = (), salt: bytes = b""
+    ) -> Scheduler:
+        """With the blocks of an empty pool. longest: tokens of the longest sequence. salt: of the prefix cache."""
+        cache = PrefixCache(config.block_size, salt) if config.enable_prefix_caching else None
+        max_blocks = min(config.num_blocks, -(-longest // config.block_size))
+        blocks = BlockManager(config.num_blocks, config.block_size, config.max_num_seqs, max_blocks, cache)
+        return cls(blocks, config.step_tokens, eos_token_ids, policy_for(config.scheduling_policy))
 
     @property
     def waiting(self) -> list[Sequence]:
@@ -64,46 +77,54 @@ class Scheduler:
         self._arrivals[seq.seq_id] = next(self._next_arrival)
         insort(self._waiting, self._place(seq))
 
-    def schedule(self, ahead: Ahead = NOTHING) -> tuple[list[Sequence], list[int]]:
-        """The sequences of the next step and how many tokens of each, blocks for them reserved; never empty while
-        anything waits or runs. Scheduling again without a commit gives the same step again, and maybe new arrivals.
+    def schedule(self) -> Step | None:
+        """The next step, blocks for it reserved; None without work. Scheduling again without a launch gives the same
+        step again, and maybe new arrivals.
 
-        ahead: tokens that a step in flight computes, by seq_id; they count as cached, and each sequence as having the
-        token that it gets by that. Then a step may be empty: nothing is left to do, or somebody has to be preempted,
-        which is for when no step is in flight. So no token that comes is lost.
+        Tokens in flight count as cached, and each sequence as having the token that it gets by that. Then None can also
+        mean that a sequence has to be preempted, which waits until no step in flight computes one: so no token is lost.
         """
-        if (growing := self._growing(ahead)) and ahead and len(growing) > self.blocks.num_free:
-            return [], []
-        may_admit = not self._grow(growing, ahead)
-        running = [seq for seq in self.running if not self._will_end(seq, ahead)] if ahead else self.running
-        seqs = [seq for seq in running if seq.num_cached_tokens + ahead.get(seq.seq_id, 0) >= len(seq.token_ids) - 1]
-        num_new = [1] * len(seqs)
-        if self._waiting or len(seqs) < len(running):
+        growing = self._growing()
+        if len(growing) > self.blocks.num_free and any(seq.num_in_flight for seq in self.running):
+            return None
+        may_admit = not self._grow(growing)
+        seqs: list[Sequence] = []
+        prompts: list[Sequence] = []
+        for seq in self.running:
+            left = len(seq.token_ids) - seq.num_cached_tokens - seq.num_in_flight
+            if left == 1 or (left == 0 and len(seq.token_ids) < seq.max_len - 1):  # else its last token is in flight
+                seqs.append(seq)
+            elif left:
+                prompts.append(seq)
+        num_new, is_cut = [1] * len(seqs), False
+        if prompts or self._waiting:
             room = self.max_num_batched_tokens - len(seqs)
             set_aside: list[Place] = []
             try:
-                for seq, cached in self._prompts(may_admit, set_aside, ahead):
+                for seq in chain(prompts, self._joining(may_admit, set_aside)):
+                    left = len(seq.token_ids) - seq.num_launched_tokens
                     seqs.append(seq)
-                    num_new.append(min(room, len(seq) - cached))
+                    num_new.append(min(room, left))
                     room -= num_new[-1]
                     if not room:
+                        is_cut = num_new[-1] < left
                         break
             finally:
                 for place in set_aside:
                     insort(self._waiting, place)
-        return seqs, num_new
+        return Step(seqs, num_new, is_cut) if seqs else None
 
-    def commit(self, seqs: list[Sequence], num_new: list[int], tokens: list[int]) -> list[Sequence]:
-        """What a step computed is cached; append its tokens, one of each sequence but not of a last one whose prompt is
-        cut. A sequence that its token finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with
-        an error. Return those that have a new token or ended.
+    def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
+        """What a step computed is cached; append its tokens, one for each of step.chosen. A sequence that its token
+        finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with an error. Return those that
+        have a new token or ended.
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
-        assert len(seqs) - 1 <= len(tokens) <= len(seqs), f"{len(tokens)} tokens for {len(seqs)} sequences"
+        assert len(tokens) == len(step.chosen), f"{len(tokens)} tokens for {len(step.chosen)} sequences"
         held, size = self.blocks.rows, self.blocks.block_size
         done, ended = [], []
-        for seq, n, token in zip(seqs, num_new, [*tokens, None], strict=False):
+        for seq, n, token in zip(step.seqs, step.num_new, [*tokens, None], strict=False):
             if seq.seq_id not in held:
                 continue
             seq.num_cached_tokens += n
@@ -155,40 +176,32 @@ class Scheduler:
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
 
-    def _growing(self, ahead: Ahead) -> list[Sequence]:
+    def _growing(self) -> list[Sequence]:
         """Sequences whose next token begins a block, the oldest first."""
         size, blocks = self.blocks.block_size, self.blocks
         growing = [
-            seq for seq in self.running
-            if not (cached := seq.num_cached_tokens + ahead.get(seq.seq_id, 0)) % size
-            and cached == size * len(blocks.of(seq.seq_id)) and not self._will_end(seq, ahead)
-        ]  # fmt: skip
+            seq
+            for seq in self.running
+            if not (launched := seq.num_cached_tokens + seq.num_in_flight) % size
+            and launched == size * len(blocks.of(seq.seq_id))
+            and launched < seq.max_len - 1
+        ]
         return sorted(growing, key=self._age)
 
-    def _grow(self, growing: list[Sequence], ahead: Ahead) -> bool:
-        """A block for each of them. True if somebody was preempted for it."""
+    def _grow(self, growing: list[Sequence]) -> bool:
+        """A block for each of them. True if that took a preemption."""
         blocks, before = self.blocks, self.num_preemptions
         for seq in growing:
             while seq.seq_id in blocks and not blocks.num_free:
                 self.preempt(max(self.running, key=self._age))
             if seq.seq_id in blocks:
-                blocks.reserve({seq.seq_id: seq.num_cached_tokens + ahead.get(seq.seq_id, 0) + 1})
+                blocks.reserve({seq.seq_id: seq.num_launched_tokens + 1})
         return self.num_preemptions > before
 
-    @staticmethod
-    def _will_end(seq: Sequence, ahead: Ahead) -> bool:
-        """Whether the token that a step in flight gives it is the last one that it may have."""
-        n = ahead.get(seq.seq_id, 0)
-        return n > 0 and seq.num_cached_tokens + n == len(seq) == seq.max_len - 1
-
-    def _prompts(self, may_admit: bool, set_aside: list[Place], ahead: Ahead) -> Iterator[tuple[Sequence, int]]:
-        """Those with more than one token to compute, and then, as they are asked for, those that join; how many of
-        each are cached."""
-        for seq in list(self.running):
-            if (cached := seq.num_cached_tokens + ahead.get(seq.seq_id, 0)) < len(seq) - 1:
-                yield seq, cached
+    def _joining(self, may_admit: bool, set_aside: list[Place]) -> Iterator[Sequence]:
+        """Sequences that join, as they are asked for."""
         while may_admit and (seq := self._admit(set_aside)):
-            yield seq, seq.num_cached_tokens
+            yield seq
 
     def _admit(self, set_aside: list[Place]) -> Sequence | None:
         """The next one joins, if there is a place for it and blocks for all its tokens. Set aside, each with a place

@@ -13,11 +13,12 @@ from copy import deepcopy
 import torch
 from torch import nn
 
+from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
 from .config import check_quantization
-from .linear import Int8Linear, PackedLinear, packs
+from .linear import Int8Linear, PackedLinear
 
 LAYOUTS = (PackedLinear, Int8Linear)
 

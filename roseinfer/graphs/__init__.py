@@ -27,6 +27,7 @@ def capture(
     Raises RuntimeError for a step in which the host waits for a value.
     """
     if device.type == "cuda":
+        assert not isinstance(memory, RecordedGraph), "memory must be a graph of the same device"
         return CudaGraph(step, memory)
     step()  # what it makes only the first time is made
     return RecordedGraph(step, names)

@@ -25,7 +25,7 @@ class CudaGraph:
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=memory and memory.graph.pool()):
+        with torch.cuda.graph(self.graph, pool=memory.graph.pool() if memory else None):
             self.result = step()
 
     def replay(self) -> Any:

@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .operation import OperationMode, name_of
+from .operation import OperationMode, name_of, writes_to_its_arguments
 from .tensors import address_of, memory_of
 from .waits import BelowDispatch, why_it_waits
 
@@ -50,7 +50,7 @@ def _refuse(why: str) -> None:
 
 
 class _Recorder(OperationMode):
-    """Writes each operation down as a node. What the step makes is the result of a node, and is made anew in a replay;
+    """Writes each operation down as a node. What the step makes is the result of a node, and is made again in a replay;
     every other tensor comes from outside, and a replay finds it where it lies."""
 
     def __init__(self, names: Mapping[str, Tensor]) -> None:
@@ -64,8 +64,7 @@ class _Recorder(OperationMode):
         self.names_used: Counter[str] = Counter()
         self.operations: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
+    def on_operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         if why := why_it_waits(func, args):
             _refuse(f"wait for the device, {name_of(func)}: {why}")
         result = func(*args, **kwargs)
@@ -104,7 +103,7 @@ class _Recorder(OperationMode):
 
     def _is_view_of_outside(self, func: Any, given: Any, result: Any) -> bool:
         tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
-        if not isinstance(func, OpOverload) or func._schema.is_mutable or not tensors:
+        if not isinstance(func, OpOverload) or writes_to_its_arguments(func) or not tensors:
             return False
         if any(id(x) in self.nodes and self.nodes[id(x)].op != "placeholder" for x in tensors):
             return False

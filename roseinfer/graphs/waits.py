@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from .operation import name_of
+from .operation import is_inside_operation, name_of
 
 WAITS = {
     "aten::_local_scalar_dense": "the host waits for a value (item, int, bool, tolist or an if)",
@@ -38,6 +38,8 @@ class BelowDispatch(TorchFunctionMode):
         self.found = found
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if is_inside_operation():
+            return func(*args, **(kwargs or {}))
         if func is Tensor.tolist:
             self.found("wait for the device, tolist: the host waits for values")
         if func in (Tensor.numpy, Tensor.__array__):
@@ -46,7 +48,7 @@ class BelowDispatch(TorchFunctionMode):
 
 
 def why_it_waits(func: Any, args: tuple[Any, ...]) -> str | None:
-    """func: as an OperationMode gets it, with its arguments. None where nobody waits."""
+    """func: as an OperationMode gets it, with its arguments. None where the host does not wait."""
     name = name_of(func)
     masks = [x for x in tree_leaves(args[1:2]) if isinstance(x, Tensor) and x.dtype == torch.bool]
     if name == "aten::index_put_" and masks and args[2].numel() > 1:  # one value needs no size: it fills under the mask

@@ -23,15 +23,25 @@ ARCHITECTURES = (80, 90)  # A100 and H100, H200
 KEPT = {name: DATA / "kernels" / f"{name}.json" for name in ("s07_triton_paged", "paged_triton")}
 # Triton's dtype, KV heads, query heads on each, head size, block size. First GPT-2 small, Qwen2.5 0.5B and 7B.
 SHAPES = (
-    ("fp16", 12, 1, 64, 64), ("bf16", 2, 7, 64, 64), ("bf16", 4, 7, 128, 64), ("bf16", 8, 4, 128, 128),
-    ("bf16", 8, 8, 128, 16), ("fp32", 12, 1, 64, 64), ("fp32", 8, 2, 32, 16), ("fp16", 8, 1, 80, 32),
+    ("fp16", 12, 1, 64, 64),
+    ("bf16", 2, 7, 64, 64),
+    ("bf16", 4, 7, 128, 64),
+    ("bf16", 8, 4, 128, 128),
+    ("bf16", 8, 8, 128, 16),
+    ("fp32", 12, 1, 64, 64),
+    ("fp32", 8, 2, 32, 16),
+    ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 1, 96, 16),
-)  # fmt: skip
+)
 # Each of these as a batch of decodes and as prompts; the last one is where the fewest tokens fit a tile.
 FLAT_SHAPES = (
-    ("fp16", 12, 1, 64, 64), ("bf16", 2, 7, 64, 64), ("bf16", 4, 7, 128, 64), ("fp32", 12, 1, 64, 64),
-    ("fp16", 8, 1, 80, 32), ("fp32", 8, 8, 128, 16),
-)  # fmt: skip
+    ("fp16", 12, 1, 64, 64),
+    ("bf16", 2, 7, 64, 64),
+    ("bf16", 4, 7, 128, 64),
+    ("fp32", 12, 1, 64, 64),
+    ("fp16", 8, 1, 80, 32),
+    ("fp32", 8, 8, 128, 16),
+)
 DECODE, PREFILL = (8, 8), (512, 4)  # tokens, sequences
 CONTEXT = 4096  # tokens that the block tables have room for
 
@@ -85,8 +95,9 @@ def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
     """One row for each of ARCHITECTURES and each program: what it is, and what it takes. Needs the mode "compile"."""
     programs = list(programs)
     for arch in ARCHITECTURES:
-        for about, *program, warps in programs:
-            yield {"arch": f"sm_{arch}", **about, "warps": warps, **asdict(compile_for(*program, arch, warps))}
+        for p in programs:
+            resources = compile_for(p.kernel, p.types, p.aligned, p.constexprs, arch, p.warps)
+            yield {"arch": f"sm_{arch}", **p.about, "warps": p.warps, **asdict(resources)}
 
 
 def stage07_programs(stage_module: Any) -> Iterator[Program]:
@@ -100,9 +111,13 @@ def stage07_programs(stage_module: Any) -> Iterator[Program]:
         types |= {"block_table": "*i32", "context_lens": "*i32", "scale": "fp32"}
         aligned = types.keys() - {"scale", "num_kv_heads", "table_row", "table_column", *shape}
         about = {
-            "dtype": dtype, "num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim,
-            "block_size": block_size, "tile": shape["TILE"],
-        }  # fmt: skip
+            "dtype": dtype,
+            "num_kv_heads": num_kv_heads,
+            "group": group,
+            "head_dim": head_dim,
+            "block_size": block_size,
+            "tile": shape["TILE"],
+        }
         yield Program(about, kernel, types, aligned, shape, warps)
 
 
@@ -110,9 +125,12 @@ def flat_programs() -> Iterator[Program]:
     """paged_triton's kernels: attention in all FLAT_SHAPES, storing and combining in those with the longest rows."""
     for dtype, num_kv_heads, group, head_dim, block_size in FLAT_SHAPES:
         about = {
-            "dtype": dtype, "num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim,
+            "dtype": dtype,
+            "num_kv_heads": num_kv_heads,
+            "group": group,
+            "head_dim": head_dim,
             "block_size": block_size,
-        }  # fmt: skip
+        }
         itemsize = 4 if dtype == "fp32" else 2
         for batch, (num_tokens, num_seqs) in {"decode": DECODE, "prefill": PREFILL}.items():
             shape = paged_triton.attend_shape(

@@ -12,10 +12,18 @@ class PagedAttention(Protocol):
     """What every implementation takes; see paged_attention_reference for the shapes."""
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
-        slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor,
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slot_mapping: Tensor,
+        query_start: Tensor,
+        context_lens: Tensor,
+        block_tables: Tensor,
         out: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
+    ) -> Tensor: ...
 
 
 def attention_for(device: torch.device) -> PagedAttention:

@@ -3,7 +3,7 @@
     for name, arguments in CASES.items():
         print(name, judge(paged_attention_numba, paged_attention_reference, flat_case(**arguments)))
 
-A flat batch: the new tokens of all sequences lie one behind the other, whether a sequence brings one (decode), its
+A flat batch: the new tokens of all sequences lie one after another, whether a sequence brings one (decode), its
 prompt, or a chunk of it. The attention writes their K and V into the pool first, and then attends.
 """
 
@@ -112,12 +112,19 @@ def flat_case(
     qkv = torch.randn(sum(lens), (group + 2) * num_kv_heads, head_dim, generator=generator).to(device, dtype)
     q, k, v = qkv.split([group * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
     k_cache, v_cache = cache.to(device, dtype)
-    int32 = {"dtype": torch.int32, "device": device}
+    int32: dict[str, Any] = {"dtype": torch.int32, "device": device}
     query_start = torch.tensor([0, *lens]).cumsum(0).to(**int32)
     return FlatCase(
-        q, k, v, k_cache, v_cache, torch.tensor(slots, **int32), query_start,
-        torch.tensor(totals + [1] * padding, **int32), tables.to(device)[:, :width],
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        k_cache,
+        v_cache,
+        torch.tensor(slots, **int32),
+        query_start,
+        torch.tensor(totals + [1] * padding, **int32),
+        tables.to(device)[:, :width],
+    )
 
 
 def batches(block_size: int) -> dict[str, list[tuple[int, int]]]:

@@ -30,7 +30,9 @@ from torch import Tensor
 
 from roseinfer.graphs.operation import operation
 
-from .lanes import (
+from .numba_calls import compiled, run_parallel
+from .paged_numba import SUMS, exp_of_negative
+from .simd import (
     FLOATS,
     I32,
     INTS,
@@ -48,8 +50,6 @@ from .lanes import (
     store,
     zeros,
 )
-from .numba_calls import compiled, run_parallel
-from .paged_numba import SUMS, exp_of_negative
 
 STEP = 64  # values of K that have a scale in x: rows of W are padded to a multiple of it
 TILE = 4 * LANES  # rows of W that are multiplied at a time, four values of 16 of them in a vector; W is padded to it

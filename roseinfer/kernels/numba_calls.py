@@ -27,7 +27,7 @@ def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]],
     def decorate(function: Callable[..., Any]) -> Any:
         if signatures and options.get("parallel"):
             start_threads()  # as reading a parallel loop from disk does, after which PyTorch would have as many
-        given = [list(signatures)] if signatures else []
+        given: list[Any] = [list(signatures)] if signatures else []
         try:
             return numba.njit(*given, cache=True, **options)(function)
         except (RuntimeError, OSError):

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from roseinfer.graphs.operation import operation
 
-from .lanes import (
+from .numba_calls import compiled, run_parallel
+from .simd import (
     LANES,
     add,
     copy_row,
@@ -30,7 +31,6 @@ from .lanes import (
     store,
     zeros,
 )
-from .numba_calls import compiled, run_parallel
 
 # What the compiler may do with sums: reorder and fuse them. Not "nnan" or "ninf", with which it may take for granted
 # that nothing is NaN or infinite: the running maximum starts at -inf, and a slot without a token may hold anything.
@@ -43,17 +43,34 @@ LOG2_E = np.float32(1.4426950408889634)
 
 @operation
 def paged_attention_numba(
-    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
-    slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    block_tables: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
     """As paged_attention_reference, on a CPU: float32, or a 16-bit type with sums in fp32."""
     q, k, v = (x if x.stride(2) == 1 else x.contiguous() for x in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
     sums = out if out.dtype == torch.float32 else torch.empty(q.shape, dtype=torch.float32)
     run_parallel(
-        compiled_for(k_cache.dtype), sums.numpy(), bits(q), bits(k), bits(v), bits(k_cache), bits(v_cache),
-        slot_mapping.numpy(), query_start.numpy(), context_lens.numpy(), block_tables.numpy(),
-    )  # fmt: skip
+        compiled_for(k_cache.dtype),
+        sums.numpy(),
+        bits(q),
+        bits(k),
+        bits(v),
+        bits(k_cache),
+        bits(v_cache),
+        slot_mapping.numpy(),
+        query_start.numpy(),
+        context_lens.numpy(),
+        block_tables.numpy(),
+    )
     return out if sums is out else out.copy_(sums)
 
 

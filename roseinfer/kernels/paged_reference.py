@@ -7,9 +7,17 @@ from torch import Tensor
 
 
 def paged_attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor,
-    slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    block_tables: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
     """Write K and V of N new tokens into the pool, then let each of them attend over its own sequence; [N, H, D].
 
     q [N, H, D]; k, v [N, H_kv, D]: the tokens of B sequences one after another. k_cache, v_cache [num_blocks, H_kv,

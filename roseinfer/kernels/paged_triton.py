@@ -249,7 +249,7 @@ def paged_attention_triton(
 ) -> Tensor:  # fmt: skip
     """Write K and V of N new tokens to the pool, then attend; [N, H, D] in q's dtype, or `out`, filled.
 
-    q [N, H, D]; k, v [N, H_kv, D] of the new tokens of B sequences, which lie one behind the other. k_cache, v_cache
+    q [N, H, D]; k, v [N, H_kv, D] of the new tokens of B sequences, which lie one after another. k_cache, v_cache
     [num_blocks, H_kv, block_size, D], contiguous, block_size a power of two. slot_mapping [N]: block * block_size +
     offset of each new token. query_start [B + 1]: tokens query_start[i] to query_start[i + 1] belong to sequence i, one
     at least. context_lens [B]: tokens of each sequence, the new ones included. block_tables [B, W]: block ids in token

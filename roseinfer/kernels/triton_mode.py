@@ -16,7 +16,6 @@ from functools import cache
 from importlib import reload
 from importlib.metadata import version
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -25,7 +24,8 @@ from torch.profiler import record_function
 from torch.utils._python_dispatch import _disable_current_modes
 
 Mode = Literal["interpret", "compile"]
-VARIABLE, MODES = "ROSEINFER_TRITON", ("interpret", "compile")
+VARIABLE = "ROSEINFER_TRITON"
+MODES: tuple[Mode, ...] = ("interpret", "compile")
 INTERPRETER = "triton.interpreter"
 # Modules with kernels of Triton's own, then the one that hands their names on.
 WRITTEN_IN_TRITON = ("triton.language.standard", "triton.language.random", "triton.language")
@@ -38,10 +38,11 @@ class TritonUnavailable(RuntimeError):
 def choose_mode(environ: Mapping[str, str], has_gpu: bool) -> Mode:
     """ROSEINFER_TRITON if set, else Triton's own TRITON_INTERPRET=1, else by the device. ValueError if unknown."""
     asked = environ.get(VARIABLE)
-    if asked and asked not in MODES:
-        raise ValueError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {asked!r}")
+    for mode in MODES:
+        if asked == mode:
+            return mode
     if asked:
-        return asked
+        raise ValueError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {asked!r}")
     return "compile" if has_gpu and environ.get("TRITON_INTERPRET") != "1" else "interpret"
 
 
@@ -83,7 +84,7 @@ def require_triton(device_type: str | None = None) -> None:
         raise TritonUnavailable(reason)
 
 
-def language() -> ModuleType | None:
+def language() -> Any:
     """triton.language, or None where Triton is not installed: a module that defines kernels can be imported anyway."""
     if find_spec("triton") is None:
         return None

@@ -13,7 +13,21 @@ from .shapes import empty_model, random_model
 from .tokenizer import load_tokenizer, pretrained_tokenizer
 
 __all__ = [
-    "GPT2", "Attend", "Llama", "Model", "ModelConfig", "ModelLoadError", "Rope",
-    "empty_model", "generation_config", "load_model", "load_tokenizer", "model_config", "pretrained_tokenizer",
-    "random_model", "shape_of", "to_hf", "tokenizer_folder",
-]  # fmt: skip
+    "GPT2",
+    "Attend",
+    "Llama",
+    "Model",
+    "ModelConfig",
+    "ModelLoadError",
+    "Rope",
+    "empty_model",
+    "generation_config",
+    "load_model",
+    "load_tokenizer",
+    "model_config",
+    "pretrained_tokenizer",
+    "random_model",
+    "shape_of",
+    "to_hf",
+    "tokenizer_folder",
+]

@@ -63,10 +63,16 @@ def write_config(c: ModelConfig) -> GPT2Config:
     from transformers import GPT2Config
 
     return GPT2Config(
-        vocab_size=c.vocab_size, n_embd=c.hidden_size, n_layer=c.num_layers, n_head=c.num_heads,
-        n_positions=c.max_model_len, n_inner=c.intermediate_size, layer_norm_epsilon=c.norm_eps,
-        bos_token_id=next(iter(c.eos_token_ids), None), eos_token_id=write_eos(c),
-    )  # fmt: skip
+        vocab_size=c.vocab_size,
+        n_embd=c.hidden_size,
+        n_layer=c.num_layers,
+        n_head=c.num_heads,
+        n_positions=c.max_model_len,
+        n_inner=c.intermediate_size,
+        layer_norm_epsilon=c.norm_eps,
+        bos_token_id=next(iter(c.eos_token_ids), None),
+        eos_token_id=write_eos(c),
+    )
 
 
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 # Sizes that every config.json has.
 REQUIRED = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
     "max_position_embeddings",
-)  # fmt: skip
+)
 # Settings that change the mathematics and that Llama here does not implement: key -> the one allowed value.
 FIXED_SETTINGS = {
     "hidden_act": "silu",
@@ -79,14 +83,24 @@ def _qwen_required(family: str) -> list[str]:
 def write_config(c: ModelConfig) -> PretrainedConfig:
     from transformers import AutoConfig
 
+    assert c.rope is not None, f"{c.architecture} turns its positions with RoPE"
     bias = {} if c.architecture == "qwen2" else {"attention_bias": c.qkv_bias}
     return AutoConfig.for_model(
-        c.architecture, vocab_size=c.vocab_size, hidden_size=c.hidden_size, num_hidden_layers=c.num_layers,
-        num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads, head_dim=c.head_dim,
-        intermediate_size=c.intermediate_size, max_position_embeddings=c.max_model_len, rms_norm_eps=c.norm_eps,
+        c.architecture,
+        vocab_size=c.vocab_size,
+        hidden_size=c.hidden_size,
+        num_hidden_layers=c.num_layers,
+        num_attention_heads=c.num_heads,
+        num_key_value_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        intermediate_size=c.intermediate_size,
+        max_position_embeddings=c.max_model_len,
+        rms_norm_eps=c.norm_eps,
         eos_token_id=write_eos(c),
-        tie_word_embeddings=c.tie_embeddings, rope_parameters=asdict(c.rope), **bias,
-    )  # fmt: skip
+        tie_word_embeddings=c.tie_embeddings,
+        rope_parameters=asdict(c.rope),
+        **bias,
+    )
 
 
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:

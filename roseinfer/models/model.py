@@ -26,6 +26,8 @@ class Model(nn.Module, ABC):
     lm_head: the output matrix, hidden [N, C] -> logits [N, V]. None: it is the token embedding (tied).
     """
 
+    lm_head: nn.Module | None
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config

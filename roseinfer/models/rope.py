@@ -140,7 +140,7 @@ def rope_from_hf(hf: dict[str, Any]) -> Rope:
     given = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
     if not isinstance(given, dict):
         raise ValueError(f"config.json: rope_scaling or rope_parameters must be an object, got {given!r}")
-    settings = {"rope_theta": hf.get("rope_theta")} | given
+    settings: dict[str, Any] = {"rope_theta": hf.get("rope_theta")} | given
     settings["rope_type"] = settings.get("rope_type") or settings.get("type") or "default"
     settings.pop("type", None)
     settings = {key: value for key, value in settings.items() if value is not None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from roseinfer.hardware import available_bytes
@@ -15,38 +17,81 @@ from .rope import Rope
 ARCHITECTURES: dict[str, type[Model]] = {"gpt2": GPT2, "llama": Llama, "qwen2": Llama, "qwen3": Llama}
 RANDOM_SEED = 0
 
-_TINY = {
-    "vocab_size": 512, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
-    "intermediate_size": 128, "max_model_len": 256, "norm_eps": 1e-6, "rope": Rope(),
-}  # fmt: skip
-_QWEN2_5 = {
-    "architecture": "qwen2", "max_model_len": 32768, "norm_eps": 1e-6, "eos_token_id": 151645, "qkv_bias": True,
+_TINY: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "max_model_len": 256,
+    "norm_eps": 1e-6,
+    "rope": Rope(),
+}
+_QWEN2_5: dict[str, Any] = {
+    "architecture": "qwen2",
+    "max_model_len": 32768,
+    "norm_eps": 1e-6,
+    "eos_token_id": 151645,
+    "qkv_bias": True,
     "rope": Rope(rope_theta=1e6),
-}  # fmt: skip
+}
 RANDOM_SHAPES = {
     # GPT-2 small. The first post measured an untrained checkpoint of this shape.
     "gpt2": ModelConfig(
-        architecture="gpt2", vocab_size=50257, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=12,
-        head_dim=64, intermediate_size=3072, max_model_len=1024, eos_token_id=50256,
+        architecture="gpt2",
+        vocab_size=50257,
+        hidden_size=768,
+        num_layers=12,
+        num_heads=12,
+        num_kv_heads=12,
+        head_dim=64,
+        intermediate_size=3072,
+        max_model_len=1024,
+        eos_token_id=50256,
     ),
     # Post 002's model: LLaMA 2 with the context length that the post configures.
     "llama-7b": ModelConfig(
-        architecture="llama", vocab_size=32000, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=32,
-        head_dim=128, intermediate_size=11008, max_model_len=4096, norm_eps=1e-5, eos_token_id=2, rope=Rope(),
+        architecture="llama",
+        vocab_size=32000,
+        hidden_size=4096,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=32,
+        head_dim=128,
+        intermediate_size=11008,
+        max_model_len=4096,
+        norm_eps=1e-5,
+        eos_token_id=2,
+        rope=Rope(),
         tie_embeddings=False,
     ),
     "qwen2.5-0.5b": ModelConfig(
-        **_QWEN2_5, vocab_size=151936, hidden_size=896, num_layers=24, num_heads=14, num_kv_heads=2, head_dim=64,
+        **_QWEN2_5,
+        vocab_size=151936,
+        hidden_size=896,
+        num_layers=24,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
         intermediate_size=4864,
     ),
     "qwen2.5-7b": ModelConfig(
-        **_QWEN2_5, vocab_size=152064, hidden_size=3584, num_layers=28, num_heads=28, num_kv_heads=4, head_dim=128,
-        intermediate_size=18944, tie_embeddings=False,
+        **_QWEN2_5,
+        vocab_size=152064,
+        hidden_size=3584,
+        num_layers=28,
+        num_heads=28,
+        num_kv_heads=4,
+        head_dim=128,
+        intermediate_size=18944,
+        tie_embeddings=False,
     ),
     "tiny-llama": ModelConfig(architecture="llama", **_TINY, tie_embeddings=False),
     "tiny-qwen2": ModelConfig(architecture="qwen2", **_TINY, qkv_bias=True),
     "tiny-qwen3": ModelConfig(architecture="qwen3", **_TINY | {"head_dim": 32}, qk_norm=True),
-}  # fmt: skip
+}
 
 
 def empty_model(config: ModelConfig) -> Model:

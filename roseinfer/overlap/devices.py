@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from time import perf_counter, sleep
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class Launched(Generic[T]):
+class Launched(Future[T]):
     """Work that was handed over. launched, began, ended: by perf_counter, in seconds: when it was handed over, and when
-    the device worked on it; began and ended are None until it has."""
+    the device worked on it. began and ended are None until it has, typed Any: they are read when it is done."""
 
-    launched: float = field(default_factory=perf_counter)
-    began: float | None = None
-    ended: float | None = None
-    _future: Future[T] = field(default_factory=Future)
-
-    def result(self) -> T:
-        """What the work gave, once it is done. Raises what the work raised."""
-        return self._future.result()
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched = perf_counter()
+        self.began: float | Any = None
+        self.ended: float | Any = None
 
     def wait(self) -> None:
-        """Until it is done, well or not."""
-        self._future.exception()
+        """Until the work is done, well or not."""
+        self.exception()
 
     def do(self, work: Callable[[], T], seconds: float = 0.0, free_at: float = 0.0) -> None:
-        """The work, by who does it. seconds: that it takes at least. free_at: when all before it was done."""
+        """Do the work in this thread. seconds: the least that it takes. free_at: when all work before it was done."""
         self.began = max(self.launched, free_at)
         try:
             result = work()
@@ -38,9 +33,9 @@ class Launched(Generic[T]):
             sleep(max(0.0, self.ended - perf_counter()))
         except BaseException as error:
             self.ended = perf_counter()
-            self._future.set_exception(error)
+            self.set_exception(error)
         else:
-            self._future.set_result(result)
+            self.set_result(result)
 
 
 class Device(Protocol):
@@ -49,8 +44,8 @@ class Device(Protocol):
 
 
 class InTurn:
-    """No clock of its own: who hands work over does it, and goes on when it is done. So a CPU computes; and so work is
-    handed to a GPU, where it is to start kernels and not to wait for them: their clock is the stream's."""
+    """The calling thread does the work, and goes on when it is done. So a CPU computes; and so work is handed to a GPU,
+    where it starts kernels and does not wait for them: their clock is the stream's."""
 
     def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
         launched: Launched[T] = Launched()

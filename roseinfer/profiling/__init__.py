@@ -15,7 +15,19 @@ from .spans import span
 from .trace import Trace
 
 __all__ = [
-    "MODEL_OPS", "CopiedBytes", "Floor", "HostReads", "Machine", "Trace",
-    "bytes_copied", "capture", "count_ops", "decode_floor", "host_reads", "measure_machine", "prefill_floor", "span",
+    "MODEL_OPS",
+    "CopiedBytes",
+    "Floor",
+    "HostReads",
+    "Machine",
+    "Trace",
+    "bytes_copied",
+    "capture",
+    "count_ops",
+    "decode_floor",
+    "host_reads",
+    "measure_machine",
+    "prefill_floor",
+    "span",
     "trace_once",
-]  # fmt: skip
+]

@@ -50,13 +50,19 @@ def read_whole_events(path: str | Path) -> WholeEvents | None:
     return WholeEvents(data, len(raw), lost)
 
 
+def _next_start(text: str, end: int) -> int:
+    separator = SEPARATOR.match(text, end)
+    return separator.end() if separator else end
+
+
 def _events(text: str, start: int) -> tuple[list[Any], int]:
     """The values from `start` on, and where the last whole one ends."""
     decode = json.JSONDecoder().raw_decode
-    events, end = [], start
+    events: list[Any] = []
+    end = start
     while True:
         try:
-            event, end = decode(text, SEPARATOR.match(text, end).end())
+            event, end = decode(text, _next_start(text, end))
         except (json.JSONDecodeError, RecursionError):
             return events, end
         events.append(event)

@@ -127,19 +127,34 @@ def _index_put_nbytes(result: Tensor, target: Tensor, indices: list[Tensor | Non
 COPIES: dict[Any, Callable[..., int]] = {
     **dict.fromkeys(
         (
-            aten.copy_, aten.cat, aten.stack, aten.clone, aten.repeat,
-            aten.index, aten.index_select, aten.gather, aten._to_copy,
+            aten.copy_,
+            aten.cat,
+            aten.stack,
+            aten.clone,
+            aten.repeat,
+            aten.index,
+            aten.index_select,
+            aten.gather,
+            aten._to_copy,
         ),
         _nbytes,
     ),
     aten.index_put_: _index_put_nbytes,
     aten.index_copy_: _index_copy_nbytes,
     aten.constant_pad_nd: _input_nbytes,
-}  # fmt: skip
+}
 
 FILLS = {
-    aten.zero_, aten.fill_, aten.constant_pad_nd,
-    aten.zeros, aten.zeros_like, aten.new_zeros,
-    aten.ones, aten.ones_like, aten.new_ones,
-    aten.full, aten.full_like, aten.new_full,
-}  # fmt: skip
+    aten.zero_,
+    aten.fill_,
+    aten.constant_pad_nd,
+    aten.zeros,
+    aten.zeros_like,
+    aten.new_zeros,
+    aten.ones,
+    aten.ones_like,
+    aten.new_ones,
+    aten.full,
+    aten.full_like,
+    aten.new_full,
+}

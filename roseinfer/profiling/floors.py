@@ -3,7 +3,7 @@
 A step must read every weight and every cached key and value once, and do its multiplications. The larger of
 the two times bounds it: the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual
 performance model for multicore architectures", CACM 2009), applied to decoding as in zeux, "LLM inference
-speed of light" (2024). Real steps also move activations, launch kernels and synchronise: nobody reaches it. A step
+speed of light" (2024). Real steps also move activations, launch kernels and synchronise: none reaches it. A step
 that starts many small operations is held up by neither reading nor arithmetic, but by the host that starts them.
 """
 
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from roseinfer.hardware import device_name
+from roseinfer.kernels.onednn import pack, packed_linear, packs
 
 from .clock import device_clock, seconds_of
 from .facts import Facts, HasFacts
@@ -86,7 +87,7 @@ class Floor(HasFacts):
     kv_bytes: int
     flops: int
     batch_size: int
-    seconds: float | None = None
+    seconds: float | Any = None  # Any: with a machine it is known, and needs no check
     bound: str | None = None
 
     def facts(self) -> Facts:
@@ -308,16 +309,10 @@ def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget
 
 
 def _packed_product(x: Tensor, weight: Tensor) -> list[Callable[[], Tensor]]:
-    """The product by private ops of torch.compile's, or none where they are missing or refuse."""
-    if x.device.type != "cpu":
+    """The product with the weights packed, where oneDNN packs them."""
+    if x.device.type != "cpu" or not packs(x.dtype):
         return []
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
-        product = partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, "none", [], "")
-        product()
-    except (AttributeError, RuntimeError):
-        return []
-    return [product]
+    return [partial(packed_linear, x, pack(weight, len(x)))]
 
 
 def passes(work: Callable[[], object], device: str, budget: float) -> list[float]:

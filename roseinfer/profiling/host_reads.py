@@ -17,13 +17,24 @@ from torch.overrides import TorchFunctionMode
 from .facts import Facts, HasFacts
 
 VALUES = {
-    Tensor.tolist, Tensor.item, Tensor.cpu,
-    Tensor.__int__, Tensor.__float__, Tensor.__bool__, Tensor.__index__, Tensor.__complex__,
-}  # fmt: skip
+    Tensor.tolist,
+    Tensor.item,
+    Tensor.cpu,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__bool__,
+    Tensor.__index__,
+    Tensor.__complex__,
+}
 TRUTHS = {
-    torch.equal, torch.allclose, torch.is_nonzero,
-    Tensor.equal, Tensor.allclose, Tensor.is_nonzero, Tensor.__contains__,
-}  # fmt: skip
+    torch.equal,
+    torch.allclose,
+    torch.is_nonzero,
+    Tensor.equal,
+    Tensor.allclose,
+    Tensor.is_nonzero,
+    Tensor.__contains__,
+}
 SHAPES = {torch.nonzero, torch.masked_select, torch.unique, Tensor.nonzero, Tensor.masked_select, Tensor.unique}
 TRUTH_BYTES, SHAPE_BYTES = 1, 8  # a bool; how many elements there are, an int64
 

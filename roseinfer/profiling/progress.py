@@ -41,9 +41,14 @@ class Progress:
     """
 
     def __init__(
-        self, report: OnProgress | None, work: Mapping[str, float], runs_total: int, *, at_least: float = 0.0,
+        self,
+        report: OnProgress | None,
+        work: Mapping[str, float],
+        runs_total: int,
+        *,
+        at_least: float = 0.0,
         clock: Clock = perf_counter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._report = report or (lambda progress: None)
         self._left = dict(work)
         self._unit: dict[str, float] = {}  # seconds
@@ -62,9 +67,13 @@ class Progress:
         self._running, self._last = (name, work), now
         self._runs_done += 1
         here = RunProgress(
-            phase, name, repeat, runs_done=self._runs_done, runs_total=self._runs_total,
+            phase,
+            name,
+            repeat,
+            runs_done=self._runs_done,
+            runs_total=self._runs_total,
             seconds_left=self._seconds_left(),
-        )  # fmt: skip
+        )
         self._report(here)
         return here
 

@@ -36,9 +36,9 @@ class _Recorder(OperationMode):
         self.made: dict[int, Tensor] = {}  # by storage; kept alive, or an address would be given out twice
         self.record = StepRecord()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def on_operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = name_of(func)
-        leaves = tree_leaves((args, kwargs or {}))
+        leaves = tree_leaves((args, kwargs))
         self.record.ops.append((name, tuple(map(self._described, leaves))))
         if why := why_it_waits(func, args):
             self.record.violations.append(f"{name}: {why}")
@@ -47,7 +47,7 @@ class _Recorder(OperationMode):
         elif outside := [x for x in leaves if isinstance(x, Tensor) and self._comes_from_outside(x)]:
             shapes = ", ".join(str(list(x.shape)) for x in outside)
             self.record.violations.append(f"{name}: reads a tensor {shapes} that is no weight, pool or input buffer")
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         for x in tree_leaves(result):
             if isinstance(x, Tensor) and memory_of(x) not in self.persistent:
                 self.made[memory_of(x)] = x

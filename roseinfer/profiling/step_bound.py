@@ -1,7 +1,7 @@
-"""What holds a decode step up: reading and arithmetic, as its floor has it, or the host that starts its operations.
+"""What bounds a decode step: the machine's rate of reading or of arithmetic, the host, or kernels below those rates.
 
-A floor alone cannot tell: a step far above it may wait for the host, or for kernels that do not get the best out of the
-machine. So the model's own matrix products are run alone, one after another, and set against the step.
+The floor alone cannot tell: a step that takes many times its floor waits for the host, or its kernels are slow. So the
+step's matrix products are run alone, one after another, and compared with the step.
 """
 
 from __future__ import annotations
@@ -16,23 +16,29 @@ if TYPE_CHECKING:
     from roseinfer.models import Model
 
 HOST = "the host"
+KERNELS = "its kernels"
 
 
 @torch.inference_mode()
-def products_seconds(model: Model, batch_size: int) -> float:
+def products_seconds(model: Model, batch_size: int, own: Model | None = None) -> float:
     """Seconds that the matrix products of one decode step take by themselves, on batch_size rows; the best of several
     passes. On a GPU, where many small ones wait for their launches, with these.
 
-    Linear layers of any kind: what says how many values a row has, as nn.Linear does, in_features.
+    model: as loaded; it says which layers multiply, and how wide their rows are. own: the model that the step runs, in
+    which layers of the same names may have another layout.
     """
-    layers = [layer for name, layer in model.named_modules() if hasattr(layer, "in_features") and name != "lm_head"]
-    rows = {width: torch.full((batch_size, width), 0.5, device=model.device, dtype=model.dtype) for width in
-            {model.config.hidden_size, *(layer.in_features for layer in layers)}}  # fmt: skip
+    widths = {name: module.in_features for name, module in model.named_modules() if hasattr(module, "in_features")}
+    widths.pop("lm_head", None)
+    layers = dict(model.named_modules()) | dict((own or model).named_modules())
+    rows = {
+        width: torch.full((batch_size, width), 0.5, device=model.device, dtype=model.dtype)
+        for width in {model.config.hidden_size, *widths.values()}
+    }
 
     def products() -> None:
-        for layer in layers:
-            layer(rows[layer.in_features])
-        model.logits(rows[model.config.hidden_size])
+        for name, width in widths.items():
+            layers[name](rows[width])
+        (own or model).logits(rows[model.config.hidden_size])
 
     products()  # warm-up
     return min(passes(products, str(model.device), PASSES_BUDGET_S / 2))
@@ -41,17 +47,20 @@ def products_seconds(model: Model, batch_size: int) -> float:
 def step_bound(
     floor: Floor, machine: Machine, step_seconds: float, products: float, own_bytes: int = 0, own_flops: int = 0
 ) -> str:
-    """What holds up a step that took step_seconds: "reading", "arithmetic" or "the host".
+    """What bounds a step that took step_seconds: "reading", "arithmetic", "the host" or "its kernels".
 
     products: see products_seconds. own_bytes: what the step's own copies and fills read and write. own_flops: of
-    products beyond the floor's, such as of tokens that are computed again. It is the host's when the products, reading
-    keys and values, and these would take less than half of the step by themselves: most of it goes to Python, and to
-    starting operations one by one.
+    products beyond the floor's, such as of tokens that are computed again.
+
+    Reading or arithmetic, whichever takes longer at the machine's measured rates, if that is at least half of the step.
+    The host, if the products, reading keys and values, and the step's own work would take less than half of it: the
+    rest is Python, starting operations one by one, and small operations. Else its kernels: they run below those rates.
     """
     least = floor.weight_bytes + floor.kv_bytes
     rate = machine.read_rate(least)
     again = own_flops / machine.flops_per_s
-    if products + again + (floor.kv_bytes + own_bytes) / rate < step_seconds / 2:
-        return HOST
     moving, computing = (least + own_bytes) / rate, floor.flops / machine.flops_per_s + again
-    return READING if moving >= computing else ARITHMETIC
+    if max(moving, computing) >= step_seconds / 2:
+        return READING if moving >= computing else ARITHMETIC
+    on_device = products + again + (floor.kv_bytes + own_bytes) / rate
+    return HOST if on_device < step_seconds / 2 else KERNELS

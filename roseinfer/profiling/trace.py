@@ -176,8 +176,12 @@ class Trace:
             "SELECT id, ts, dur, cat, name, tid, pid, TRY_CAST(args AS JSON) AS args FROM events ORDER BY id"
         )
         db.unregister("events")
-        settings = ("python_enable_replacements=false", "enable_external_access=false", "errors_as_json=true",
-                    "enable_progress_bar=false")  # fmt: skip
+        settings = (
+            "python_enable_replacements=false",
+            "enable_external_access=false",
+            "errors_as_json=true",
+            "enable_progress_bar=false",
+        )
         for setting in settings:
             db.execute(f"SET {setting}")
         db.execute("SET lock_configuration=true")

@@ -9,6 +9,21 @@ from .validation import Validation, validate
 from .work import StepWork, work_of
 
 __all__ = [
-    "ROUTERS", "Cluster", "Cost", "EngineSetting", "FittedCost", "FloorCost", "Simulation", "StepSample", "StepWork",
-    "Validation", "cost_from", "fit", "floor_cost", "simulations", "step_samples", "validate", "work_of",
-]  # fmt: skip
+    "ROUTERS",
+    "Cluster",
+    "Cost",
+    "EngineSetting",
+    "FittedCost",
+    "FloorCost",
+    "Simulation",
+    "StepSample",
+    "StepWork",
+    "Validation",
+    "cost_from",
+    "fit",
+    "floor_cost",
+    "simulations",
+    "step_samples",
+    "validate",
+    "work_of",
+]

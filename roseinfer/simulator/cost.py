@@ -26,7 +26,8 @@ TERMS = ("fixed", *StepWork._fields, "first_tokens")
 class Cost(Protocol):
     """about: one sentence on where the times come from."""
 
-    about: str
+    @property
+    def about(self) -> str: ...
 
     def seconds(self, work: StepWork) -> tuple[float, float]:
         """The host's part of a step, and the part of the model and its device, launches included."""
@@ -69,10 +70,14 @@ class FittedCost:
     def to_dict(self) -> dict[str, Any]:
         """The samples as rows of numbers: those of the work, then host and device."""
         return {
-            "kind": "fitted", "about": self.about, "terms": list(TERMS), "host": list(self.host),
-            "device": list(self.device), "errors": list(self.errors),
+            "kind": "fitted",
+            "about": self.about,
+            "terms": list(TERMS),
+            "host": list(self.host),
+            "device": list(self.device),
+            "errors": list(self.errors),
             "samples": [[*s.work, s.host, s.device] for s in self.samples],
-        }  # fmt: skip
+        }
 
 
 def terms_of(work: StepWork) -> tuple[int, ...]:
@@ -136,9 +141,10 @@ class FloorCost:
         t = self.terms
         moved = t.weight_bytes + t.kv_bytes * (decode_context + prompt_context)
         flops = (
-            t.token_flops * (num_decodes + prompt_tokens) + t.output_flops * num_seqs
+            t.token_flops * (num_decodes + prompt_tokens)
+            + t.output_flops * num_seqs
             + t.pair_flops * (decode_context + prompt_pairs)
-        )  # fmt: skip
+        )
         return self.host_seconds, max(moved / self.read_bytes_per_s, flops / self.flops_per_s)
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
@@ -10,7 +10,8 @@ from time import perf_counter
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import Step
+from roseinfer.engine.metrics import Timekeeper
+from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.progress import OnProgress, Progress
@@ -29,16 +30,22 @@ CACHED = ((1, 200), (2, 400), (4, 100), (8, 400), (16, 170), (32, 50), (32, 300)
 POOL_TOKENS = 12288
 JOINING = (0, 24, 160)  # tokens of prompts that join those that decode, one at a time; 0: none does
 STEPS = 5  # after each of them
-FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are dearer, and few sequences decode for long between
+FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are slower, and few sequences decode for long between
 
 OnShape = Callable[[str, str, float, int], object]  # as Progress.begin: phase, name, work, repeat
-Timed = tuple[list[Sequence], list[int], StepSample, list[Sequence]]
+Timed = tuple[Step, StepSample, list[Sequence]]
 
 
 def step_samples(
-    model: Model, *, max_num_seqs: int = 64, block_size: int = 64, repeats: int = 5, seed: int = 0,
-    clock: Clock = perf_counter, on_progress: OnProgress | None = None,
-) -> list[StepSample]:  # fmt: skip
+    model: Model,
+    *,
+    max_num_seqs: int = 64,
+    block_size: int = 64,
+    repeats: int = 5,
+    seed: int = 0,
+    clock: Clock = perf_counter,
+    on_progress: OnProgress | None = None,
+) -> list[StepSample]:
     """Steps of the engine in seeded shapes: prompts alone, decodes alone, prompts and chunks that join decodes.
 
     In each round every shape, in turn, and each round begins with another; one round before is for warm-up. Raises
@@ -64,8 +71,17 @@ class StepMeasure:
         self.clock, self.longest = clock, model.config.max_model_len
         num_blocks = -(-POOL_TOKENS // block_size) + max_num_seqs
 
+        decoding = {min(n + joined, max_num_seqs) for n, _ in PROMPTS + CUT + CACHED for joined in range(len(JOINING))}
+
         def engine(budget: int | None) -> Engine:
-            built = real_engine(model, EngineSetting(num_blocks, block_size, max_num_seqs, self.longest, budget))
+            setting = EngineSetting(
+                num_blocks=num_blocks,
+                block_size=block_size,
+                max_num_seqs=max_num_seqs,
+                max_model_len=self.longest,
+                max_num_batched_tokens=budget,
+            )
+            built = warm_engine(model, setting, decoding)
             built.pool.memory.fill_(0.01)  # pages that were never written share one, which a cache holds
             return built
 
@@ -83,7 +99,7 @@ class StepMeasure:
 
     def round(
         self, number: int, rng: Random, on_shape: OnShape = lambda phase, name, work, repeat: None
-    ) -> list[StepSample]:  # fmt: skip
+    ) -> list[StepSample]:
         phase = "warm-up" if number < 0 else f"round {number + 1}"
         samples: list[StepSample] = []
         for i in range(len(self.runs)):
@@ -106,14 +122,14 @@ class StepMeasure:
             add(prompt_len)
         while any(not seq.output_ids for seq in seqs):
             if is_computed:
-                yield timed_step(engine, self.clock)[2]
+                yield timed_step(engine, self.clock)[1]
             else:
                 skip_step(engine)
         for length in JOINING:
             if length and len(seqs) < engine.scheduler.max_num_seqs:
                 add(min(length, self.longest - 1))
             for _ in range(STEPS_OF_FEW if num_seqs <= FEW else STEPS):
-                yield timed_step(engine, self.clock)[2]
+                yield timed_step(engine, self.clock)[1]
         for seq in seqs:
             if seq in engine.scheduler:
                 engine.abort(seq)
@@ -125,43 +141,40 @@ def shape_name(place: int) -> str:
 
 def skip_step(engine: Engine) -> None:
     """All of a step but the model: its tokens count as cached, whatever the pool has in their places."""
-    seqs, num_new = engine.scheduler.schedule()
-    is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
-    engine.scheduler.commit(seqs, num_new, [0] * (len(seqs) - is_cut))
+    step = engine.scheduler.schedule()
+    assert step, "there is work"
+    engine.scheduler.commit(step, [0] * len(step.chosen))
 
 
 def real_engine(model: Model, setting: EngineSetting) -> Engine:
     """An engine as the setting says, warmed up as LLM warms it."""
-    engine = Engine(
-        model, num_blocks=setting.num_blocks, block_size=setting.block_size, max_num_seqs=setting.max_num_seqs,
-        max_model_len=min(setting.max_model_len, model.config.max_model_len),
-        max_num_batched_tokens=setting.max_num_batched_tokens, scheduling_policy=setting.scheduling_policy,
-        enable_prefix_caching=setting.enable_prefix_caching,
-    )  # fmt: skip
+    longest = min(setting.max_model_len, model.config.max_model_len)
+    engine = Engine(model, **setting.settings() | {"max_model_len": longest})
     engine.warm_up()
     return engine
 
 
-def warm_engine(model: Model, setting: EngineSetting) -> Engine:
-    """real_engine with the graph of every batch size captured, so that no timed step captures one. On a CPU a capture
-    takes as long as twenty steps, and an engine would make it while it serves."""
+def warm_engine(model: Model, setting: EngineSetting, batches: Iterable[int] | None = None) -> Engine:
+    """real_engine with the graph of every batch size captured, or of batches of so many sequences: no timed step of
+    theirs captures one, or runs without. On a CPU a capture takes as long as twenty steps."""
     engine = real_engine(model, setting)
     if engine.runner.graphs:
-        engine.runner.graphs.capture_all(engine.blocks)
+        engine.runner.graphs.capture_all(engine.blocks, batches)
     return engine
 
 
 def timed_step(engine: Engine, clock: Clock = perf_counter) -> Timed:
     """Engine.step, its three calls timed: what was scheduled, how long it took, and who has a token more."""
     began = clock()
-    seqs, num_new = engine.scheduler.schedule()
+    step = engine.scheduler.schedule()
+    assert step, "there is work"
     scheduled = clock()
-    work = work_of(seqs, num_new)
+    work = work_of(step.seqs, step.num_new)
     running = clock()
-    tokens = engine.runner.run(seqs, num_new)
+    tokens = engine.runner.run(step)
     ran = clock()
-    done = engine.scheduler.commit(seqs, num_new, tokens)
-    return seqs, num_new, StepSample(work, scheduled - began + clock() - ran, ran - running), done
+    done = engine.scheduler.commit(step, tokens)
+    return step, StepSample(work, scheduled - began + clock() - ran, ran - running), done
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ class RealRun:
 
     @property
     def seconds(self) -> float:
-        return max(r.times.ended for r in self.requests) - self.requests[0].arrival.seconds
+        return max(r.end for r in self.requests) - self.requests[0].arrival.seconds
 
 
 def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Clock = perf_counter) -> RealRun:
@@ -186,7 +199,9 @@ def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Cloc
         Sequence(prompt_ids(ids, seed, i, arrival), params_of(arrival.output_len)) for i, arrival in enumerate(arrivals)
     ]
     requests = [SimulatedRequest(arrival, 0) for arrival in arrivals]
-    of_seq = {seq.seq_id: request.times for seq, request in zip(seqs, requests, strict=True)}
+    timekeeper = Timekeeper()
+    for seq, request in zip(seqs, requests, strict=True):
+        request.times = timekeeper.begin(seq, request.arrival.seconds)
     before = engine.scheduler.num_preemptions
     steps, coming, start = [], 0, clock()
     while coming < len(arrivals) or engine.has_work:
@@ -198,17 +213,11 @@ def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Cloc
             engine.add(seqs[coming])
             coming += 1
         began = clock() - start
-        scheduled, _, sample, done = timed_step(engine, clock)
+        scheduled, sample, done = timed_step(engine, clock)
         ended = clock() - start
         steps.append(sample)
-        for seq in scheduled:
-            times = of_seq[seq.seq_id]
-            times.first_scheduled = began if times.first_scheduled is None else times.first_scheduled
-        step = Step(began, None, None, ended)
-        for seq in done:
-            times = of_seq[seq.seq_id]
-            times.steps.append(step)
-            times.ended = ended if seq.finish_reason else None
+        timekeeper.begin_step(scheduled.seqs, began)
+        timekeeper.end_step(StepRecord(began, None, None, ended), done)
     return RealRun(steps, requests, engine.scheduler.num_preemptions - before)
 
 

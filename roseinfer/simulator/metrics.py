@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from roseinfer.engine import definitions
+from roseinfer.planning import definitions
 
 from .cluster import Cluster
 from .replica import Replica, SimulatedRequest
@@ -22,24 +22,32 @@ def request_times(requests: Iterable[SimulatedRequest]) -> dict[str, dict[str, f
 
 def summary(cluster: Cluster) -> dict[str, Any]:
     """Of all that has happened so far. seconds: from the first arrival to the last token. tail_seconds: of these, the
-    ones in which nobody waited any more: places that become free stay empty. busy: of each replica, the share of the
+    ones in which no request waited any more: slots that become free stay empty. busy: of each replica, the share of the
     seconds that it spent in steps."""
     ended = [r for r in cluster.requests if r.times.ended is not None]
     begin = cluster.requests[0].arrival.seconds if cluster.requests else 0.0
-    end = max((r.times.ended for r in ended), default=begin)
-    last_start = max((r.times.first_scheduled for r in ended), default=begin)
+    end = max((r.end for r in ended), default=begin)
+    starts = [r.times.first_scheduled for r in ended if r.times.first_scheduled is not None]
+    last_start = max(starts, default=begin)
     seconds, tokens = end - begin, sum(r.arrival.output_len for r in ended)
     replicas = cluster.replicas
     steps, rows = sum(r.num_steps for r in replicas), sum(r.num_rows for r in replicas)
     return {
-        "requests": len(cluster.requests), "ended": len(ended), "output_tokens": tokens, "seconds": seconds,
-        "requests_per_second": per(len(ended), seconds), "tokens_per_second": per(tokens, seconds),
-        "tail_seconds": end - last_start, "steps": steps, "rows_per_step": per(rows, steps),
-        "preemptions": sum(r.scheduler.num_preemptions for r in replicas), "hit_rate": hit_rate(replicas),
+        "requests": len(cluster.requests),
+        "ended": len(ended),
+        "output_tokens": tokens,
+        "seconds": seconds,
+        "requests_per_second": per(len(ended), seconds),
+        "tokens_per_second": per(tokens, seconds),
+        "tail_seconds": end - last_start,
+        "steps": steps,
+        "rows_per_step": per(rows, steps),
+        "preemptions": sum(r.scheduler.num_preemptions for r in replicas),
+        "hit_rate": hit_rate(replicas),
         "host_share": per(sum(r.host for r in replicas), sum(r.host + r.device for r in replicas)),
         "busy": [per(r.host + r.device, seconds) for r in replicas],
         "times": request_times(ended),
-    }  # fmt: skip
+    }
 
 
 def hit_rate(replicas: Iterable[Replica]) -> float | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from roseinfer.arguments import require_count
+from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.arrivals import Arrival
-from roseinfer.engine.block_manager import BlockManager
-from roseinfer.engine.engine import checked_budget
-from roseinfer.engine.metrics import SequenceTimes, Step
-from roseinfer.engine.policies import Policy, policy_for
-from roseinfer.engine.prefix_cache import PrefixCache
+from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.scheduler import Scheduler
+from roseinfer.engine.step import Step, StepRecord
 from roseinfer.sequence import SamplingParams, Sequence
 
 from .cost import Cost
@@ -22,33 +20,20 @@ MOST_BLOCKS, MOST_SEQS = 1_000_000, 100_000  # of a replica, whose books are rea
 NEW_TOKEN = 0  # every token that a sequence gets; no prompt has it
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSetting:
-    """An engine without a model; its sizes as Engine has them. Raises ValueError as Engine does."""
+@refuse_wrong_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetting(EngineConfig):
+    """An engine without a model. Its steps take turns, and how one is run is the cost's business."""
 
-    num_blocks: int
-    block_size: int = 64
-    max_num_seqs: int = 64
     max_model_len: int = 4096
-    max_num_batched_tokens: int | None = None
-    scheduling_policy: str | Policy = "fcfs"
-    enable_prefix_caching: bool = True
+    enforce_eager: bool = field(init=False, default=False)
+    async_scheduling: bool | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         require_count("num_blocks", self.num_blocks, at_least=1, at_most=MOST_BLOCKS)
         require_count("max_num_seqs", self.max_num_seqs, at_least=1, at_most=MOST_SEQS)
-        for name in ("block_size", "max_model_len"):
-            require_count(name, getattr(self, name), at_least=1)
-        object.__setattr__(self, "max_num_batched_tokens",
-                           checked_budget(self.max_num_batched_tokens, self.max_num_seqs))  # fmt: skip
-        policy_for(self.scheduling_policy)
-
-    def scheduler(self) -> Scheduler:
-        """As Engine builds it, with an empty pool."""
-        cache = PrefixCache(self.block_size) if self.enable_prefix_caching else None
-        max_blocks = min(self.num_blocks, -(-self.max_model_len // self.block_size))
-        blocks = BlockManager(self.num_blocks, self.block_size, self.max_num_seqs, max_blocks, cache)
-        return Scheduler(blocks, self.max_num_batched_tokens, (), policy_for(self.scheduling_policy))
+        require_count("max_model_len", self.max_model_len, at_least=1)
+        EngineConfig.__post_init__(self)
 
     def check_fits(self, arrivals: list[Arrival]) -> None:
         """Raises ValueError for a request that this engine would refuse, as too long for a sequence or for the pool."""
@@ -64,14 +49,18 @@ class EngineSetting:
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """A request, where it went, and its timestamps as the engine keeps them, in seconds of the simulation."""
+    """A request, where it went, and, once it is there, its timestamps as the engine keeps them, in seconds of the
+    simulation."""
 
     arrival: Arrival
     replica: int
     times: SequenceTimes = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.times = SequenceTimes(self.arrival.seconds)
+    @property
+    def end(self) -> float:
+        """When it ended. It must have."""
+        assert self.times.ended is not None, "the request has not ended"
+        return self.times.ended
 
 
 class Replica:
@@ -81,13 +70,13 @@ class Replica:
 
     def __init__(self, index: int, setting: EngineSetting, cost: Cost) -> None:
         self.index, self.cost = index, cost
-        self.scheduler = setting.scheduler()
+        self.scheduler = Scheduler.of(setting, setting.max_model_len)
         self.requests: dict[int, SimulatedRequest] = {}
         self.load = self.num_steps = self.num_rows = 0
         self.host = self.device = 0.0
         self._began = 0.0
-        self._step: tuple[list[Sequence], list[int]] | None = None
-        self._unscheduled: set[int] = set()
+        self._step: Step | None = None
+        self._times = Timekeeper()
 
     @property
     def is_idle(self) -> bool:
@@ -97,7 +86,7 @@ class Replica:
         seq = Sequence(token_ids, params_of(request.arrival.output_len))
         self.requests[seq.seq_id] = request
         self.load += len(seq)
-        self._unscheduled.add(seq.seq_id)
+        request.times = self._times.begin(seq, request.arrival.seconds)
         self.scheduler.add(seq)
 
     def turn(self, now: float) -> float | None:
@@ -108,32 +97,25 @@ class Replica:
 
     def _begin(self, now: float) -> float:
         self._began = now
-        seqs, num_new = self._step = self.scheduler.schedule()
-        if self._unscheduled:
-            began = self._unscheduled.intersection([seq.seq_id for seq in seqs])
-            self._unscheduled -= began
-            for seq_id in began:
-                self.requests[seq_id].times.first_scheduled = now
-        host, device = self.cost.seconds(work_of(seqs, num_new))
+        step = self._step = self.scheduler.schedule()
+        assert step, "there is work"
+        self._times.begin_step(step.seqs, now)
+        host, device = self.cost.seconds(work_of(step.seqs, step.num_new))
         self.num_steps += 1
-        self.num_rows += len(seqs)
+        self.num_rows += len(step.seqs)
         self.host += host
         self.device += device
         return now + host + device
 
     def _end(self, now: float) -> None:
-        seqs, num_new = self._step
-        self._step = None
-        is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
-        done = self.scheduler.commit(seqs, num_new, [NEW_TOKEN] * (len(seqs) - is_cut))
+        step, self._step = self._step, None
+        assert step, "one was begun"
+        done = self.scheduler.commit(step, [NEW_TOKEN] * len(step.chosen))
         self.load += len(done)
-        step = Step(self._began, None, None, now)
+        self._times.end_step(StepRecord(self._began, None, None, now), done)
         for seq in done:
-            times = self.requests[seq.seq_id].times
-            times.steps.append(step)
             if seq.finish_reason:
                 self.load -= len(seq)
-                times.ended = now
                 del self.requests[seq.seq_id]
 
 

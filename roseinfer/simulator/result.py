@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Iterable
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 from roseinfer.arguments import counted
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
+from roseinfer.display.measured import Result
 from roseinfer.display.number_text import significant
-from roseinfer.engine.definitions import PERCENTILE, PERCENTILES
+from roseinfer.planning.definitions import PERCENTILE, PERCENTILES
 from roseinfer.profiling.progress import OnProgress, Progress
 
 from .cluster import Cluster, check_cluster
@@ -23,7 +23,6 @@ from .cost import Cost, FittedCost
 from .metrics import TIMES, summary
 from .replica import EngineSetting
 
-NOTE_WIDTH = 120
 SIMULATED = "the requests"
 IN_SHORT = (("ttft", "p50"), ("ttft", "p99"), ("e2e_latency", "p50"), ("e2e_latency", "p99"))
 ASSUMPTIONS = (
@@ -33,87 +32,119 @@ ASSUMPTIONS = (
     "A step's tokens are there at its end, and a request that comes during a step can join the next one. Routing, the "
     "network and tokenizers take no time.",
     "A router knows the tokens that each replica holds at that moment, and never moves a request.",
-    "tail: seconds in which nobody waits any more and places stay empty, which a better order can shorten.",
+    "tail: seconds in which no request waits any more and places stay empty, which a better order can shorten.",
 )
 DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 
-@dataclass(frozen=True)
-class Simulation(Measured):
+@dataclass(frozen=True, kw_only=True)
+class CostedResult(Result):
+    """A result that rests on the cost of steps."""
+
+    SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments", "cost")
+
+    cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"cost": self.cost.to_dict()}
+
+    def short(self) -> dict[str, Any]:
+        """Of the cost its kind."""
+        return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation(CostedResult):
     """rows: one a policy and number of replicas. is_partial: the last of them was broken off, as Ctrl-C does, and has
     what had happened until then. simulated_per_second: requests, by the clock on the wall."""
 
     SHORT: ClassVar = (
-        "policy", "replicas", "ended", "output_tokens", "seconds", "tail_seconds", "tokens_per_second", "preemptions",
+        "policy",
+        "replicas",
+        "ended",
+        "output_tokens",
+        "seconds",
+        "tail_seconds",
+        "tokens_per_second",
+        "preemptions",
         "hit_rate",
-    )  # fmt: skip
+    )
 
-    arguments: dict[str, Any]
-    cost: Cost
-    rows: list[dict[str, Any]]
+    SHORT_FIELDS: ClassVar = (*CostedResult.SHORT_FIELDS, "is_partial")
+
     is_partial: bool = False
     simulated_per_second: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "arguments": self.arguments, "cost": self.cost.to_dict(), "is_partial": self.is_partial,
-            "simulated_per_second": self.simulated_per_second, "rows": self.rows,
-        }  # fmt: skip
-
-    def short(self) -> dict[str, Any]:
-        return {
-            "arguments": self.arguments, "cost": in_short(self.cost), "is_partial": self.is_partial,
-            "rows": [self.short_row(row) for row in self.rows],
-        }  # fmt: skip
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Seconds, where it names a time."""
         times = {f"{name}_{stat}": row["times"][name][stat] for name, stat in IN_SHORT if row["times"].get(name)}
         return super().short_row(row) | times
 
-    def text(self, width: int | None = None) -> str:
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
+        return [self.throughput().text(width), self.times().text(width)]
+
+    def notes(self) -> list[str]:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
         notes = [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS]
         partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
-        wrapped = [textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH)) for note in [*partial, *notes, speed]]
-        return "\n\n".join([self.throughput().text(width), self.times().text(width), "\n".join(wrapped)])
+        return [*partial, *notes, speed]
 
     def throughput(self) -> Cells:
         is_race = len({row["policy"] for row in self.rows}) > 1
-        columns = [
-            "policy", Column("replicas"), Column("ended", lambda n: f"{n:,}"), Column("seconds", significant),
+        columns: list[Column | str] = [
+            "policy",
+            Column("replicas"),
+            Column("ended", lambda n: f"{n:,}"),
+            Column("seconds", significant),
             *([Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s")] if is_race else []),
-            Column("tail s", significant), Column("tokens/s", lambda x: f"{x:,.0f}"),
-            Column("steps", lambda n: f"{n:,}"), Column("rows a step", lambda x: f"{x:.1f}"),
-            Column("preempted", lambda n: f"{n:,}"), Column("cache hits", lambda x: f"{x:.1%}"),
+            Column("tail s", significant),
+            Column("tokens/s", lambda x: f"{x:,.0f}"),
+            Column("steps", lambda n: f"{n:,}"),
+            Column("rows a step", lambda x: f"{x:.1f}"),
+            Column("preempted", lambda n: f"{n:,}"),
+            Column("cache hits", lambda x: f"{x:.1%}"),
             Column("busy, least to most", right=True),
-        ]  # fmt: skip
+        ]
         whole = self.rows[:-1] if self.is_partial else self.rows
         first = {row["replicas"]: row["seconds"] for row in reversed(whole)}
         behind = [row["seconds"] - first[row["replicas"]] for row in whole] + [None] * self.is_partial
-        return Cells.of(columns, [
-            (
-                row["policy"], row["replicas"], row["ended"], row["seconds"], *([seconds_behind] if is_race else []),
-                row["tail_seconds"], row["tokens_per_second"], row["steps"], row["rows_per_step"], row["preemptions"],
-                row["hit_rate"], f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
-            )
-            for row, seconds_behind in zip(self.rows, behind, strict=True)
-        ], keys=2)  # fmt: skip
+        return Cells.of(
+            columns,
+            [
+                (
+                    row["policy"],
+                    row["replicas"],
+                    row["ended"],
+                    row["seconds"],
+                    *([seconds_behind] if is_race else []),
+                    row["tail_seconds"],
+                    row["tokens_per_second"],
+                    row["steps"],
+                    row["rows_per_step"],
+                    row["preemptions"],
+                    row["hit_rate"],
+                    f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
+                )
+                for row, seconds_behind in zip(self.rows, behind, strict=True)
+            ],
+            keys=2,
+        )
 
     def times(self) -> Cells:
         shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
         in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
-        columns = ["time", "policy", "replicas", *in_ms]
-        return Cells.of(columns, [
-            (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))
-            for metric in TIMES for row in self.rows if (times := row["times"].get(metric.name))
-        ], keys=3)  # fmt: skip
-
-
-def in_short(cost: Cost) -> dict[str, Any]:
-    """What a short line has of it."""
-    return {"kind": cost.to_dict()["kind"]}
+        columns: list[Column | str] = ["time", "policy", "replicas", *in_ms]
+        return Cells.of(
+            columns,
+            [
+                (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))
+                for metric in TIMES
+                for row in self.rows
+                if (times := row["times"].get(metric.name))
+            ],
+            keys=3,
+        )
 
 
 def fit_note(cost: FittedCost) -> str:
@@ -129,10 +160,16 @@ def fit_note(cost: FittedCost) -> str:
 
 
 def simulations(
-    arrivals: list[Arrival], setting: EngineSetting, cost: Cost, *, policies: List[str], replicas: List[int],
-    router: str = "round_robin", arguments: dict[str, Any] | None = None,
+    arrivals: list[Arrival],
+    setting: EngineSetting,
+    cost: Cost,
+    *,
+    policies: List[str],
+    replicas: List[int],
+    router: str = "round_robin",
+    arguments: dict[str, Any] | None = None,
     on_progress: OnProgress | None = None,
-) -> Simulation:  # fmt: skip
+) -> Simulation:
     """Every policy with every number of replicas on the same arrivals. Ctrl-C ends it: what there is, as partial.
 
     Raises ValueError for a bad argument, before anything runs.
@@ -157,4 +194,10 @@ def simulations(
             break
     simulated = sum(row["ended"] for row in rows)
     told = {"setting": asdict(setting), "router": router, **(arguments or {})}
-    return Simulation(told, cost, rows, is_partial, simulated / (perf_counter() - began))
+    return Simulation(
+        arguments=told,
+        cost=cost,
+        rows=rows,
+        is_partial=is_partial,
+        simulated_per_second=simulated / (perf_counter() - began),
+    )

@@ -33,6 +33,4 @@ def work_of(seqs: list[Sequence], num_new: list[int]) -> StepWork:
     num_decodes = num_seqs - len(prompts)
     prompt_context = sum(n + cached for n, cached in prompts)
     pairs = sum(n * cached + n * (n + 1) // 2 for n, cached in prompts)
-    return StepWork(
-        num_seqs, num_decodes, num_tokens - num_decodes, context - prompt_context, prompt_context, pairs
-    )
+    return StepWork(num_seqs, num_decodes, num_tokens - num_decodes, context - prompt_context, prompt_context, pairs)

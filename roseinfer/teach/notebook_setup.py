@@ -11,7 +11,7 @@ from roseinfer import display, doctor
 from roseinfer.display import figure
 from roseinfer.display.view import View, card
 
-from .measure import long_cells
+from .measure import freed_memory, long_cells
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +40,7 @@ def setup(seed: int = 0) -> Setup:
     figure.apply_style()
     display.install()
     long_cells.install()
+    freed_memory.install()
     facts = {
         "device": doctor.probe_device().found,
         "torch": str(torch.__version__),

@@ -12,15 +12,15 @@ from roseinfer.cli.main import main
 
 
 def test_every_run_of_both_is_kept_and_their_tokens_are_compared(monkeypatch: pytest.MonkeyPatch):
-    kinds, timed = [], module.timed
+    depths, timed = [], module.timed
 
     def noted(engine, *run):
-        kinds.append(type(engine.executor).__name__)
+        depths.append(engine.depth)
         return timed(engine, *run)
 
     monkeypatch.setattr(module, "timed", noted)
     result = executors("tiny", batch_sizes=[1, 3], prompt_len=4, max_tokens=5, repeats=2)
-    assert kinds == 2 * ["OneBehind", "Sync", "Sync", "OneBehind", "OneBehind", "Sync"]
+    assert depths == 2 * [2, 1, 1, 2, 2, 1]
     assert [row["batch_size"] for row in result.rows] == [1, 3] and [row["tokens"] for row in result.rows] == [5, 15]
     assert all(row["same_tokens"] is True for row in result.rows)
     assert all([len(row["seconds"][name]) for name in (IN_TURN, ONE_BEHIND)] == [2, 2] for row in result.rows)
@@ -29,7 +29,7 @@ def test_every_run_of_both_is_kept_and_their_tokens_are_compared(monkeypatch: py
 
 
 def test_other_tokens_are_told_of(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "timed", lambda engine, *a: (1.0, [[1, type(engine.executor).__name__ == "Sync"]]))
+    monkeypatch.setattr(module, "timed", lambda engine, *a: (1.0, [[1, engine.depth]]))
     result = executors("tiny", batch_sizes=[1], repeats=1)
     assert result.rows[0]["same_tokens"] is False and result.text().splitlines()[2].split()[-1] == "no"
 

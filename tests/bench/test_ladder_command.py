@@ -10,12 +10,13 @@ import sys
 
 import pytest
 import torch
-from small_reports import ForgetsTheLastToken
 
 from roseinfer.cli.clone import chosen_stages, untimed
 from roseinfer.cli.main import main as roseinfer
 from roseinfer.engine.as_stage import EngineStage
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
+
+pytestmark = pytest.mark.slow
 
 
 def main(arguments: list[str]) -> int:
@@ -25,6 +26,13 @@ def main(arguments: list[str]) -> int:
 def test_stages_are_chosen_by_first_part_or_whole_name():
     assert chosen_stages(None) == [*LADDER, EngineStage]
     assert chosen_stages("s03, s01_naive_cat, engine") == [SelectAppend, NaiveCat, EngineStage]
+
+
+class ForgetsTheLastToken(PreallocGather):
+    """Positions one too low: right shapes, wrong tokens."""
+
+    def positions(self, seqs):
+        return [seq.num_cached_tokens - 1 for seq in seqs]
 
 
 class Untimed(PreallocGather):
@@ -94,10 +102,29 @@ def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_command_prints_a_table_and_json_as_its_last_line(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "roseinfer", "ladder", "--stages", "s01,s02", "--max-new-tokens", "4", "--repeats", "1",
-         "--batch-size", "2", "--device", "cpu", "--output", str(tmp_path / "ladder.json")],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "roseinfer",
+            "ladder",
+            "--stages",
+            "s01,s02",
+            "--max-new-tokens",
+            "4",
+            "--repeats",
+            "1",
+            "--batch-size",
+            "2",
+            "--device",
+            "cpu",
+            "--output",
+            str(tmp_path / "ladder.json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0 and all(re.match(r" *\d+ s  ", line) for line in done.stderr.splitlines())
     *table, last = done.stdout.splitlines()
     data = json.loads(last)

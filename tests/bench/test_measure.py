@@ -34,23 +34,34 @@ def test_samples_are_raw():
     assert all(seconds is None or seconds >= 0 for seconds in waited)
     assert samples == [
         {
-            "name": "A", "repeat": repeat, "position": 0, "tokens": 6, "decode_tokens": 4, "seconds": 1.75,
-            "prefill_seconds": 1.0, "decode_seconds": 0.75, "step_seconds": [0.5, 0.25],
+            "name": "A",
+            "repeat": repeat,
+            "position": 0,
+            "tokens": 6,
+            "decode_tokens": 4,
+            "seconds": 1.75,
+            "prefill_seconds": 1.0,
+            "decode_seconds": 0.75,
+            "step_seconds": [0.5, 0.25],
             "tokens_per_second": 4 / (2 * 0.375),
         }
         for repeat in range(2)
-    ]  # fmt: skip
+    ]
 
 
 def test_progress_tells_warm_up_from_timed_runs():
     seen = []
     recorded_runs("AB", repeats=1, warmup=1, on_progress=seen.append)
     assert [(p.phase, p.repeat, p.name, p.tokens, p.seconds, p.finished, p.runs_done) for p in seen] == [
-        ("warm-up", -1, "B", 2, 0.5, False, 0), ("warm-up", -1, "B", 4, 0.75, True, 1),
-        ("warm-up", -1, "A", 2, 0.5, False, 1), ("warm-up", -1, "A", 4, 0.75, True, 2),
-        ("repeat 1 of 1", 0, "A", 2, 0.5, False, 2), ("repeat 1 of 1", 0, "A", 4, 0.75, True, 3),
-        ("repeat 1 of 1", 0, "B", 2, 0.5, False, 3), ("repeat 1 of 1", 0, "B", 4, 0.75, True, 4),
-    ]  # fmt: skip
+        ("warm-up", -1, "B", 2, 0.5, False, 0),
+        ("warm-up", -1, "B", 4, 0.75, True, 1),
+        ("warm-up", -1, "A", 2, 0.5, False, 1),
+        ("warm-up", -1, "A", 4, 0.75, True, 2),
+        ("repeat 1 of 1", 0, "A", 2, 0.5, False, 2),
+        ("repeat 1 of 1", 0, "A", 4, 0.75, True, 3),
+        ("repeat 1 of 1", 0, "B", 2, 0.5, False, 3),
+        ("repeat 1 of 1", 0, "B", 4, 0.75, True, 4),
+    ]
     assert {p.runs_total for p in seen} == {4}
 
 
@@ -64,8 +75,11 @@ def test_a_run_under_way_goes_by_its_median_step_as_a_finished_one_does():
     seen = []
     measure([("A", run)], repeats=1, warmup=0, on_progress=seen.append)
     assert [(p.tokens, p.seconds, p.finished) for p in seen] == [
-        (2, 1.0, False), (4, 10.0, False), (6, 9.0, False), (6, 9.0, True),
-    ]  # fmt: skip
+        (2, 1.0, False),
+        (4, 10.0, False),
+        (6, 9.0, False),
+        (6, 9.0, True),
+    ]
 
 
 @pytest.mark.parametrize(

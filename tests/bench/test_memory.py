@@ -9,8 +9,10 @@ import pytest
 from roseinfer.bench import ContenderFailed
 from roseinfer.bench.offline import MemoryRun, PeakMemory, memory, peak_memory
 from roseinfer.bench.offline.memory import resident
-from roseinfer.engine.config import EngineConfig
 from roseinfer.models import GPT2
+from roseinfer.planning.sizes import PlannedEngine
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_is_beyond_weights_and_pool():
@@ -23,7 +25,7 @@ def test_what_is_beyond_weights_and_pool():
 def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: GPT2):
     peak = peak_memory(MemoryRun(spec, batch_size=2, prompt_len=5, max_tokens=6))
     assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
-    assert peak.pool == EngineConfig(model=spec, num_blocks=2).sizes().pool_bytes
+    assert peak.pool == PlannedEngine(model=spec, num_blocks=2).sizes().pool_bytes
     assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
     with pytest.raises(ValueError, match="^prompt_len=190 \\+ max_tokens=64 is 254 tokens, allowed: max_model_len=192"):
         peak_memory(MemoryRun(spec, prompt_len=190))
@@ -41,8 +43,13 @@ def test_resident_memory_is_at_most_its_peak():
     assert 10_000_000 < now and resident("VmHWM") >= now
 
 
-@pytest.mark.parametrize(("changed", "message"), [({"precision": "int4"}, "precision: unknown one 'int4'"), (
-    {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"precision": "int4"}, "precision: unknown one 'int4'"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
+    ],
+)
 def test_a_bad_memory_run_is_refused(changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
         MemoryRun("tiny", **changed)

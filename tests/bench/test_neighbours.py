@@ -43,6 +43,7 @@ def test_what_the_threads_of_a_process_waited_is_added_up(tmp_path: Path):
     assert waited_seconds(tmp_path / "no such system") is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(waited_seconds() is None, reason="this system does not count what a thread waits")
 def test_a_neighbour_on_the_same_core_is_seen():
     """Two endless loops on one core: each waits about as long as it runs."""

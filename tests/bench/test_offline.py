@@ -23,7 +23,7 @@ from roseinfer.bench.peers import PEERS, PeerProcess, why_no_peers, write_model
 from roseinfer.bench.peers.serve import read_model
 from roseinfer.bench.token_check import Referee
 from roseinfer.cli.main import main
-from roseinfer.engine.llm import LLM
+from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
 from roseinfer.profiling import Machine, decode_floor, prefill_floor
 from roseinfer.reference import reference_generate, reference_logits
@@ -54,9 +54,15 @@ def result(spec: str) -> OfflineResult:
         fake_surroundings.__wrapped__(patch)
         patch.setattr(contenders, "stage", only_fp32(contenders.stage))
         return offline(
-            spec, contenders=["hf"], stages=[VectorizedGather], precisions=["float32", "bfloat16"], batch_sizes=[1, 3],
-            prompt_lens=[5], max_tokens=6, repeats=2,
-        )  # fmt: skip
+            spec,
+            contenders=["hf"],
+            stages=[VectorizedGather],
+            precisions=["float32", "bfloat16"],
+            batch_sizes=[1, 3],
+            prompt_lens=[5],
+            max_tokens=6,
+            repeats=2,
+        )
 
 
 def only_fp32(make):
@@ -137,6 +143,7 @@ def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
     return made
 
 
+@pytest.mark.slow
 def test_who_fails_in_a_warm_up_is_left_out_of_that_cell(spec: str):
     setting = {"contenders": ["hf", "llama.cpp"], "precisions": ["float16", "int8"], "max_tokens": 3, "repeats": 1}
     result = offline(spec, batch_sizes=[4, 2], **setting)
@@ -172,8 +179,9 @@ def test_progress_counts_every_run(spec: str):
     offline(spec, contenders=["hf"], batch_sizes=[1, 2], max_tokens=2, repeats=2, on_progress=seen.append)
     assert [p.runs_done for p in seen] == list(range(6)) and {p.runs_total for p in seen} == {6}
     assert [p.phase for p in seen[:2]] == [
-        "prompt 8, batch 1, warm-up", "prompt 8, batch 1, repeat 1 of 2",
-    ]  # fmt: skip
+        "prompt 8, batch 1, warm-up",
+        "prompt 8, batch 1, repeat 1 of 2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -240,8 +248,10 @@ def test_rows_are_medians_with_their_ratios_and_the_share_of_the_floor():
     rows = {(r["name"], r["precision"]): r for r in rows_of(samples, dict.fromkeys(keys, 0.5))}
     half = rows["engine", "bfloat16"]
     assert (half["tokens_per_second"], half["tokens_per_second_min"], half["tokens_per_second_max"]) == (
-        100 / 2.25, 100 / 2.5, 100 / 2.0,
-    )  # fmt: skip
+        100 / 2.25,
+        100 / 2.5,
+        100 / 2.0,
+    )
     assert half["vs_hf"] == pytest.approx(5 / 2.25) and half["vs_hf_float32"] == pytest.approx(10.25 / 2.25)
     assert half["verdict"] == "faster in 3 of 3 runs" and half["tokens_equal"] == 0.25
     assert half["floor_share"] == pytest.approx(0.5 / 2.25)

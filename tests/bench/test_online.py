@@ -18,8 +18,12 @@ from roseinfer.bench.online.result import rows_of
 from roseinfer.bench.online.serve import Served
 from roseinfer.cli.main import main
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.engine.step import StepRecord
 from roseinfer.models import GPT2, to_hf
+
+pytestmark = pytest.mark.slow
+
 
 race = importlib.import_module("roseinfer.bench.online.race")
 contenders = importlib.import_module("roseinfer.bench.online.contenders")
@@ -80,9 +84,15 @@ def result(spec: str) -> OnlineResult:
     with pytest.MonkeyPatch.context() as patch:
         nobody_rests.__wrapped__(patch)
         return online(
-            spec, budgets=[32, 3], policies=["fcfs", "shortest"], workload=FEW, rates=[200.0], loads=[0.5], repeats=2,
+            spec,
+            budgets=[32, 3],
+            policies=["fcfs", "shortest"],
+            workload=FEW,
+            rates=[200.0],
+            loads=[0.5],
+            repeats=2,
             max_num_seqs=4,
-        )  # fmt: skip
+        )
 
 
 def test_all_run_in_turn_at_every_load_with_every_budget(result: OnlineResult):
@@ -161,7 +171,7 @@ def test_a_prefix_that_all_share_is_found_and_without_the_cache_computed_again(s
 def test_wrong_tokens_fail_in_fp32_alone(spec: str, monkeypatch: pytest.MonkeyPatch):
     def wrong(setting, model, budget, policy, with_cache=True):
         def run(work, stop):
-            times = [SequenceTimes(0.0, 0.0, [Step(0, 0, 1, 1)] * a.output_len, 1.0) for a, _ in work]
+            times = [SequenceTimes(0.0, 0.0, [StepRecord(0, 0, 1, 1)] * a.output_len, 1.0) for a, _ in work]
             outputs = [[0] * a.output_len for a, _ in work]
             return Served(len(work), 0.0, times, outputs, [True] * len(work), [], {})
 
@@ -210,7 +220,7 @@ def test_progress_counts_every_run(spec: str):
         ({"workload": replace(FEW, prompt_lens=(200, 200))}, "a request of .* tokens, prompt and output, .*=192"),
         ({"workload": replace(FEW, trace=Path("t")), "rates": [1.0]}, "a trace has times of its own"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
         online(spec, **{"workload": FEW, **changed})
@@ -222,10 +232,18 @@ def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
 def sample(name: str, speed: float, complete: bool = True, **metrics: float) -> dict:
     found = {metric: {"p50": value, "max": value} for metric, value in metrics.items()}
     return {
-        "load": "all at once", "name": name, "budget": 64, "max_num_seqs": 8, "complete": complete, "finished": 3,
-        "num_requests": 10, "requests_per_second": speed, "tokens_per_second": 4 * speed, "metrics": found,
+        "load": "all at once",
+        "name": name,
+        "budget": 64,
+        "max_num_seqs": 8,
+        "complete": complete,
+        "finished": 3,
+        "num_requests": 10,
+        "requests_per_second": speed,
+        "tokens_per_second": 4 * speed,
+        "metrics": found,
         "counters": {"preemptions": 2, "prefix_cache_hit_rate": 0.5},
-    }  # fmt: skip
+    }
 
 
 def test_rows_are_medians_and_ratios_to_transformers_with_the_same_budget():

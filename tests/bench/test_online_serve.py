@@ -38,10 +38,10 @@ def engine_of(model: GPT2, clock: FakeClock, during: Callable[[], None] = lambda
     engine = Engine(model, **{"num_blocks": 16, "block_size": 4, "max_num_seqs": 4} | sizes)
     engine.metrics.clock, launch = clock, engine.runner.launch
 
-    def timed_launch(*step):
+    def timed_launch(step):
         clock.now += 1
         during()
-        return launch(*step)
+        launch(step)
 
     engine.runner.launch = timed_launch
     return engine
@@ -100,7 +100,7 @@ def test_whatever_ends_a_run_nothing_of_it_stays(small: GPT2):
     engine = engine_of(small, clock, fail)
     with pytest.raises(MemoryError):
         serve(engine, work_of(small, Arrival(0, 5, 3), Arrival(0, 4, 9)), sleep=clock.sleep)
-    assert engine.blocks.num_free == 16 and not engine.has_work and not engine.metrics._live
+    assert engine.blocks.num_free == 16 and not engine.has_work and not engine.metrics.times._live
 
 
 def test_a_request_that_never_fits_is_refused_and_the_others_leave(small: GPT2):

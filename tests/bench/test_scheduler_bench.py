@@ -84,9 +84,7 @@ def test_what_is_timed(small, vocab):
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("online", SelectAppend, small, work, max_batch_size=2, clock=ticks())
     # texts 0-1, 2-3, 4-5; all come at 6; a 7-8, b 9-10, {a, b} 11-12, 13-14; c 15-16, alone 17-18, 19-20
-    assert stamps(run) == [
-        (7, 8, 14), (9, 10, 14), (15, 16, 20)
-    ]  # fmt: skip
+    assert stamps(run) == [(7, 8, 14), (9, 10, 14), (15, 16, 20)]
     assert {r.times.arrival for r in run.requests} == {6}
     assert (run.prefill_seconds, run.decode_seconds, run.total_seconds) == (6, 4, 10)
     assert [r.ttft for r in run.requests] == [2, 2, 2]  # its text and its prompt
@@ -94,10 +92,14 @@ def test_what_is_timed(small, vocab):
     assert [r.latency for r in run.requests] == [8, 6, 6]
     figures = {stat.metric: stat.values for stat in summarize([run, run])}
     assert figures == {
-        "Decode time": (4, 4), "Total time": (10, 10), "Throughput(completion,decode)": (2.25, 2.25),
-        "Throughput(completion,total)": (0.9, 0.9), "TTFT": (2000, 2000), "TPOT": (2000, 2000),
+        "Decode time": (4, 4),
+        "Total time": (10, 10),
+        "Throughput(completion,decode)": (2.25, 2.25),
+        "Throughput(completion,total)": (0.9, 0.9),
+        "TTFT": (2000, 2000),
+        "TPOT": (2000, 2000),
         "Latency": (6000, 6000),
-    }  # fmt: skip
+    }
 
 
 def test_what_is_timed_of_the_engine(small, vocab):
@@ -105,9 +107,7 @@ def test_what_is_timed_of_the_engine(small, vocab):
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
     run, _ = serve("online", EngineStage, small, work, max_batch_size=2, clock=ticks())
     # texts until 5; all come at 6; {a, b} 7-10, 11-14, 15-18; c 19-22, 23-26, 27-30
-    assert stamps(run) == [
-        (7, 10, 18), (7, 10, 18), (19, 22, 30)
-    ]  # fmt: skip
+    assert stamps(run) == [(7, 10, 18), (7, 10, 18), (19, 22, 30)]
     assert (run.prefill_seconds, run.decode_seconds) == (3 + 2 * 3, 4 * 3)
 
 
@@ -156,8 +156,12 @@ def test_a_request_of_one_token_has_no_tpot(small, vocab):
     run, _ = serve("online", SelectAppend, small, work)
     assert run.decode_steps == [] and {len(r.output_ids) for r in run.requests} == {1}
     assert [stat.metric for stat in summarize([run])] == [
-        "Decode time", "Total time", "Throughput(completion,total)", "TTFT", "Latency"
-    ]  # fmt: skip
+        "Decode time",
+        "Total time",
+        "Throughput(completion,total)",
+        "TTFT",
+        "Latency",
+    ]
 
 
 @settings(max_examples=40, deadline=None)

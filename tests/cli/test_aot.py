@@ -11,7 +11,7 @@ import pytest
 
 from roseinfer.kernels import aot
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 SHAPE = ("dtype", "num_kv_heads", "group", "head_dim", "block_size")
 TAKEN = {"registers", "stack_bytes", "shared_bytes"}
 

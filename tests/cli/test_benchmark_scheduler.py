@@ -16,6 +16,9 @@ from roseinfer.posts.data import post_facts
 from roseinfer.profiling import Trace
 from stages import BlockTable, NumbaPaged, VectorizedGather
 
+pytestmark = pytest.mark.slow
+
+
 POST_000_PRINTS = """\
 === online ===
 Requests: 16
@@ -126,9 +129,16 @@ def test_all_modes_print_each_run_and_then_the_summaries(capsys):
     assert main([*argv, "--repeat-runs", "2", "--warmup-runs", "0", "--print-per-run"]) == 0
     headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("===")]
     assert headings == [
-        "=== naive ===", "=== offline ===", "=== online ===", "=== naive ===", "=== offline ===", "=== online ===",
-        "=== naive summary ===", "=== offline summary ===", "=== online summary ===",
-    ]  # fmt: skip
+        "=== naive ===",
+        "=== offline ===",
+        "=== online ===",
+        "=== naive ===",
+        "=== offline ===",
+        "=== online ===",
+        "=== naive summary ===",
+        "=== offline summary ===",
+        "=== online summary ===",
+    ]
 
 
 def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):

@@ -73,12 +73,13 @@ def test_json(no_network, capsys):
     assert set(answer["checks"][0]) == {"what", "found", "status", "means", "fix", "required"}
 
 
-def test_without_rich_the_diagnosis_is_json(monkeypatch, without_module, no_network, capsys):
-    monkeypatch.setattr(doctor, "ENGINE_PROBES", {"hub": doctor.probe_hub})
-    monkeypatch.setattr(doctor, "COURSE_PROBES", {})
-    without_module("rich")
-    assert main(["doctor"]) == 0
-    assert json.loads(capsys.readouterr().out)["checks"][0]["found"] == "offline (ConnectError)"
+def test_the_table_fits_where_there_is_no_terminal(monkeypatch, capsys):
+    long = Check("browser", "none", "note", "no window is opened", " ".join(["open the address"] * 12))
+    monkeypatch.setattr(doctor, "diagnose", lambda: Report((long,)))
+    main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert " ".join(" ".join(lines).split()).count("open the address") == 12  # folded between words
 
 
 def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network):
@@ -93,19 +94,23 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
     assert check.fix == doctor.SET_UP
 
 
-def test_the_doctor_needs_the_standard_library_alone():
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]], ids=" ".join)
+def test_the_doctor_needs_the_standard_library_alone(arguments):
     """With no other package to be found, it still says so of each."""
     folders = [path for path in sys.path if path and "site-packages" not in path]
     code = f"""
 import sys
 sys.path[:] = {[str(ROOT), *folders]!r}
 from roseinfer.cli.main import main
-sys.exit(main(["doctor"]))
+sys.exit(main({arguments}))
 """
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
-    answer = json.loads(done.stdout)
-    found = {check["what"]: check["status"] for check in answer["checks"]}
-    assert (done.returncode, done.stderr, ", ".join(found)) == (1, "", NAMES)
+    assert (done.returncode, done.stderr) == (1, "")
+    if "--json" not in arguments:
+        assert all(f"\n{name} " in done.stdout for name in NAMES.split(", "))
+        return
+    found = {check["what"]: check["status"] for check in json.loads(done.stdout)["checks"]}
+    assert ", ".join(found) == NAMES
     assert found["torch"] == found["JupyterLab"] == "missing" and found["device"] != "missing"
 
 

@@ -17,6 +17,9 @@ from roseinfer.display.measured import rounded
 from roseinfer.paths import DATA
 from stages import LADDER
 
+pytestmark = pytest.mark.slow
+
+
 WHERE = {"host": {}, "device": "a CPU", "versions": {"torch": "2"}, "commit": None}
 FULL_DISK = Path("/dev/full")
 BENCHMARKS = {
@@ -27,9 +30,9 @@ BENCHMARKS = {
     "chunks": "bench chunks --prompt-len 16 --decoding 1 --repeats 1",
     "offline": "bench offline --contenders engine --batch-sizes 1 --max-tokens 2 --repeats 1",
     "online": "bench online --contenders engine --budgets 64 --requests 1 --scale 1 --prompt-len 4 --output-len 2 "
-              "--repeats 1",
+    "--repeats 1",
     "simulate": "simulate --floor H100+SXM --requests 4",
-}  # fmt: skip
+}
 
 
 def words(command: str) -> list[str]:
@@ -53,8 +56,9 @@ def test_every_file_is_tried_before_the_run(name, tmp_path, monkeypatch, capsys)
     flags = {"--output no/x.json": "a file in a folder that exists"}
     if name in ("offline", "online"):
         flags |= {
-            "--chart x.gif": "unknown suffix '.gif', allowed: .html, .png, .svg, .pdf", "--chart no/x.png": "a folder",
-        }  # fmt: skip
+            "--chart x.gif": "unknown suffix '.gif', allowed: .html, .png, .svg, .pdf",
+            "--chart no/x.png": "a folder",
+        }
     for flag, message in flags.items():
         assert main([*words(BENCHMARKS[name]), *flag.split()]) == 2
         out, err = capsys.readouterr()
@@ -92,13 +96,23 @@ def test_what_a_reader_that_has_gone_does_not_see_is_written_all_the_same(tmp_pa
 def ladder_result() -> LadderResult:
     """Of all stages, with as many samples as a default run has."""
     names = [*(stage.name for stage in LADDER), "engine", "HF generate"]
-    row = {"tokens_per_second": 1234.56789, "tokens_per_second_min": 1200.123, "tokens_per_second_max": 1300.456,
-           "vs_first": 1.2345678, "bytes_copied": 10**6, "tokens": "equal"}  # fmt: skip
+    row = {
+        "tokens_per_second": 1234.56789,
+        "tokens_per_second_min": 1200.123,
+        "tokens_per_second_max": 1300.456,
+        "vs_first": 1.2345678,
+        "bytes_copied": 10**6,
+        "tokens": "equal",
+    }
     return LadderResult(
-        arguments={"stages": names, "model": "tiny", "batch_size": 8}, model={"dtype": "float32"}, machine={}, floor={},
+        arguments={"stages": names, "model": "tiny", "batch_size": 8},
+        model={"dtype": "float32"},
+        machine={},
+        floor={},
         rows=[{"stage": name} | row for name in names],
-        samples=[{"name": name, "step_seconds": [0.123456789] * 31} for name in names for _ in range(3)], **WHERE,
-    )  # fmt: skip
+        samples=[{"name": name, "step_seconds": [0.123456789] * 31} for name in names for _ in range(3)],
+        **WHERE,
+    )
 
 
 def test_the_last_line_of_a_whole_ladder_is_short_and_has_medians_and_ranges():
@@ -106,8 +120,13 @@ def test_the_last_line_of_a_whole_ladder_is_short_and_has_medians_and_ranges():
     line = result.to_line()
     assert len(line) < 4000 < 20000 < len(result.to_json())
     row = json.loads(line)["rows"][0]
-    assert row == {"stage": "s01_naive_cat", "tokens_per_second": 1234.6, "tokens_per_second_min": 1200.1,
-                   "tokens_per_second_max": 1300.5, "tokens": "equal"}  # fmt: skip
+    assert row == {
+        "stage": "s01_naive_cat",
+        "tokens_per_second": 1234.6,
+        "tokens_per_second_min": 1200.1,
+        "tokens_per_second_max": 1300.5,
+        "tokens": "equal",
+    }
 
 
 def test_the_line_of_a_race_that_was_recorded():

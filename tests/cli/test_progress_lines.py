@@ -1,8 +1,9 @@
-"""Where no terminal is: a line every few seconds, and an estimate once the warm-up is over."""
+"""A bar in a terminal, elsewhere a line every few seconds, and an estimate once the warm-up is over."""
 
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 import pytest
@@ -18,6 +19,18 @@ def test_something_that_takes_long_says_where_it_is(monkeypatch, capsys):
         wait_for(capsys, "s  loading the model")
         on_progress(RunProgress("warm-up", "s01", runs_done=1, runs_total=9, seconds_left=200.0))
         wait_for(capsys, "s  warm-up: s01 (1 of 9 runs done, about 3 min left)")
+
+
+def test_a_terminal_has_a_bar_that_is_gone_afterwards(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.shown_progress("loading the model") as on_progress:
+        assert "loading the model |" in capsys.readouterr().err
+        on_progress(RunProgress("a run", "s01", 0, runs_done=3, runs_total=9, seconds_left=400.0))
+        said = capsys.readouterr().err
+        assert "estimate, from the warm-up: about 7 min for 6 runs\n" in said
+        assert "a run: s01 |" in said and "| 3/9 " in said and "about 7 min left" in said
+    out, err = capsys.readouterr()
+    assert out == "" and err.split("\r")[-2].strip() == ""
 
 
 def wait_for(capsys, text: str) -> None:
@@ -44,6 +57,7 @@ def test_durations(seconds, text):
     assert progress.duration(seconds) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "runs"),
     [

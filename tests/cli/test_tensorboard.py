@@ -20,6 +20,9 @@ from roseinfer.cli.main import main
 from roseinfer.cli.tensorboard import STEPS, free_port
 from roseinfer.profiling import Trace
 
+pytestmark = pytest.mark.slow
+
+
 MODEL = "random:tiny-llama"
 RUNS = ["s01_naive_cat", "s04_vectorized_gather"]
 DEADLINE_S = 120  # of a busy machine; a quiet one needs some seconds

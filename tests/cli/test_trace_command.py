@@ -15,6 +15,8 @@ from roseinfer.display.cells import Cells
 from roseinfer.posts.data import POSTS
 from roseinfer.profiling import Trace, capture
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
@@ -189,8 +191,10 @@ def test_the_profilers_own_marks_are_the_steps_whatever_is_around_them(run, writ
 
 
 def test_an_unknown_span_is_one_short_line_in_a_long_trace(run, write):
-    path = write([event(f"ProfilerStep#{i}", 10 * i, 9) for i in range(6000)]
-                 + [event(f"{'x' * 300}{i}", 10 * i, 5) for i in range(500)])  # fmt: skip
+    path = write(
+        [event(f"ProfilerStep#{i}", 10 * i, 9) for i in range(6000)]
+        + [event(f"{'x' * 300}{i}", 10 * i, 5) for i in range(500)]
+    )
     status, out, err = run(path, "--ops", "forwrad")
     assert (status, out) == (2, []) and err.count("\n") == 1 and len(err) < 5000
     assert err.endswith("and 461 more\n") and "ProfilerStep#*, xxx" in err

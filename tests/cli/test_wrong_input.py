@@ -92,7 +92,7 @@ def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
 
     def validated(args):
         cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
-        return Off({}, cost, [])
+        return Off(arguments={}, cost=cost, rows=[])
 
     monkeypatch.setattr("roseinfer.cli.simulate.validated", validated)
     monkeypatch.setattr(Off, "text", lambda self, width=None: "a table")

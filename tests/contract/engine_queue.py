@@ -18,9 +18,12 @@ class EngineQueue:
         self, model: Model, *, policy: str = "fcfs", max_num_batched_tokens: int | None = None, **sizes: Any
     ) -> None:
         self.engine = Engine(
-            model, scheduling_policy=policy, async_scheduling=self.async_scheduling,
-            max_num_batched_tokens=max_num_batched_tokens, **sizes,
-        )  # fmt: skip
+            model,
+            scheduling_policy=policy,
+            async_scheduling=self.async_scheduling,
+            max_num_batched_tokens=max_num_batched_tokens,
+            **sizes,
+        )
         self.config, self.tables = model.config, self.engine.blocks
         self.add, self.step, self.abort = self.engine.add, self.engine.step, self.engine.abort
 

@@ -17,6 +17,9 @@ from roseinfer.stage import Stage
 from roseinfer.teach import contract
 from roseinfer.teach.measure.contract_report import ContractReport
 
+pytestmark = pytest.mark.slow
+
+
 BY_NAME = {promise.name: promise for promise in PROMISES}
 QUICK_ONLY = [promise for promise in PROMISES if not promise.slow]
 
@@ -223,7 +226,7 @@ BROKEN = [
     ("closed_stream", FreesTheFinished, "with the stream closed in the middle, 6 of 8 blocks are free"),
     ("memory_comes_back", KeepsCaches, "bytes of tensors. What does free leave behind?"),
     ("random_schedules", RemembersTheSet, r"1 token; decode (A, B; decode B, A|B, A; decode A, B): the logits of"),
-]  # fmt: skip
+]
 BY_A_MUTANT = [
     ("any_block_size", "SixteenColumns", "block_size=1: in a step of 3 sequences, row 2, of 21 tokens: a logit is off"),
     ("odd_shapes", "GroupsUpTo4", "model groups of 7: in a step of 2 sequences, row 0"),
@@ -250,7 +253,7 @@ BY_A_MUTANT = [
     ("chooses_as_sample", "Forgetful", "greedy and drawn rows, token 0 of each: row 1, prompt of 9, SamplingParams("),
     ("failed_steps", "GrowsInTheStep", "made again after a KeyboardInterrupt in decode: in a step of 2 sequences"),
     ("errors_anywhere", "GrowsLayerByLayer", "in append, during decode: in a step of 2 sequences, row"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "mutant", "message"), BY_A_MUTANT, ids=[f"{n}-{m}" for n, m, _ in BY_A_MUTANT])

@@ -11,7 +11,9 @@ from right_stage import Right
 from roseinfer.blocks import BlockTables
 from roseinfer.contract import bytes_held
 from roseinfer.contract.broken_promises import require_one_owner
+from roseinfer.contract.queue_search import QueueCall, QueueCase
 from roseinfer.contract.schedule_search import Case, StageCall
+from roseinfer.contract.shortest_case import require_none_breaks, shortest
 from roseinfer.contract.time_limit import TookTooLong, time_limit
 
 
@@ -55,3 +57,35 @@ def test_a_case_tells_its_calls_in_order_and_renamed():
     assert str(Case("gpt2", calls).renamed()) == (
         "model gpt2, 9 blocks of 4 tokens; prefill A, a prompt of 2 tokens; decode A, B; free A"
     )
+
+
+QUEUE_CASE = QueueCase(9, 4, 2, 8, (QueueCall("step", 3), QueueCall("add", 7, max_tokens=5), QueueCall("abort", 6)))
+STAGE_CASE = Case(
+    "gpt2", (StageCall("free", ("A",)), StageCall("prefill", ("B",), (1, 2, 3)), StageCall("free", ("C",)))
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "breaks", "calls"),
+    [
+        (QUEUE_CASE, lambda call: call.max_tokens > 1, (QueueCall("add", 0, max_tokens=2),)),
+        (STAGE_CASE, lambda call: len(call.tokens) > 1, (StageCall("prefill", ("B",), (1, 2)),)),
+    ],
+    ids=["a queue's", "a stage's"],
+)
+def test_a_case_is_made_as_simple_as_it_can_be(case, breaks, calls):
+    found = shortest(case, lambda case: ValueError("too many") if any(map(breaks, case.calls)) else None)
+    assert found.calls == calls
+
+
+def test_a_case_that_breaks_is_told_with_its_error():
+    def what_breaks(case):
+        return ValueError(f"{len(case.calls)} calls") if case.calls else None
+
+    def tell(case, error):
+        return f"{len(case.calls)} call: {error}"
+
+    with pytest.raises(AssertionError, match="^1 call: ValueError: 1 calls$") as raised:
+        require_none_breaks([QueueCase(9, 4, 2, 8, ()), QUEUE_CASE], what_breaks, tell)
+    assert isinstance(raised.value.__cause__, ValueError)
+    require_none_breaks([QUEUE_CASE], lambda case: None, tell)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from caught import require_all_told_apart, require_caught_by_name, require_held, require_wrong_alone
 from mutants import MUTANTS, Mutant
 from unusual_stages import UNUSUAL
 
-from roseinfer.contract import PROMISES, check_promises
+from roseinfer.contract import PROMISES
 from roseinfer.stage import Stage
 from stages import TritonPaged
+
+pytestmark = pytest.mark.slow
+
 
 TRITON = [pytest.param(mutant, marks=pytest.mark.needs_triton) for mutant in MUTANTS if mutant.base is TritonPaged]
 PLAIN = [mutant for mutant in MUTANTS if mutant.base is not TritonPaged]
@@ -19,22 +23,18 @@ a_mutant = pytest.mark.parametrize("mutant", [*PLAIN, *TRITON], ids=repr)
 
 @a_mutant
 def test_a_mutant_is_really_wrong_where_its_base_is_right(mutant: Mutant):
-    assert mutant.shows(mutant.make())
-    assert not mutant.shows(mutant.base)
+    require_wrong_alone(mutant)
 
 
 @a_mutant
 def test_a_mutant_is_caught_by_the_promise_that_names_it(mutant: Mutant):
-    named = [promise for promise in PROMISES if promise.name in mutant.named]
-    assert any(outcome.verdict == "broken" for outcome in check_promises(mutant.make(), promises=named))
+    require_caught_by_name(mutant, PROMISES)
 
 
 def test_mutants_are_many_and_told_apart():
-    assert len(MUTANTS) >= 60
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    require_all_told_apart(MUTANTS, fewest=60)
 
 
 @pytest.mark.parametrize("stage_class", UNUSUAL, ids=lambda cls: cls.__name__)
 def test_an_unusual_stage_that_is_right_is_not_refused(stage_class: type[Stage]):
-    outcomes = list(check_promises(stage_class, promises=[p for p in PROMISES if p.name not in LONG_ONES]))
-    assert [outcome.promise.name for outcome in outcomes if outcome.verdict != "held"] == [], outcomes
+    require_held(stage_class, [promise for promise in PROMISES if promise.name not in LONG_ONES])

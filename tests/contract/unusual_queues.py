@@ -177,6 +177,16 @@ class SmallDefaults(Policies):
 
 
 UNUSUAL_QUEUES = (
-    WholeRequests, OnePromptAtATime, PromptsFirst, PreemptsTheShortest, LeavesABlockFree, FindsNothing, KeysAreTexts,
-    EvictsTheNewest, TakesTurns, OnItsOwnClock, AnyoneNext, SmallDefaults,
-)  # fmt: skip
+    WholeRequests,
+    OnePromptAtATime,
+    PromptsFirst,
+    PreemptsTheShortest,
+    LeavesABlockFree,
+    FindsNothing,
+    KeysAreTexts,
+    EvictsTheNewest,
+    TakesTurns,
+    OnItsOwnClock,
+    AnyoneNext,
+    SmallDefaults,
+)

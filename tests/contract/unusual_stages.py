@@ -306,7 +306,24 @@ class CountsItsCalls(SelectAppend):
 
 
 UNUSUAL = (
-    Contiguous, TokensInDicts, HeadsFirst, KAndVInOne, LastBlockFirst, LazyBlocks, LongestFirst, PadsTheBatch,
-    TwoLevelsDown, TwoLevelsDownAgain, PoolOfGarbage, CleansUp, KeepsTheBatch, OtherBooks, AnotherWay, OwnDecode,
-    BlocksOf32, FourAtATime, OnACopy, CountsItsCalls,
-)  # fmt: skip
+    Contiguous,
+    TokensInDicts,
+    HeadsFirst,
+    KAndVInOne,
+    LastBlockFirst,
+    LazyBlocks,
+    LongestFirst,
+    PadsTheBatch,
+    TwoLevelsDown,
+    TwoLevelsDownAgain,
+    PoolOfGarbage,
+    CleansUp,
+    KeepsTheBatch,
+    OtherBooks,
+    AnotherWay,
+    OwnDecode,
+    BlocksOf32,
+    FourAtATime,
+    OnACopy,
+    CountsItsCalls,
+)

@@ -66,8 +66,12 @@ def test_markdown_shows_text_as_it_is():
 
 def test_a_table_in_markdown():
     assert Cells.of(["what|", "n"], [("a_", 1), ("bad", 2), ("so bad", 3)]).markdown(bold="bad").splitlines() == [
-        r"| what\| | n |", "| --- | ---: |", r"| a\_ | 1 |", "| **bad** | 2 |", "| so bad | 3 |",
-    ]  # fmt: skip
+        r"| what\| | n |",
+        "| --- | ---: |",
+        r"| a\_ | 1 |",
+        "| **bad** | 2 |",
+        "| so bad | 3 |",
+    ]
     assert Cells.of(["a"], []).markdown().splitlines() == ["| a |", "| --- |", "", "(no rows)"]
 
 
@@ -77,23 +81,42 @@ def test_a_table_in_markdown():
 def test_floats_are_rounded_and_nothing_else_is():
     assert [rounded(value, 2) for value in (1234.5678, 1234, True, "x")] == ["1,234.57", "1234", "True", "x"]
     assert [verbatim(value) for value in (1234567, 0.5, True, "x", np.int64(28672))] == [
-        "1,234,567", "0.5", "True", "x", "28,672",
-    ]  # fmt: skip
+        "1,234,567",
+        "0.5",
+        "True",
+        "x",
+        "28,672",
+    ]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(12.46312, "12.46"), (0.00123456, "0.001235"), (12345.6, "12,346"), (9.9999, "10.000"), (0, "0"),
-     (-3.14159, "-3.142"), (1e-9, "1.000e-09"), (2.5, "2.500")],
-)  # fmt: skip
+    [
+        (12.46312, "12.46"),
+        (0.00123456, "0.001235"),
+        (12345.6, "12,346"),
+        (9.9999, "10.000"),
+        (0, "0"),
+        (-3.14159, "-3.142"),
+        (1e-9, "1.000e-09"),
+        (2.5, "2.500"),
+    ],
+)
 def test_measured_figures_have_four_digits(value, text):
     assert significant(value) == text
 
 
 def test_printed_figures_stay_as_they_are():
     assert [exact(x) for x in (408.43, 7.815151, 4192.88, 3.4, 30.0, 100, 18.5185185185, 0.443)] == [
-        "408.43", "7.815151", "4,192.88", "3.4", "30", "100", "18.518519", "0.443",
-    ]  # fmt: skip
+        "408.43",
+        "7.815151",
+        "4,192.88",
+        "3.4",
+        "30",
+        "100",
+        "18.518519",
+        "0.443",
+    ]
     assert [share(x) for x in (0.98312, 0.0354, 1.0)] == ["98.3%", "3.54%", "100%"]
 
 

@@ -16,6 +16,8 @@ from roseinfer.display.gaps import find_gaps
 from roseinfer.display.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
 from roseinfer.profiling import Trace, capture
 
+pytestmark = pytest.mark.slow
+
 
 def trace_of(*events: dict) -> Trace:
     return Trace({"traceEvents": list(events)})
@@ -72,14 +74,20 @@ def test_ops_of_another_thread_do_not_fill_a_gap():
 
 def test_the_devices_idle_time_is_named_after_the_innermost_op_or_span():
     trace = trace_of(
-        *HOST_ONLY, op("aten::copy_", 10, 70), op("aten::empty", 12, 2), op("aten::add", 90, 5),
-        kernel("gemm", 5, 5), kernel("gemm", 75, 20),
-    )  # fmt: skip
+        *HOST_ONLY,
+        op("aten::copy_", 10, 70),
+        op("aten::empty", 12, 2),
+        op("aten::add", 90, 5),
+        kernel("gemm", 5, 5),
+        kernel("gemm", 75, 20),
+    )
     view = teach.timeline(trace)
     # idle: 0..5 before anything, 10..75 under the copy, 95..100 at the end of append
     assert [(gap.ts // 1000, gap.end // 1000, gap.during.name) for gap in view.device_gaps] == [
-        (0, 5, BUILD), (10, 75, "aten::copy_"), (95, 100, APPEND),
-    ]  # fmt: skip
+        (0, 5, BUILD),
+        (10, 75, "aten::copy_"),
+        (95, 100, APPEND),
+    ]
     assert view.says()[1] == "device idle 75% of the step, longest gap 0.065 ms under aten::copy_"
 
 
@@ -193,8 +201,10 @@ def test_a_crowded_lane_is_as_dark_as_its_ops_cover_it(num_ops, share):
 def test_coverage_counts_time_once_and_names_what_covers_most():
     slices = trace_of(event("a", 0, 3), event("b", 2, 5), event("c", 12, 1), event("c", 39, 9)).slices
     assert coverage(slices, 0, 40_000, 4) == [
-        (0, 10_000, "b", 0.7), (10_000, 20_000, "c", 0.1), (30_000, 40_000, "c", 0.1),
-    ]  # fmt: skip
+        (0, 10_000, "b", 0.7),
+        (10_000, 20_000, "c", 0.1),
+        (30_000, 40_000, "c", 0.1),
+    ]
     assert coverage(slices, 0, 40_000, 1) == [(0, 40_000, "b", 0.225)]
     assert coverage(slices[:1], 1_000, 1_003, 7) == [(1_000 + i, 1_001 + i, "a", 1.0) for i in range(3)]  # no time lost
 
@@ -204,9 +214,12 @@ def test_spans_that_end_alike_keep_what_tells_them_apart():
 
     names = ["enc.step", "dec.step", "step", "a.dec.step", "roseinfer.kv.append_token", "enc.step"]
     assert short_names(names) == {
-        "enc.step": "enc.step", "dec.step": "dec.step", "step": "step", "a.dec.step": "a.dec.step",
+        "enc.step": "enc.step",
+        "dec.step": "dec.step",
+        "step": "step",
+        "a.dec.step": "a.dec.step",
         "roseinfer.kv.append_token": "append_token",
-    }  # fmt: skip
+    }
     trace = Trace({"traceEvents": [event("loop", 0, 90), event("enc.step", 10, 20), event("dec.step", 40, 20)]})
     view = teach.timeline(trace, prefix="")
     assert "spans   enc.step, dec.step" in repr(view)

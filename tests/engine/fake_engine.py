@@ -11,11 +11,13 @@ from itertools import accumulate
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
 from roseinfer.engine.prefix_cache import PrefixCache
-from roseinfer.engine.scheduler import NO_TOKEN, Scheduler
+from roseinfer.engine.scheduler import Scheduler
+from roseinfer.engine.step import Step
+from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import SamplingParams, Sequence
 
 VOCAB_SIZE = 97
-Step = tuple[list[Sequence], list[int], list[int]]  # sequences, new tokens of each, what follows them
+Computed = tuple[Step, list[int]]  # a step, and the tokens that follow its sequences
 
 
 def fingerprints(token_ids: list[int]) -> list[int]:
@@ -39,17 +41,23 @@ def request(prompt: list[int], max_tokens: int = 5, stop: int | None = None, **o
 
 class FakeEngine:
     def __init__(
-        self, num_blocks: int = 24, block_size: int = 4, max_num_seqs: int = 4, budget: int = 16, policy: str = "fcfs",
-        caching: bool = True, behind: bool = False,
-    ) -> None:  # fmt: skip
-        """behind: a step is launched before the one before it is committed, as OneBehind does."""
+        self,
+        num_blocks: int = 24,
+        block_size: int = 4,
+        max_num_seqs: int = 4,
+        budget: int = 16,
+        policy: str = "fcfs",
+        caching: bool = True,
+        behind: bool = False,
+    ) -> None:
+        """behind: a step is launched before the one before it is committed, as an engine of depth 2 does."""
         self.cache = PrefixCache(block_size) if caching else None
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, num_blocks, self.cache)
         self.scheduler = Scheduler(self.blocks, budget, (), policy_for(policy))
         self.pool = [[0] * block_size for _ in range(num_blocks)]
         self.steps: list[list[tuple[Sequence, int]]] = []
         self.behind = behind
-        self.in_flight: Step | None = None
+        self.in_flight: Computed | None = None
         self.fails_after: dict[int, int] = {}  # by seq_id, new tokens after which logits are not finite
 
     def add(self, *seqs: Sequence) -> None:
@@ -58,36 +66,49 @@ class FakeEngine:
 
     def step(self) -> list[Sequence]:
         if not self.behind:
-            return self.scheduler.commit(*self.computed())
+            return self.commit(computed) if (computed := self.computed()) else []
         before, self.in_flight = self.in_flight, self.computed()
-        return self.scheduler.commit(*before) if before else []
+        return self.commit(before) if before else []
+
+    def commit(self, computed: Computed) -> list[Sequence]:
+        step, _ = computed
+        for seq, n in zip(step.seqs, step.num_new, strict=True):
+            seq.num_in_flight -= n
+        return self.scheduler.commit(*computed)
 
     def drop(self) -> None:
         """The tokens in flight never come."""
         self.in_flight = None
+        for seq in (*self.scheduler.running, *self.scheduler.waiting):
+            seq.num_in_flight = 0
 
-    def computed(self) -> Step | None:
-        """A step up to its tokens, which are not committed yet. None: first another one has to be."""
-        ahead, known = {}, {}
+    def computed(self) -> Computed | None:
+        """A step up to its tokens, which are not committed yet. None: there is no work, or another one has to be
+        committed first."""
+        known = {}
         if self.in_flight:
-            before, num_new, tokens = self.in_flight
-            ahead = {seq.seq_id: n for seq, n in zip(before, num_new, strict=True)}
-            known = {seq.seq_id: token for seq, token in zip(before, tokens, strict=False)}
-        seqs, num_new = self.scheduler.schedule(ahead)
-        assert seqs or ahead or not self.scheduler.has_work, "an empty step while there is work"
-        if ahead and not seqs:
+            before, tokens = self.in_flight
+            known = {seq.seq_id: token for seq, token in zip(before.chosen, tokens, strict=True)}
+        step = self.scheduler.schedule()
+        assert step or self.in_flight or not self.scheduler.has_work, "no step while there is work"
+        if not step:
             return None
+        seqs, num_new = step.seqs, step.num_new
         assert sum(num_new) <= self.scheduler.max_num_batched_tokens
         assert len(set(seqs)) == len(seqs) <= self.scheduler.max_num_seqs
         assert all(n > 0 for n in num_new)
         texts = [seq.token_ids + ([known[seq.seq_id]] if seq.seq_id in known else []) for seq in seqs]
-        starts = [seq.num_cached_tokens + ahead.get(seq.seq_id, 0) for seq in seqs]
+        starts = [seq.num_launched_tokens for seq in seqs]
         ends = [start + n for start, n in zip(starts, num_new, strict=True)]
         assert all(end == len(text) for end, text in list(zip(ends, texts, strict=True))[:-1]), "only the last is cut"
+        assert step.is_cut == (ends[-1] < len(texts[-1]))
         assert all(end < seq.max_len for end, seq in zip(ends, seqs, strict=True)), "more tokens than it may have"
         self.check()
         self.steps.append(list(zip(seqs, num_new, strict=True)))
-        return seqs, num_new, self.run(seqs, starts, ends, texts)
+        tokens = self.run(seqs, starts, ends, texts)
+        for seq, n in zip(seqs, num_new, strict=True):
+            seq.num_in_flight += n
+        return step, tokens
 
     def run(self, seqs: list[Sequence], starts: list[int], ends: list[int], texts: list[list[int]]) -> list[int]:
         """All write, then all read, as in a layer. texts: as the device knows them."""

@@ -12,6 +12,9 @@ from roseinfer.engine import prefix_cache
 from roseinfer.engine.policies import POLICIES
 from roseinfer.sequence import Sequence
 
+pytestmark = pytest.mark.slow
+
+
 BASES = [[i % 7 for i in range(24)], [(6 + i) % 7 for i in range(24)], [0] * 24]
 
 
@@ -20,10 +23,14 @@ class AnyOrder(RuleBasedStateMachine):
     The pool is small, so that preemption and eviction happen by themselves, too."""
 
     @initialize(
-        num_blocks=st.integers(6, 14), block_size=st.integers(1, 4), places=st.integers(1, 4), more=st.integers(0, 12),
-        policy=st.sampled_from(sorted(POLICIES)), caching=st.sampled_from([True, True, True, False]),
+        num_blocks=st.integers(6, 14),
+        block_size=st.integers(1, 4),
+        places=st.integers(1, 4),
+        more=st.integers(0, 12),
+        policy=st.sampled_from(sorted(POLICIES)),
+        caching=st.sampled_from([True, True, True, False]),
         behind=st.booleans(),
-    )  # fmt: skip
+    )
     def begin(self, num_blocks, block_size, places, more, policy, caching, behind):
         self.engine = FakeEngine(num_blocks, block_size, places, places + more, policy, caching, behind)
         self.policy = policy
@@ -31,10 +38,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.ended: list[Sequence] = []
 
     @rule(
-        base=st.sampled_from(BASES), shared=st.integers(0, 24), own=st.lists(st.integers(0, 6), max_size=5),
-        max_tokens=st.integers(1, 9), priority=st.integers(-1, 1), stops_at=st.none() | st.integers(0, 8),
+        base=st.sampled_from(BASES),
+        shared=st.integers(0, 24),
+        own=st.lists(st.integers(0, 6), max_size=5),
+        max_tokens=st.integers(1, 9),
+        priority=st.integers(-1, 1),
+        stops_at=st.none() | st.integers(0, 8),
         fails_after=st.none() | st.none() | st.integers(0, 8),
-    )  # fmt: skip
+    )
     def add(self, base, shared, own, max_tokens, priority, stops_at, fails_after):
         prompt = (base[:shared] + own)[: self.tokens] or [0]
         max_tokens = min(max_tokens, self.tokens + 1 - len(prompt))  # the last token needs no slot
@@ -67,10 +78,11 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data(), aborted=st.booleans())
     def lose_a_token_in_flight(self, data, aborted):
         step = self.engine.computed()
+        assert step
         seq = data.draw(st.sampled_from(self.engine.scheduler.running))
         made = seq.output_ids
         (self.engine.scheduler.abort if aborted else self.engine.scheduler.preempt)(seq)
-        self.ended += [done for done in self.engine.scheduler.commit(*step) if done.finish_reason]
+        self.ended += [done for done in self.engine.commit(step) if done.finish_reason]
         assert seq.output_ids == made
 
     @precondition(lambda self: self.live())

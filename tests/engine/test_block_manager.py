@@ -85,7 +85,7 @@ class Schedules(RuleBasedStateMachine):
         assert self.manager.seq_ids == list(self.tables) and len(self.manager) == len(self.tables)
         assert {i: self.manager.of(i) for i in self.tables} == self.tables
         for i, table in self.tables.items():
-            assert self.manager.table[self.manager.row_of(i), : len(table)].tolist() == table
+            assert self.manager.table[self.manager.rows[i], : len(table)].tolist() == table
 
 
 TestSchedules = Schedules.TestCase
@@ -114,11 +114,15 @@ def test_what_nobody_holds_is_neither_freed_nor_shared():
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda m: m._free.pop(), lambda m: m._free.append(m.of(1)[0]), lambda m: m.ref_counts.__setitem__(0, 2),
-        lambda m: m.of(1).append(3), lambda m: m._free_rows.pop(), lambda m: m.table.__setitem__((m.row_of(1), 0), 3),
+        lambda m: m._free.pop(),
+        lambda m: m._free.append(m.of(1)[0]),
+        lambda m: m.ref_counts.__setitem__(0, 2),
+        lambda m: m.of(1).append(3),
+        lambda m: m._free_rows.pop(),
+        lambda m: m.table.__setitem__((m.rows[1], 0), 3),
         lambda m: m._owed.__setitem__(1, 5),
     ],
-)  # fmt: skip
+)
 def test_check_finds_books_that_are_wrong(damage):
     manager = BlockManager(4, BLOCK_SIZE, PLACES, MAX_BLOCKS)
     manager.reserve({1: 8})

@@ -63,10 +63,10 @@ def test_decode_steps_could_replay_each_other(name, quantization):
     for round_ in range(2):
         engine.step()
         for _ in range(8):
-            seqs, num_new = engine.scheduler.schedule()
+            scheduled = engine.scheduler.schedule()
             with torch.inference_mode():
-                batch = engine.runner.prepare(seqs, num_new)
-                step = lambda: engine.runner.sampler(*engine.runner.step(batch), seqs)  # noqa: E731, B023
+                batch = engine.runner.prepare(scheduled)
+                step = lambda: engine.runner.sampler(*engine.runner.step(batch), scheduled.seqs)  # noqa: E731, B023
                 records.append(record_step(step, persistent(engine)))
             engine.step()
         assert not engine.has_work
@@ -85,9 +85,12 @@ def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantizati
     for settings in ({"as_on_gpu": True}, {"enforce_eager": True}):
         torch.manual_seed(0)
         seqs = [
-            *requests(model, (3, 9, 20), max_tokens=5), *requests(model, (8, 1), 12, temperature=0.8, seed=3),
-            *requests(model, (7, 16), 9), *requests(model, (2,), 14), *requests(model, (30,), 18),
-        ]  # fmt: skip
+            *requests(model, (3, 9, 20), max_tokens=5),
+            *requests(model, (8, 1), 12, temperature=0.8, seed=3),
+            *requests(model, (7, 16), 9),
+            *requests(model, (2,), 14),
+            *requests(model, (30,), 18),
+        ]
         engine = engine_for(model, [], **settings)
         waiting = list(seqs)
         while waiting or engine.has_work:
@@ -109,7 +112,7 @@ def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_bloc
     engine.step()
     engine.pool.memory.copy_(torch.randn(engine.pool.memory.shape))
     before = engine.pool.memory.clone()
-    new, _ = engine.scheduler.schedule()
+    new = engine.scheduler.schedule().seqs
     slots = {(engine.blocks.of(seq.seq_id)[seq.num_cached_tokens // 8], seq.num_cached_tokens % 8) for seq in new}
     engine.step()
     changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [num_blocks + 1, block_size]
@@ -117,7 +120,7 @@ def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_bloc
     assert {tuple(at) for at in changed} == slots | {(engine.pool.dummy_block, 0)}
 
 
-def test_on_a_cpu_a_size_is_recorded_once_it_has_come_often_and_gets_no_rows_for_nobody(gpt2):
+def test_on_a_cpu_a_size_is_recorded_once_it_has_come_often_and_gets_no_padding_rows(gpt2):
     seqs = requests(gpt2, (5, 8, 13), max_tokens=decode_graphs.RECORD_AFTER + 4)
     engine = engine_for(gpt2, seqs)
     rows = []
@@ -150,6 +153,17 @@ def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
     engine.add(seq)
     run(engine)
     assert seq.output_ids == reference_generate(gpt2, [seq.token_ids[:11]], 9)[0]
+
+
+def test_captures_are_of_the_sizes_that_batches_get_and_none_twice(gpt2):
+    engine = engine_for(gpt2, [], as_on_gpu=True)
+    graphs = engine.runner.graphs
+    graphs.capture_all(engine.blocks, (1, 3, 4))
+    first = dict(graphs.graphs)
+    assert set(first) == {1, 4}
+    graphs.capture_all(engine.blocks)
+    assert set(graphs.graphs) == {1, 2, 4, 8}
+    assert all(graphs.graphs[size] is graph for size, graph in first.items())
 
 
 def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(gpt2):

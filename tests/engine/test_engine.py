@@ -78,6 +78,7 @@ def test_tokens_are_the_references_and_transformers(model, places, block_size):
     assert [seq.finish_reason for seq in seqs] == ["length"] * len(seqs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_blocks", "budget"), [(24, 100), (6, 100), (24, 5), (24, 20)])
 @pytest.mark.parametrize("steps", [1, 4, 9])
 def test_chunks_and_preemption_change_no_token(model, num_blocks, budget, steps):
@@ -106,8 +107,8 @@ def test_a_step_mixes_prompts_with_new_tokens(gpt2):
     engine.step()
     for seq in seqs[1:]:
         engine.add(seq)
-    scheduled, num_new = engine.scheduler.schedule()
-    assert (scheduled, num_new) == (seqs, [1, 9, 2])
+    step = engine.scheduler.schedule()
+    assert (step.seqs, step.num_new) == (seqs, [1, 9, 2])
     run(engine)
     prompts = prompts_of((5, 9, 2), gpt2.config.vocab_size)
     assert [seq.output_ids for seq in seqs] == reference_generate(gpt2, prompts, 9)
@@ -189,13 +190,16 @@ def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(gpt2):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"num_blocks": 0}, "num_blocks"), ({"block_size": 0}, "block_size"), ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"num_blocks": 0}, "num_blocks"),
+        ({"block_size": 0}, "block_size"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
         ({"max_num_batched_tokens": 2}, "max_num_batched_tokens=2 is less than a step of max_num_seqs=3 sequences may"),
         ({"scheduling_policy": "fifo"}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, "),
-        ({"max_model_len": 0}, "max_model_len"), ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
+        ({"max_model_len": 0}, "max_model_len"),
+        ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
     ],
-)  # fmt: skip
+)
 def test_wrong_sizes(gpt2, sizes, message):
     with pytest.raises(ValueError, match=message):
         engine_for(gpt2, **sizes)
@@ -210,8 +214,9 @@ def test_what_can_never_run_is_refused_when_it_is_added(gpt2):
         (requests(gpt2, (22,))[0], "prompt of 22 \\+ max_tokens=9 is 31 tokens, allowed: max_model_len=30"),
         (requests(gpt2, (18,))[0], "needs 4 blocks of 8 tokens, allowed: num_blocks=3"),
         (Sequence([10**6], greedy(2)), "token id 1000000 is out of range"),
-        (done, "has ended"), (twice, "was added already"),
-    ):  # fmt: skip
+        (done, "has ended"),
+        (twice, "was added already"),
+    ):
         with pytest.raises(ValueError, match=message):
             engine.add(seq)
     engine.add(small)
@@ -233,9 +238,11 @@ shared_model = lru_cache(small_model)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=7),
     outputs=st.lists(st.integers(1, 12), min_size=7, max_size=7),
-    late=st.integers(0, 6), aborted=st.sets(st.integers(0, 6)),
-    places=st.integers(1, 4), num_blocks=st.integers(6, 12),
-)  # fmt: skip
+    late=st.integers(0, 6),
+    aborted=st.sets(st.integers(0, 6)),
+    places=st.integers(1, 4),
+    num_blocks=st.integers(6, 12),
+)
 def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
     """Requests that come late, end at other steps, are aborted: right tokens, books in order, no request lost."""
     model = shared_model()
@@ -258,6 +265,7 @@ def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
         assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)
 
 
+@pytest.mark.slow
 def test_a_step_leaves_nothing_behind(gpt2):
     engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
     engine.step()
@@ -294,9 +302,9 @@ def test_what_no_sequence_wrote_is_never_read(gpt2, filled):
 def test_a_step_writes_its_own_slots_alone(gpt2):
     engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
     engine.step()
-    seqs, num_new = engine.scheduler.schedule()
+    step = engine.scheduler.schedule()
     before = engine.pool.memory.clone()
-    slots = engine.runner.prepare(seqs, num_new).slot_mapping.tolist()
+    slots = engine.runner.prepare(step).slot_mapping.tolist()
     engine.step()
     changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [block, offset]
     assert sorted(block * 8 + offset for block, offset in changed) == sorted(slots)
@@ -307,8 +315,8 @@ def test_positions_are_the_numbers_of_cached_tokens(gpt2):
     engine.step()
     late = requests(gpt2, (6,))[0]
     engine.add(late)
-    seqs, num_new = engine.scheduler.schedule()
-    batch = engine.runner.prepare(seqs, num_new)
+    step = engine.scheduler.schedule()
+    batch = engine.runner.prepare(step)
     assert batch.positions.tolist() == [5, 8, *range(6)]
     assert batch.context_lens.tolist() == [6, 9, 6] and batch.query_start.tolist() == [0, 1, 2, 8]
     assert batch.sample_rows.tolist() == [0, 1, 7] and not batch.is_decode
@@ -338,13 +346,13 @@ def test_seeds_do_not_know_their_neighbours(gpt2):
 
 
 def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, monkeypatch):
-    monkeypatch.setattr("roseinfer.engine.engine.STEP_TOKENS", 1)
+    monkeypatch.setattr("roseinfer.engine.as_stage.STEP_TOKENS", 1)
     stage = EngineStage(gpt2, num_blocks=64, block_size=8)
     room = stage.runner.max_num_tokens
     assert room == max(gpt2.config.max_model_len, 64)
     seqs = requests(gpt2, (room // 2, room // 2, 3, room - 1, 1), max_tokens=1)
     ran = []
-    monkeypatch.setattr(stage.runner, "run", lambda batch, new: ran.append(new) or Runner.run(stage.runner, batch, new))
+    monkeypatch.setattr(stage.runner, "run", lambda step: ran.append(step.num_new) or Runner.run(stage.runner, step))
     tokens = stage.first_tokens(seqs)
     assert [sum(new) <= room for new in ran] == [True] * 3 and sum(ran, []) == [len(seq) for seq in seqs]
     assert [[token] for token in tokens] == reference_generate(gpt2, [seq.token_ids for seq in seqs], 1)

@@ -12,22 +12,27 @@ from pathlib import Path
 
 import pytest
 from served import params
-from test_executors import engine_of
+from test_steps_in_flight import engine_of
 
 import roseinfer.engine
+import roseinfer.llm
 from roseinfer.contract.small_models import prompts_of
 from roseinfer.engine import block_manager
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import deferred_interrupts, interruptible, noted_interrupts
-from roseinfer.engine.llm import LLM
 from roseinfer.engine.one_caller import OneCaller
+from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
 from roseinfer.overlap import devices
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
 
-FILES = {str(path) for path in Path(roseinfer.engine.__file__).parent.glob("*.py")} | {devices.__file__}
+pytestmark = pytest.mark.slow
+
+
+ROOMS = roseinfer.engine, roseinfer.llm
+FILES = {str(path) for room in ROOMS for path in Path(room.__file__).parent.glob("*.py")} | {devices.__file__}
 BOOKS = {block_manager.__file__}
 LENGTHS = (5, 30, 13, 30)
 MOST_LINES = 60  # at which something happens in a test, spread over all
@@ -64,8 +69,14 @@ class AtLine:
 
 def llm_of(model: GPT2, async_scheduling: bool) -> LLM:
     """So small that blocks are shared, copied, evicted, and sequences preempted."""
-    return LLM(model, num_kvcache_blocks=9, block_size=8, max_num_seqs=3, max_num_batched_tokens=16,
-               async_scheduling=async_scheduling)  # fmt: skip
+    return LLM(
+        model,
+        num_kvcache_blocks=9,
+        block_size=8,
+        max_num_seqs=3,
+        max_num_batched_tokens=16,
+        async_scheduling=async_scheduling,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +97,7 @@ def assert_whole(llm: LLM, prompts, wanted, where: str) -> None:
     engine = llm.engine
     engine.blocks.check()
     left = engine.blocks.num_free, engine.has_work, len(engine.blocks), any(engine.blocks.ref_counts)
-    assert left == (9, False, 0, False) and not engine.metrics._live and not llm._live._live, where
+    assert left == (9, False, 0, False) and not engine.metrics.times._live and not llm._live._live, where
 
 
 def generate(llm: LLM, prompts) -> None:
@@ -145,8 +156,10 @@ def engine_calls(engine: Engine, prompts) -> tuple[list[Sequence], dict[str, Cal
         engine.add(seq)
     engine.step(), engine.step(), engine.step()
     return seqs, {
-        "add": lambda: engine.add(seqs[3]), "step": engine.step, "abort": lambda: engine.abort(seqs[0]),
-    }  # fmt: skip
+        "add": lambda: engine.add(seqs[3]),
+        "step": engine.step,
+        "abort": lambda: engine.abort(seqs[0]),
+    }
 
 
 @EXECUTORS
@@ -170,7 +183,7 @@ def test_ctrl_c_before_any_line_of_an_engine_s_call_does_it_whole_or_not_at_all(
         while engine.has_work:
             engine.step()
         engine.blocks.check()
-        assert engine.blocks.num_free == 9 and not engine.metrics._live, at.where
+        assert engine.blocks.num_free == 9 and not engine.metrics.times._live, at.where
         for seq, ids in zip(seqs, wanted, strict=True):
             if seq.finish_reason != "abort":
                 assert seq.output_ids in ([], ids), at.where
@@ -370,9 +383,11 @@ def test_who_comes_second_is_refused_and_the_first_goes_on(small, prompts, wante
     )
     stream = llm.stream(prompts[0], params(3))
     for call in (
-        lambda: llm.generate(prompts[0], params(3), use_tqdm=False), lambda: next(stream), lambda: llm.abort("0"),
+        lambda: llm.generate(prompts[0], params(3), use_tqdm=False),
+        lambda: next(stream),
+        lambda: llm.abort("0"),
         llm.reset_prefix_cache,
-    ):  # fmt: skip
+    ):
         with pytest.raises(RuntimeError, match=message):
             call()
     with pytest.raises(RuntimeError, match="^Engine is in use by another thread"):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from roseinfer import LLM
-from roseinfer.engine.definitions import METRICS, PERCENTILES, TIMESTAMPS, definitions, percentile, summary
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import HISTORY, SequenceTimes, Step
+from roseinfer.engine.metrics import HISTORY, SequenceTimes
+from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import GPT2
+from roseinfer.planning.definitions import METRICS, PERCENTILES, TIMESTAMPS, definitions, percentile, summary
 from roseinfer.sequence import SamplingParams, Sequence
 
 PARAMS = SamplingParams(max_tokens=3, ignore_eos=True)
@@ -106,13 +107,14 @@ def test_the_hit_rate_is_the_caches_and_none_without_one(small: GPT2):
 
 def test_only_the_last_steps_are_kept_and_no_sequence_that_ended(small: GPT2):
     engine = engine_of(small)
-    seqs = [Sequence([1], PARAMS)]
+    step = Step([Sequence([1], PARAMS)], [1])
+    step.scheduled, step.launched, step.load = 0.0, 0.0, (0, 0)
     for n in range(HISTORY + 5):
-        engine.metrics.record(Step(n, n, n, n, 1, 0, 0, 0), seqs, [])
+        engine.metrics.record(step, n, [])
     assert len(engine.metrics.history) == HISTORY and engine.metrics.num_steps == HISTORY + 5
     engine.add(Sequence([1], PARAMS))
     run_out(engine)
-    assert not engine.metrics._live and not engine.metrics._unscheduled
+    assert not engine.metrics.times._live and not engine.metrics.times._unscheduled
 
 
 def test_ctrl_c_behind_a_commit_leaves_nothing_for_ever(small: GPT2, monkeypatch):
@@ -131,9 +133,9 @@ def test_ctrl_c_behind_a_commit_leaves_nothing_for_ever(small: GPT2, monkeypatch
         engine.step()
     monkeypatch.setattr(engine.scheduler, "commit", commit)
     added = engine.add(Sequence([3], PARAMS))
-    assert [*engine.metrics._live.values()] == [*engine.metrics._unscheduled.values()] == [going_on, added]
+    assert [*engine.metrics.times._live.values()] == [*engine.metrics.times._unscheduled.values()] == [going_on, added]
     run_out(engine)
-    assert going_on.ended and added.ended and not engine.metrics._live
+    assert going_on.ended and added.ended and not engine.metrics.times._live
 
 
 def test_an_output_has_its_requests_timestamps_named_as_in_vllm(small: GPT2):
@@ -158,8 +160,8 @@ def test_of_several_samples_the_first_token_and_the_last(small: GPT2):
 # What follows
 
 
-def steps_of(*finish: float, scheduled: float = 0.5) -> list[Step]:
-    return [Step(at - scheduled, at - 0.375, at - 0.125, at) for at in finish]
+def steps_of(*finish: float, scheduled: float = 0.5) -> list[StepRecord]:
+    return [StepRecord(at - scheduled, at - 0.375, at - 0.125, at) for at in finish]
 
 
 TIMES = SequenceTimes(arrival=1.0, first_scheduled=1.75, steps=steps_of(3.0, 4.0, 7.0))
@@ -201,7 +203,7 @@ def test_none_is_below_zero_and_the_posts_waiting_time_never_above(small: GPT2):
 
 
 def test_what_is_not_known_has_no_value():
-    nothing, one = SequenceTimes(1.0), SequenceTimes(1.0, 2.0, [Step(None, None, None, 3.0)])
+    nothing, one = SequenceTimes(1.0), SequenceTimes(1.0, 2.0, [StepRecord(None, None, None, 3.0)])
     assert all(metric.values(nothing) == [] for metric in METRICS)
     known = {metric.name: metric.values(one) for metric in METRICS if metric.values(one)}
     assert known == {"waiting_time": [1.0], "ttft": [2.0], "e2e_latency": [2.0]}
@@ -225,4 +227,4 @@ def test_a_summary_has_each_token_or_request_once():
 
 def test_every_timestamp_and_metric_is_defined_once():
     assert definitions().keys() == {*TIMESTAMPS, *VALUES, "percentiles"}
-    assert {*TIMESTAMPS} == {*Step._fields[:4], "arrival", "first_scheduled"}
+    assert {*TIMESTAMPS} == {*StepRecord._fields[:4], "arrival", "first_scheduled"}

@@ -11,9 +11,9 @@ from oracles import prompts_of, small_llama, small_model
 
 from roseinfer.engine import prefix_cache
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.kv_pool import KVPool
-from roseinfer.engine.llm import LLM
 from roseinfer.engine.prefix_cache import PrefixCache, block_key
+from roseinfer.engine.runner import KVPool
+from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
@@ -39,11 +39,16 @@ def run(engine: FakeEngine, *seqs: Sequence) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("prompt", "computed"),
     [
-        (TEXT[:11], 3), (TEXT[:10] + [0, 0], 4), (TEXT[:7], 3), (TEXT[:3], 3), ([0, *TEXT[1:12]], 12),
-        (TEXT[:4] + [0] + TEXT[5:12], 8), (TEXT[4:12], 8),
+        (TEXT[:11], 3),
+        (TEXT[:10] + [0, 0], 4),
+        (TEXT[:7], 3),
+        (TEXT[:3], 3),
+        ([0, *TEXT[1:12]], 12),
+        (TEXT[:4] + [0] + TEXT[5:12], 8),
+        (TEXT[4:12], 8),
     ],
     ids=["same", "same-blocks", "shorter", "no-full-block", "other-first", "other-middle", "moved"],
-)  # fmt: skip
+)
 def test_full_blocks_with_the_same_text_from_the_start_are_not_computed_again(prompt, computed):
     engine = FakeEngine()
     assert run(engine, request(TEXT[:11], 1)) == [[11]]
@@ -169,7 +174,7 @@ def test_a_token_that_came_too_late_is_not_kept():
     step = engine.computed()
     assert seq.num_cached_tokens == 7, "with the token in flight its second block is full"
     engine.scheduler.abort(seq)
-    engine.scheduler.commit(*step)
+    engine.commit(step)
     assert [entry.token_ids for entry in engine.cache.entries.values()] == [TEXT[:4]]
     engine.check()
 
@@ -278,8 +283,8 @@ def test_a_copy_of_a_block_that_is_yet_to_be_copied():
     engine.add(other)
     engine.step()
     engine.add(parent, child)
-    seqs, num_new = engine.scheduler.schedule()
-    assert (seqs, num_new) == ([other, parent, child], [1, 1, 1])
+    step = engine.scheduler.schedule()
+    assert (step.seqs, step.num_new) == ([other, parent, child], [1, 1, 1])
     [source] = set(engine.blocks.copies.values())
     assert source == engine.blocks.of(other.seq_id)[2] and len(engine.blocks.copies) == 2
     engine.run_out()

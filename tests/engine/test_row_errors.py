@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 from served import params
-from test_executors import SETTINGS, engine_of
+from test_steps_in_flight import SETTINGS, engine_of
 
 from roseinfer.contract.small_models import prompts_of
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.llm import LLM
+from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
+
+pytestmark = pytest.mark.slow
+
 
 POISON = 7  # a token whose K and V, and what follows it, are NaN
 LENGTHS = (5, 18, 13, 1, 30, 17, 2, 24)
@@ -43,7 +48,7 @@ def run(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[
         engine.step()
         engine.blocks.check()
     assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
-    assert not engine.metrics._live
+    assert not engine.metrics.times._live
     return seqs
 
 
@@ -79,16 +84,17 @@ def test_a_sequence_that_fails_later_keeps_its_tokens_and_others_take_its_prompt
     prompts = healthy(small)
     wanted = reference_generate(small, prompts, 12)
     engine = engine_of(small, async_scheduling, enforce_eager=True)
-    forward, failing = engine.runner.forward, []
+    forward, launch, failing, launched = engine.runner.forward, engine.runner.launch, [], deque()
 
     def forward_and_fail(batch):
-        logits = forward(batch)
-        for row, (seq, length) in enumerate(zip(batch.seqs, batch.context_lens.tolist(), strict=True)):
+        logits, step = forward(batch), launched.popleft()
+        for row, (seq, length) in enumerate(zip(step.seqs, batch.context_lens.tolist(), strict=True)):
             if seq in failing and length == seq.num_prompt_tokens + after:
                 logits[row] = torch.inf
         return logits
 
     engine.runner.forward = forward_and_fail
+    engine.runner.launch = lambda step: (launched.append(step), launch(step))
     failing.append(seq := Sequence(prompts[4], params(12)))
     engine.add(seq)
     others = run(engine, prompts[:4])

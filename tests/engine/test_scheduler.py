@@ -51,7 +51,8 @@ def test_scheduling_again_gives_the_same_step():
     engine = FakeEngine(budget=9)
     engine.add(*(request(prompt_of(n, n)) for n in (1, 5, 1, 13)))
     for _ in range(4):
-        first, again = (dict(zip(*engine.scheduler.schedule(), strict=True)) for _ in range(2))
+        steps = [engine.scheduler.schedule() for _ in range(2)]
+        first, again = (dict(zip(step.seqs, step.num_new, strict=True)) for step in steps)
         assert first == again
         engine.step()
 
@@ -218,7 +219,7 @@ def test_longest_output_needs_known_lengths(unknown):
         policy.check(SamplingParams(**{"ignore_eos": True, **unknown}))
 
 
-# Nobody waits for ever
+# Every request gets its turn
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "shortest", "packed"])
@@ -280,7 +281,7 @@ def test_abort_in_every_state(state):
         engine.scheduler.abort(seq)
         engine.check()
         if step:
-            assert seq not in engine.scheduler.commit(*step)
+            assert seq not in engine.commit(step)
         assert (seq.finish_reason, seq.output_ids, seq.num_cached_tokens) == ("abort", made, 0)
     with pytest.raises(ValueError, match="neither waits nor runs here"):
         engine.scheduler.abort(seq)
@@ -327,7 +328,7 @@ def test_a_token_in_flight_of_one_that_was_preempted_is_dropped_and_made_again()
     engine.step()
     step = engine.computed()
     engine.scheduler.preempt(seq)
-    assert engine.scheduler.commit(*step) == [other]
+    assert engine.commit(step) == [other]
     assert seq.output_ids == continuation(prompt_of(6), 1) and seq.num_cached_tokens == 0
     engine.run_out()
 
@@ -336,4 +337,4 @@ def test_tokens_that_are_too_few_are_no_step():
     engine = FakeEngine()
     engine.add(*(request(prompt_of(3, i)) for i in range(3)))
     with pytest.raises(AssertionError, match="1 tokens for 3 sequences"):
-        engine.scheduler.commit(*engine.scheduler.schedule(), [5])
+        engine.scheduler.commit(engine.scheduler.schedule(), [5])

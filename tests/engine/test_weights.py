@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.engine import weights
-from roseinfer.engine.config import EngineConfig
-from roseinfer.engine.linear import Int8Linear, PackedLinear, packs, padded_rows
-from roseinfer.engine.llm import LLM
+from roseinfer.engine.linear import Int8Linear, PackedLinear, padded_rows
 from roseinfer.engine.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
+from roseinfer.kernels.onednn import packs
+from roseinfer.llm.llm import LLM
 from roseinfer.models import load_model, load_tokenizer
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.floors import decode_floor
 from roseinfer.reference import reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams
@@ -49,6 +50,7 @@ def no_private_ops(monkeypatch):
     packs.cache_clear()
 
 
+@pytest.mark.slow
 @needs_packing
 @pytest.mark.parametrize("name", MODELS)
 def test_packed_matrices_give_the_same_tokens(name):
@@ -73,8 +75,19 @@ def test_packed_and_plain_logits_agree_for_one_row_and_for_many(name):
 
 def test_row_counts_are_few_and_padding_is_little():
     assert [padded_rows(n) for n in (1, 15, 16, 17, 32, 33, 36, 64, 65, 127, 1000, 1024)] == [
-        1, 15, 16, 18, 32, 36, 36, 64, 72, 128, 1024, 1024,
-    ]  # fmt: skip
+        1,
+        15,
+        16,
+        18,
+        32,
+        36,
+        36,
+        64,
+        72,
+        128,
+        1024,
+        1024,
+    ]
     for n in range(1, 5000):
         assert padded_rows(padded_rows(n)) == padded_rows(n) >= n > 8 * padded_rows(n) / 9 - 1e-9
     assert len({padded_rows(n) for n in range(1, 1025)}) == 64
@@ -103,24 +116,26 @@ class RowCounts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @needs_packing
 def test_products_meet_few_row_counts_whatever_the_requests(tiny):
     """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
     give no more of them than the sizes say."""
     llm, rng, steps = LLM(tiny, num_kvcache_blocks=99, block_size=16), Random(0), set()
     launch = llm.engine.runner.launch
-    llm.engine.runner.launch = lambda seqs, num_new, before: steps.add(sum(num_new)) or launch(seqs, num_new, before)
+    llm.engine.runner.launch = lambda step: (steps.add(sum(step.num_new)), launch(step))
     with RowCounts() as counts:
         for _ in range(40):
             prompts = [[rng.randrange(2000)] * rng.randint(1, 40) for _ in range(rng.randint(1, 50))]
             params = [SamplingParams(max_tokens=rng.randint(1, 3)) for _ in prompts]
             llm.generate(prompts, params, use_tqdm=False)
-    most = EngineConfig(model="tiny", num_blocks=99, device="cpu").sizes().num_row_counts
+    most = PlannedEngine(model="tiny", num_blocks=99, device="cpu").sizes().num_row_counts
     rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
     assert len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
     assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_the_text_of_tiny_hardly_changes(dtype, quantization):
@@ -228,10 +243,12 @@ def test_bytes_of_every_layout():
         assert before == (matrices + biases + norms + positions * c) * dtype.itemsize
 
 
-def test_without_the_private_ops_the_matrices_stay(no_private_ops):
+def test_without_the_private_ops_the_matrices_stay_and_the_user_is_told_once(no_private_ops):
     model = load_model("tiny")
-    prepare_weights(model)
-    assert not packs(torch.float32)
+    with pytest.warns(UserWarning, match="not packed, and steps take longer") as told:
+        prepare_weights(model)
+        assert not packs(torch.float32)
+    assert len(told) == 1
     assert all(type(module) is nn.Linear for module in linears(model)) and model.lm_head is None
     assert all(isinstance(block.mlp.act, nn.GELU) for block in model.h)
     fresh = load_model("tiny")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.graphs import capture
-from roseinfer.graphs.operation import operation
+from roseinfer.graphs.operation import OperationMode, is_inside_operation, name_of, operation
 
 CPU = torch.device("cpu")
 WEIGHT, INPUT, OUT = torch.randn(4, 6), torch.zeros(8, 4), torch.zeros(8, 6)
@@ -142,3 +142,29 @@ def test_after_a_refusal_nothing_listens_any_more():
     with pytest.raises(RuntimeError, match="wait"):
         capture(lambda: INPUT.sum().item(), CPU)
     assert isinstance(INPUT.sum().item(), float)
+
+
+def test_an_operation_that_fails_leaves_the_modes_as_they_were():
+    class Heard(OperationMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def on_operation(self, func, args, kwargs):
+            self.names.append(name_of(func))
+            return func(*args, **kwargs)
+
+    @operation
+    def fails(x: Tensor) -> None:
+        x.add_(1)
+        raise KeyError("at once")
+
+    with Heard() as outer, Heard() as inner:
+        with pytest.raises(KeyError):
+            fails(OUT)
+        OUT.zero_()
+    assert inner.names == ["fails", "aten::zero_"]
+    assert outer.names == ["aten::add_", "aten::zero_"]  # the inner mode alone was told of the operation
+    assert not is_inside_operation()
+    shifted(torch.ones(1, 6), OUT)
+    assert len(inner.names) == 2

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from devices import CUDA, DTYPES
 
 from roseinfer.kernels import paged_triton
 from roseinfer.kernels.flat_cases import CASES, batches, flat_case, judge
@@ -13,12 +14,14 @@ from roseinfer.kernels.paged_numba import paged_attention_numba
 from roseinfer.kernels.paged_reference import paged_attention_reference
 from roseinfer.kernels.paged_triton import attend_shape, paged_attention_triton
 
+pytestmark = pytest.mark.slow
+
+
 BACKENDS = [
     paged_attention_reference,
     paged_attention_numba,
     pytest.param(paged_attention_triton, marks=pytest.mark.needs_triton),
 ]
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def dense(q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens, block_tables, out=None):
@@ -67,6 +70,14 @@ CASES_AND_DTYPES = [(name, torch.float32) for name in CASES] + [
 @every_backend
 def test_every_backend_on_every_case(attention, name, dtype):
     assert judge(attention, dense, flat_case(**CASES[name], dtype=dtype)).verdict == "ok"
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_of_a_gpu_on_every_case(name, dtype, device):
+    case = flat_case(**CASES[name], dtype=dtype, device=device)
+    assert judge(paged_attention_triton, paged_attention_reference, case).verdict == "ok"
 
 
 @every_backend
@@ -365,10 +376,20 @@ def multiplies_masked_values_by_zero(q, k, v, k_cache, v_cache, slots, query_sta
 
 RIGHT_FOR_DECODE = (sees_its_whole_chunk, positions_of_a_chunk_start_at_its_end, ignores_query_start)
 WRONG = (
-    *RIGHT_FOR_DECODE, reads_one_slot_too_many, does_not_see_itself, forgets_the_scale, attends_before_it_writes,
-    forgets_to_keep_the_last_token, writes_its_neighbour_too, writes_whole_blocks, hands_query_heads_round,
-    reads_blocks_in_the_pools_order, scales_the_query_in_place, returns_fp64, multiplies_masked_values_by_zero,
-)  # fmt: skip
+    *RIGHT_FOR_DECODE,
+    reads_one_slot_too_many,
+    does_not_see_itself,
+    forgets_the_scale,
+    attends_before_it_writes,
+    forgets_to_keep_the_last_token,
+    writes_its_neighbour_too,
+    writes_whole_blocks,
+    hands_query_heads_round,
+    reads_blocks_in_the_pools_order,
+    scales_the_query_in_place,
+    returns_fp64,
+    multiplies_masked_values_by_zero,
+)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)

@@ -14,6 +14,9 @@ import torch.nn.functional as F
 
 from roseinfer.kernels.int8_numba import STEP, TILE, linear_int8, tiles
 
+pytestmark = pytest.mark.slow
+
+
 SHAPES = [(1, 1), (3, 5), (17, 64), (50, 130), (64, 65), (130, 192)]  # (rows of W, width): whole tiles, and not
 NUM_ROWS = [1, 2, 3, 4, 5, 15, 16, 63, 64, 65, 130]  # of x: 4 are multiplied at a time, a block has 64
 PROCESSORS = {  # what Numba is told to compile for: each of the three ways to sum four products

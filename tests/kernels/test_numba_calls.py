@@ -10,6 +10,9 @@ import pytest
 
 from roseinfer.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
+
 START = "import numpy as np, torch, numba; from roseinfer.kernels.numba_calls import compiled, run_parallel\n"
 LOOP = """
 def loop(out):

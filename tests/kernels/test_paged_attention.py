@@ -8,19 +8,31 @@ import sys
 
 import pytest
 import torch
+from devices import CUDA
 
 from roseinfer.kernels import triton_mode
 from roseinfer.kernels.cases import paged_case
+from roseinfer.kernels.flat_cases import ATOL
 from stages import LADDER
 from stages.s05_block_table import paged_attention_reference
 from stages.s07_triton_paged import TritonPaged, paged_attention_triton, program_shape
 from stages.s09_numba_paged import paged_attention_numba
 
+pytestmark = pytest.mark.slow
+
+
 # KV heads, query heads on each, head size, block size
 SHAPES = [
-    (3, 1, 32, 16), (2, 7, 64, 32), (12, 1, 64, 64), (2, 2, 80, 16), (1, 4, 80, 128), (1, 3, 96, 64), (4, 2, 96, 16),
-    (2, 8, 128, 32), (1, 1, 128, 128),
-]  # fmt: skip
+    (3, 1, 32, 16),
+    (2, 7, 64, 32),
+    (12, 1, 64, 64),
+    (2, 2, 80, 16),
+    (1, 4, 80, 128),
+    (1, 3, 96, 64),
+    (4, 2, 96, 16),
+    (2, 8, 128, 32),
+    (1, 1, 128, 128),
+]
 COMPILED = [pytest.param(paged_attention_triton, marks=pytest.mark.needs_triton), paged_attention_numba]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
@@ -30,13 +42,27 @@ def ragged(block_size: int) -> list[int]:
     return [0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size, 3 * block_size - 2]
 
 
-def case(shape, lens, dtype=torch.float32):
+# Every pair of head size and group, with block sizes in turn. All triples would compile four times as many kernels.
+GRID = [
+    (2, group, head_dim, (16, 32, 64, 128)[(i + j) % 4])
+    for i, head_dim in enumerate((32, 64, 80, 96, 128))
+    for j, group in enumerate((1, 2, 4, 7, 8))
+]
+
+
+def case(shape, lens, dtype=torch.float32, device="cpu"):
     """A paged_case, and behind a sequence's own blocks its table names blocks that do not exist."""
     num_kv_heads, group, head_dim, block_size = shape
     case = paged_case(
-        lens, num_kv_heads=num_kv_heads, group=group, head_dim=head_dim, block_size=block_size, dtype=dtype
+        lens,
+        num_kv_heads=num_kv_heads,
+        group=group,
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=dtype,
+        device=device,
     )
-    columns = torch.arange(case.block_table.size(1)) * block_size
+    columns = torch.arange(case.block_table.size(1), device=device) * block_size
     case.block_table[columns >= case.context_lens[:, None]] = 10**6
     return case
 
@@ -83,10 +109,21 @@ def test_the_reference_is_plain_softmax(shape, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("attention", COMPILED)
 def test_what_is_compiled_equals_the_reference(attention, shape, dtype):
-    arguments = case(shape, ragged(shape[-1]), dtype)
-    got = attention(*arguments)
+    require_the_references(attention, case(shape, ragged(shape[-1]), dtype))
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("shape", SHAPES + GRID, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_kernel_of_a_gpu_equals_the_reference(shape, dtype, device):
+    require_the_references(paged_attention_triton, case(shape, ragged(shape[-1]), dtype, device))
+
+
+def require_the_references(attention, arguments):
+    got, dtype = attention(*arguments), arguments.q.dtype
     assert got.dtype == dtype and got.is_contiguous()
-    tolerance = TOLERANCE[dtype]
+    # A GPU's exp is further off than a CPU's.
+    tolerance = max(TOLERANCE[dtype], ATOL if got.device.type == "cuda" else 0)
     torch.testing.assert_close(got, paged_attention_reference(*arguments), atol=tolerance, rtol=tolerance)
 
 

@@ -19,6 +19,9 @@ from roseinfer.reference import hf_generate, reference_generate, reference_logit
 from roseinfer.sequence import SamplingParams
 from stages import LADDER
 
+pytestmark = pytest.mark.slow
+
+
 ARCHITECTURES = ["llama", "qwen2", "qwen3"]
 MIXED = [3, 17, 1, 64, 30, 65]
 ROPES = {
@@ -33,9 +36,12 @@ ROPES = {
     "yarn_mscale": YarnRope(factor=4.0, original_max_position_embeddings=64, mscale=2.0, mscale_all_dim=0.7),
 }
 LLAMA3_HF = {
-    "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -257,18 +263,24 @@ def test_a_config_that_does_not_fit_is_named(folder, changes, message):
 
 
 WINDOWED = [
-    ("llama", {"sliding_window": 4}), ("llama", {"sliding_window": 0}), ("llama", {"attention_chunk_size": 4}),
-    ("llama", {"sliding_window": 4, "use_sliding_window": False}), ("llama", {"is_causal": False}),
+    ("llama", {"sliding_window": 4}),
+    ("llama", {"sliding_window": 0}),
+    ("llama", {"attention_chunk_size": 4}),
+    ("llama", {"sliding_window": 4, "use_sliding_window": False}),
+    ("llama", {"is_causal": False}),
     ("qwen2", {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0, "layer_types": None}),
-]  # fmt: skip
+]
 UNUSED = [
-    ("llama", {"sliding_window": None}), ("llama", {"sliding_window": 4096}), ("llama", {"is_causal": True}),
+    ("llama", {"sliding_window": None}),
+    ("llama", {"sliding_window": 4096}),
+    ("llama", {"is_causal": True}),
     ("llama", {"attention_chunk_size": 10**6}),
     ("llama", {"sliding_window": 4, "layer_types": ["full_attention"] * 2}),
     ("qwen2", {"sliding_window": 4, "use_sliding_window": False}),
     ("qwen2", {"sliding_window": 4, "layer_types": None}),
-    ("qwen3", {"attention_chunk_size": 4}), ("qwen3", {"sliding_window": 4}),
-]  # fmt: skip
+    ("qwen3", {"attention_chunk_size": 4}),
+    ("qwen3", {"sliding_window": 4}),
+]
 
 
 @pytest.mark.parametrize(("family", "changes"), WINDOWED + UNUSED, ids=str)

@@ -92,11 +92,18 @@ NO_FILE = "no file"
 @pytest.mark.parametrize(
     ("in_config", "in_generation_config"),
     [
-        ("late", NO_FILE), (["late", "soon"], NO_FILE), ("absent", NO_FILE), (None, NO_FILE),
-        ("late", "soon"), ("late", ["late", "soon"]), (None, ["soon"]), ("soon", "late"),
-        ("soon", "absent"), ("soon", None),
+        ("late", NO_FILE),
+        (["late", "soon"], NO_FILE),
+        ("absent", NO_FILE),
+        (None, NO_FILE),
+        ("late", "soon"),
+        ("late", ["late", "soon"]),
+        (None, ["soon"]),
+        ("soon", "late"),
+        ("soon", "absent"),
+        ("soon", None),
     ],
-)  # fmt: skip
+)
 def test_greedy_text_ends_where_transformers_ends_it(folder, in_config, in_generation_config):
     from transformers import AutoModelForCausalLM
 
@@ -134,9 +141,18 @@ def test_a_missing_size_is_named(folder):
 @pytest.mark.parametrize("field", ["vocab_size", "num_layers", "head_dim", "max_model_len"])
 def test_config_sizes_are_positive_integers(field):
     sizes = dict.fromkeys(
-        ["vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
-         "max_model_len"], 4,
-    )  # fmt: skip
+        [
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "intermediate_size",
+            "max_model_len",
+        ],
+        4,
+    )
     for wrong in (0, -1, 2.0):
         with pytest.raises(ValueError, match=f"{field} must be a positive integer, got {wrong}"):
             ModelConfig(architecture="gpt2", **sizes | {field: wrong})

@@ -26,6 +26,8 @@ from roseinfer.models.hf import config_from_hf
 from roseinfer.paths import TINY
 from roseinfer.reference import reference_generate, reference_logits
 
+pytestmark = pytest.mark.slow
+
 
 def edit_tensors(folder: Path, edit) -> None:
     tensors = load_file(folder / "model.safetensors")
@@ -71,7 +73,7 @@ def test_random_gpt2_is_gpt2_small_and_the_same_every_time(gpt2_shape):
             "n_head": 12,
             "n_positions": 1024,
             "eos_token_id": 50256,
-        }  # fmt: skip
+        }
     )
     again = load_model("random:gpt2")
     assert all(torch.equal(a, b) for a, b in zip(gpt2_shape.parameters(), again.parameters(), strict=True))

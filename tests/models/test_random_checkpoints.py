@@ -8,6 +8,7 @@ from random_checkpoints import outcome, write_random
 SEEDS = range(40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_checkpoint_answers_as_transformers_does_or_is_refused(tmp_path, seed):
     result = outcome(seed, tmp_path)  # raises for a token that differs

@@ -46,7 +46,9 @@ CONFIGS = {
     "old-name": ("byte-level", {"tokenizer_class": "PreTrainedTokenizerFast"} | BYTE_LEVEL, "gpt2"),
     "gpt2": ("byte-level", {"tokenizer_class": "GPT2Tokenizer", "unk_token": "<|end|>"} | BYTE_LEVEL, "gpt2"),
     "prefix-space": (
-        "byte-level", {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "unk_token": "<|end|>"}, "gpt2",
+        "byte-level",
+        {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "unk_token": "<|end|>"},
+        "gpt2",
     ),
     "prefix-space-of-tokenizer-json": ("byte-level", {"add_prefix_space": True} | BYTE_LEVEL, None),
     "qwen2": ("byte-level", {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|end|>"} | BYTE_LEVEL, "qwen2"),
@@ -60,10 +62,12 @@ CONFIGS = {
     "wordpiece": ("wordpiece", {"unk_token": "[UNK]"}, None),
     "bos": ("byte-level", {"add_bos_token": True, "bos_token": "<|end|>"} | BYTE_LEVEL, None),
     "more-special-tokens": (
-        "byte-level", {"extra_special_tokens": ["no way"], "bos_token": "Return"} | BYTE_LEVEL, None,
+        "byte-level",
+        {"extra_special_tokens": ["no way"], "bos_token": "Return"} | BYTE_LEVEL,
+        None,
     ),
     "split-special-tokens": ("byte-level", {"split_special_tokens": True} | BYTE_LEVEL, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CONFIGS)
@@ -105,13 +109,16 @@ def test_a_prefix_space_is_put_where_transformers_puts_it(tmp_path):
     [
         processors.ByteLevel(trim_offsets=False),
         processors.TemplateProcessing("<|end|> $A <|end|>", special_tokens=[("<|end|>", 0)]),
-        processors.Sequence([
-            processors.ByteLevel(), processors.TemplateProcessing("$A <|end|>", special_tokens=[("<|end|>", 0)]),
-        ]),
+        processors.Sequence(
+            [
+                processors.ByteLevel(),
+                processors.TemplateProcessing("$A <|end|>", special_tokens=[("<|end|>", 0)]),
+            ]
+        ),
         processors.RobertaProcessing(("<|end|>", 0), ("<|end|>", 0)),
     ],
     ids=["bytes", "template", "sequence", "roberta"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("config", [None, {"tokenizer_class": "GPT2Tokenizer"}, {"add_bos_token": True}])
 def test_what_a_post_processor_adds_is_added(tmp_path, processor, config):
     tokenizer = copy_of("byte-level")
@@ -121,8 +128,16 @@ def test_what_a_post_processor_adds_is_added(tmp_path, processor, config):
 
 
 def test_added_tokens_of_the_config_alone_are_tokens(tmp_path):
-    added = {"362": {"content": "new 😀", "special": False, "normalized": False, "single_word": False,
-                     "lstrip": True, "rstrip": False}}  # fmt: skip
+    added = {
+        "362": {
+            "content": "new 😀",
+            "special": False,
+            "normalized": False,
+            "single_word": False,
+            "lstrip": True,
+            "rstrip": False,
+        }
+    }
     tokenizer = copy_of("byte-level")
     tokenizer.add_tokens([AddedToken("instance", lstrip=True)])
     folder = written(tmp_path / "folder", tokenizer, {"added_tokens_decoder": added} | BYTE_LEVEL)
@@ -136,11 +151,13 @@ def test_added_tokens_of_the_config_alone_are_tokens(tmp_path):
         ({"tokenizer.json": "{}"}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": "\x00"}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": None, "tokenizer_config.json": "["}, "tokenizer.json is not a tokenizer: "),
-        ({"tokenizer.json": None, "tokenizer_config.json": '{"tokenizer_class": "ByT5Tokenizer"}'},
-         "tokenizer_class ByT5Tokenizer does not use tokenizer.json, and is not supported"),
+        (
+            {"tokenizer.json": None, "tokenizer_config.json": '{"tokenizer_class": "ByT5Tokenizer"}'},
+            "tokenizer_class ByT5Tokenizer does not use tokenizer.json, and is not supported",
+        ),
     ],
     ids=["none", "empty", "no-json", "config", "python"],
-)  # fmt: skip
+)
 def test_a_folder_without_a_tokenizer_is_one_error(tmp_path, files, message):
     for name, text in files.items():
         (tmp_path / name).write_text(tokenizer_of("byte-level").to_str() if text is None else text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roseinfer.posts.data import Source
-from roseinfer.posts.report import Grid, Image, NotRun, PostReport, Section, Time, judge
+from roseinfer.posts.report import Fact, Grid, Image, NotRun, PostReport, Section, Time, Values, judge
+from roseinfer.posts.report.template import templates, written
 
 COMMAND = "roseinfer reproduce 000 --device cpu"
 PNG = b"\x89PNG\r\n\x1a\n and so on"
@@ -16,29 +17,64 @@ STATED, SEEN = Source("stated", "its table"), Source("repository", "engine.py, <
 COMPUTED, INFERRED = Source("computed", "28 layers x 8"), Source("inferred", "what fits")
 ABOUT = {"title": "Performance", "model": "GPT-2 <small>", "hardware": "a GPU", "torch": None, "command": "run *it*"}
 SOURCES = {"model": {"kind": "inferred", "from": "a file's name"}, "hardware": {"kind": "stated", "from": "part 1"}}
+
+
+def section_of(post: str, title: str, values: Values) -> Section:
+    """A section of a post's report, filled with values."""
+    (template,) = (text for text in templates(post) if f"## {title}\n" in text)
+    return written(template, values)
+
+
+def with_facts(title: str, *facts: Fact) -> Section:
+    return written(f"## {title}\n\n{{{{ facts }}}}", {"facts": facts})
+
+
+OPS = """## Ops of `append_token`
+
+Counts of one step, a < b.
+
+{{ remark }}
+
+{{ query | fenced }}
+
+{{ facts }}
+"""
+GRID = """## A grid
+
+**Rows**
+
+{{ table([("x", 28672, 0.9375), ("y", none, 1.0)], "name", "n", "share") }}
+"""
 REPORT = PostReport(
     post="000",
     about={**ABOUT, "sources": SOURCES},
     arguments={"device": "cpu", "quick": False},
     sections=[
-        Section(
-            "Ops of `append_token`",
-            text=["Counts of one step, a < b.", "# not a heading"],
-            code="SELECT '```' AS fence\nFROM slice",
-            facts=[EQUAL_FACT, EXPLAINED_FACT],
-            samples={"runs": [0.1, 0.25]},
+        written(
+            OPS,
+            {
+                "remark": "# not a heading",
+                "query": "SELECT '```' AS fence\nFROM slice",
+                "facts": [EQUAL_FACT, EXPLAINED_FACT],
+                "samples": {"runs": [0.1, 0.25]},
+            },
         ),
-        Section(
-            "Times",
-            times=[
-                Time("completion", "tok/s", 408.43, 61.1712, floor=244.6848),
-                Time("step", "ms", 12.463, 61.3345, floor=15.333625),
-                Time("TPOT", "ms", 15.32, None),
-            ],
-            images=[Image(PNG, 'bars of "both" <spans>')],
+        written(
+            "## Times\n\n{{ times }}\n\n{{ picture(bars) }}",
+            {
+                "times": [
+                    Time("completion", "tok/s", 408.43, 61.1712, floor=244.6848),
+                    Time("step", "ms", 12.463, 61.3345, floor=15.333625),
+                    Time("TPOT", "ms", 15.32, None),
+                ],
+                "bars": Image(PNG, 'bars of "both" <spans>'),
+            },
         ),
-        Section("No floors", times=[Time("TTFT", "ms", None, 2.5)], grids=[Grid("Nothing", ("a", "b"), [])]),
-        Section("A grid", grids=[Grid("Rows", ("name", "n", "share"), [("x", 28672, 0.9375), ("y", None, 1.0)])]),
+        written(
+            "## No floors\n\n{{ times }}\n\n**Nothing**\n\n{{ table(nothing) }}",
+            {"times": [Time("TTFT", "ms", None, 2.5)], "nothing": Grid(("a", "b"), [])},
+        ),
+        written(GRID, {}),
     ],
     not_run=[NotRun("device spans", "an NVIDIA GPU")],
     host={"cpu": "a CPU", "cores": 2, "torch_threads": 1, "system": "Linux"},
@@ -47,5 +83,5 @@ REPORT = PostReport(
     commit="571cbb6a00000000-dirty",
     recorded_at="2026-01-31T23:59:58+00:00",
 )
-BAD_REPORT = replace(REPORT, sections=[*REPORT.sections, Section("Rebuilds", facts=[DIFFERENT_FACT])])
+BAD_REPORT = replace(REPORT, sections=[*REPORT.sections, with_facts("Rebuilds", DIFFERENT_FACT)])
 IMAGES = [image for section in BAD_REPORT.sections for image in section.images]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from made_up import section_of
 
 from roseinfer.posts import post000
 from roseinfer.posts.data import post_facts, post_table
@@ -18,7 +19,15 @@ from roseinfer.posts.report.setting import Setting
 from roseinfer.profiling.slice_rule import torch_version
 from stages import LADDER
 
+pytestmark = pytest.mark.slow
+
+
 STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
+TITLES = {
+    "gather_after": "The gather, preallocated",
+    "append_before": "The append, slices cut for each sequence",
+    "append_after": "The append, one select a layer",
+}
 STABLE = {"aten::copy_", "aten::select", "aten::zeros", "aten::zeros_like", "aten::zero_", "aten::empty"}
 
 
@@ -38,8 +47,8 @@ def report(measured):
         return post000.reproduce(setting())
 
 
-def facts_of(section) -> dict:
-    return {fact.what: fact for fact in section.facts}
+def facts_of(facts) -> dict:
+    return {fact.what: fact for fact in facts}
 
 
 def test_every_count_is_equal_or_explained(report):
@@ -50,9 +59,9 @@ def test_every_count_is_equal_or_explained(report):
 
 @pytest.mark.parametrize("table", SPANS)
 def test_every_op_of_the_posts_table_is_judged(report, table):
-    (section,) = (s for s in report.sections if s.title == SPANS[table][0])
+    section = next(s for s in report.sections if s.title == TITLES[table])
     posted = post_table("000", table).set_index("name")["n"]
-    facts = facts_of(section)
+    facts = facts_of(section.facts)
     assert {op: facts[op].post for op in posted.index} == posted.to_dict()
     assert {op for op in facts if facts[op].verdict == "equal"} >= STABLE & set(posted.index)
     if torch_version() >= (2, 9):
@@ -63,16 +72,19 @@ def test_the_posts_own_counts_follow_from_one_rule(report):
     section = report.sections[-1]
     assert len(section.facts) == sum(len(post_table("000", table)) for table in SPANS)
     assert {fact.verdict for fact in section.facts} == {"equal"}
-    text = " ".join(section.text)
+    text = " ".join(section.markdown.split())
     assert "torch before 2.9 (inferred)" in text and "8 (seen in its public repository)" in text
     assert "12 x 8 x 16 is as many" in text and "960 slices, not 1,128" in text and "would take 384" in text
 
 
 def test_the_commands_counts(report):
-    facts = facts_of(report.sections[0])
+    facts = facts_of(report.sections[0].facts)
     assert {what: (fact.post, fact.here) for what, fact in facts.items()} == {
-        "Requests": (16, 16), "Prompt tokens": (16, 16), "Completion tokens": (256, 128), "Total tokens": (272, 144),
-    }  # fmt: skip
+        "Requests": (16, 16),
+        "Prompt tokens": (16, 16),
+        "Completion tokens": (256, 128),
+        "Total tokens": (272, 144),
+    }
     assert facts["Completion tokens"].why == "8 tokens each were asked for"
 
 
@@ -86,7 +98,7 @@ def test_times_stand_beside_and_are_not_judged(report):
 
 @pytest.mark.parametrize("table", SPANS)
 def test_every_time_of_the_posts_tables_of_ops_is_there(report, table):
-    (section,) = (s for s in report.sections if s.title == SPANS[table][0])
+    section = next(s for s in report.sections if s.title == TITLES[table])
     times = {time.what: time.post for time in section.times}
     expected = {}
     for row in post_table("000", table).itertuples():
@@ -108,21 +120,21 @@ def test_on_a_gpu_the_gaps_of_the_device_are_shown(measured, monkeypatch):
     """With the trace of a CPU: three steps, and no work on a device."""
     monkeypatch.setattr(type(measured), "floor_seconds", lambda self, run: 1.0)
     on_gpu = replace(measured, model=SimpleNamespace(device=torch.device("cuda")))
-    assert len(tables.spans(measured).grids) == 1
-    gaps = tables.spans(on_gpu).grids[1]
+    assert len(section_of("000", "Where a step goes", tables.spans(measured)).grids) == 1
+    gaps = section_of("000", "Where a step goes", tables.spans(on_gpu)).grids[1]
     assert gaps.title.startswith("The gaps of the device")
     assert [row[gaps.columns.index("launches")] for row in gaps.rows] == [0, 0, 0]
 
 
 def test_the_gather_has_no_cat_left_as_the_post_says(report):
-    fact = facts_of(report.sections[1])["aten::cat"]
+    fact = facts_of(report.sections[1].facts)["aten::cat"]
     assert (fact.post, fact.here, fact.verdict) == (0, 0, "equal") and fact.source.is_stated
 
 
 def test_an_op_that_the_posts_table_lacks_is_marked(measured, monkeypatch):
     """The gather's ops, beside the post's table of the append, which has four."""
-    monkeypatch.setitem(tables.SPANS, "append_before", ("", tables.GATHER, "gather_ops"))
-    facts = facts_of(ops_table(measured, "append_before", BEFORE))
+    monkeypatch.setitem(tables.SPANS, "append_before", (tables.GATHER, "gather_ops"))
+    facts = facts_of(ops_table(measured, "append_before", BEFORE)["facts"])
     marked = {op for op, fact in facts.items() if fact.source and not fact.source.is_stated}
     assert marked == facts.keys() - set(post_table("000", "append_before")["name"]) - {"aten::cat"}
     assert facts["aten::zeros"].post == 0 and facts["aten::zeros"].source.kind == "computed"
@@ -138,20 +150,20 @@ def test_a_single_run_is_no_race(report):
 def test_several_runs_are_one(measured):
     first = {stage: runs[0] for stage, runs in measured.raced.items()}
     race = tables.race(replace(measured, raced={stage: [run, run, run] for stage, run in first.items()}))
-    assert "the median changes by " in race.title and {row[1] for row in race.rows} == {3}
+    assert race["change"].startswith("the median changes by ") and {row[1] for row in race["race"].rows} == {3}
 
 
 def test_a_count_that_nothing_explains_is_different(measured):
     """The append of stage 02 passed off as that of stage 03."""
     forged = replace(measured, profiled=measured.profiled | {AFTER: measured.profiled[BEFORE]})
-    facts = facts_of(ops_table(forged, "append_after", AFTER))
+    facts = facts_of(ops_table(forged, "append_after", AFTER)["facts"])
     assert facts["aten::select"].verdict == "different" and facts["aten::select"].here == 576
     assert facts["aten::copy_"].verdict == "equal"
 
 
 def test_another_models_sizes_are_the_explanation():
     other = measure(setting(model="random:tiny-llama"))
-    facts = facts_of(ops_table(other, "append_after", AFTER))
+    facts = facts_of(ops_table(other, "append_after", AFTER)["facts"])
     assert facts["aten::copy_"].here == 2 * 8 * 2 and facts["aten::copy_"].verdict == "explained"
     assert facts["aten::copy_"].why == "2 layers, not 12"
 

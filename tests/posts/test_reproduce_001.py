@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from made_up import section_of
 
 from roseinfer.bench.contenders import StageContender
-from roseinfer.engine.config import EngineConfig
 from roseinfer.models import empty_model, model_config
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.posts import data as posts
 from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post001 import engines, measure, no_room_for_hf, not_run, reproduce
@@ -31,6 +32,7 @@ from stages import SelectAppend, VectorizedGather
 CPU = torch.device("cpu")
 TINY = "random:tiny-qwen2"
 NUM_STEPS, CACHED = 6, 9
+RESIDUAL, SPEEDS = "The time without a label", "Tokens a second, and what is saturated"
 GATHER = {"batch_size": 8, "cached_tokens": CACHED, "scalar_reads": 28 * 8 * CACHED}
 
 
@@ -82,9 +84,16 @@ def time_of(section: Section, what: str):
 
 def test_the_run_is_what_the_facts_say(report: PostReport):
     assert report.arguments == {
-        "device": "cpu", "quick": True, "model": TINY, "dtype": "float32", "stage": VectorizedGather.name,
-        "batch_sizes": post_facts("001")["batch_sizes"], "prompt_len": CACHED, "num_steps": NUM_STEPS, "repeats": 1,
-    }  # fmt: skip
+        "device": "cpu",
+        "quick": True,
+        "model": TINY,
+        "dtype": "float32",
+        "stage": VectorizedGather.name,
+        "batch_sizes": post_facts("001")["batch_sizes"],
+        "prompt_len": CACHED,
+        "num_steps": NUM_STEPS,
+        "repeats": 1,
+    }
     runs = section(report, "Tokens a second").samples["runs"]
     names = [f"{VectorizedGather.name}, batch {size}" for size in (1, 4, 8)]
     assert [run["name"] for run in runs] == [*names, "HF generate"]
@@ -101,11 +110,13 @@ def test_engines_are_those_that_it_builds(report: PostReport, built: list[dict],
     edit_facts(tmp_path, monkeypatch, num_steps=NUM_STEPS, python_gather=GATHER)
     planned = [
         {
-            "num_blocks": config.num_blocks, "block_size": config.block_size, "max_num_seqs": config.max_num_seqs,
+            "num_blocks": config.num_blocks,
+            "block_size": config.block_size,
+            "max_num_seqs": config.max_num_seqs,
             "dtype": getattr(torch, config.dtype),
         }
         for config in engines(setting_with(VectorizedGather))
-    ]  # fmt: skip
+    ]
     assert len(planned) == 3 and len(built) == 2 * len(planned)  # one to profile, one to time
     assert built == planned + planned
 
@@ -148,8 +159,10 @@ def test_facts_are_the_posts_or_follow_from_the_shape(report: PostReport):
         names = ("copy_ in write_decode_kv", "index_put_ in write_decode_kv")
         known = [facts[f"{name}, batch {size}"] for name in (*names, "calls that index the cache in gather_batch_kv")]
         assert [(fact.post, fact.here, fact.verdict) for fact in known] == [
-            (copies, 0, EXPLAINED), (0, puts, EXPLAINED), (56, puts, EXPLAINED),
-        ]  # fmt: skip
+            (copies, 0, EXPLAINED),
+            (0, puts, EXPLAINED),
+            (56, puts, EXPLAINED),
+        ]
         assert [fact.source.kind for fact in known] == ["computed", "repository", "computed"]
     assert facts["scalar reads of the Python gather: 28 layers x 8 sequences x 9 tokens"].source is None
     assert report.verdicts == {EQUAL: 1, EXPLAINED: 9}  # equal: the scalar reads
@@ -159,13 +172,21 @@ def test_every_figure_of_the_post_is_there(report: PostReport):
     """Those that it states without a mark, those that were computed with one."""
     times = {time.what: time for section in report.sections for time in section.times}
     stated = {
-        "the three labels, all 5 steps, batch 1": 509, "the three labels, all 5 steps, batch 4": 535,
-        "the three labels, all 5 steps, batch 8": 534, "share of gather_batch_kv, batch 8": 1.7,
-        "share of write_decode_kv, batch 8": 1, "aten::cat, all 5 steps, batch 8": 9.17, "aten::cat, batch 8": 0.32,
-        "step, batch 8": 22.2, "device labels, batch 8": 18.4, "step less device labels, batch 8": 3.8,
-        "step of HF generate, batch 8": 19.6, "batch 8 as a share of HF generate": 88.4,
-        "batch 4 over batch 1": 3.6, "batch 8 over batch 4": 1.86,
-    }  # fmt: skip
+        "the three labels, all 5 steps, batch 1": 509,
+        "the three labels, all 5 steps, batch 4": 535,
+        "the three labels, all 5 steps, batch 8": 534,
+        "share of gather_batch_kv, batch 8": 1.7,
+        "share of write_decode_kv, batch 8": 1,
+        "aten::cat, all 5 steps, batch 8": 9.17,
+        "aten::cat, batch 8": 0.32,
+        "step, batch 8": 22.2,
+        "device labels, batch 8": 18.4,
+        "step less device labels, batch 8": 3.8,
+        "step of HF generate, batch 8": 19.6,
+        "batch 8 as a share of HF generate": 88.4,
+        "batch 4 over batch 1": 3.6,
+        "batch 8 over batch 4": 1.86,
+    }
     assert {what: times[what].post for what in stated} == pytest.approx(stated)
     assert all(times[what].source is None for what in stated)
     marked = {what for what, time in times.items() if time.source}
@@ -186,7 +207,7 @@ def test_cats_and_labels_of_all_steps(report: PostReport):
 
 def test_single_runs_judge_nothing(report: PostReport):
     speeds = section(report, "Tokens a second")
-    assert "A single run has no range" in " ".join(speeds.text)
+    assert "A single run has no range" in " ".join(speeds.markdown.split())
     assert {row[3:] for row in map(tuple, speeds.grids[0].rows)} == {(None, None)}
 
 
@@ -196,6 +217,7 @@ def test_scalar_reads_are_as_the_post_printed_them():
     assert reads == example["scalar_reads"] == 28672
 
 
+@pytest.mark.slow
 def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeypatch):
     """SelectAppend starts a copy for K and one for V of every layer and sequence, as the post's engine did."""
     edit_facts(tmp_path, monkeypatch, num_steps=5)
@@ -265,8 +287,10 @@ def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trac
     assert profiled.device == device_phases(gpu_trace)
     assert profiled.cat_ms == pytest.approx([0.003, 0.003])  # of the device, the launch takes the host 0.001 ms
     assert {name: round(share, 3) for name, share in profiled.kernels.items()} == {
-        "gemm": 0.804, "gather_kernel<2>": 0.098, "copy": 0.078,
-    }  # fmt: skip
+        "gemm": 0.804,
+        "gather_kernel<2>": 0.098,
+        "copy": 0.078,
+    }
     assert asked == {"steps": 2, "warmup": 1}
     assert calls["append"] == {"aten::index_put_": 1, "aten::copy_": 1}  # the copy inside of index_put_ is left out
     assert not calls["gather"]
@@ -275,7 +299,7 @@ def test_a_profile_keeps_the_device_apart_and_counts_a_phases_own_calls(gpu_trac
 @pytest.fixture
 def measured(gpu_trace: Trace):
     """measured(device=None): batch 1, 4 and 8, 200, 250 and 400 us a step unprofiled; transformers at 500 us."""
-    sizes = EngineConfig(model=TINY, num_blocks=1).sizes()
+    sizes = PlannedEngine(model=TINY, num_blocks=1).sizes()
     machine = Machine("card", "cuda", torch.float32, 1e9, 1e9, samples={})
 
     def runs(size, seconds):
@@ -296,28 +320,30 @@ def measured(gpu_trace: Trace):
 
 
 def test_the_residual_is_wall_time_less_labels_of_the_host_or_of_the_device(gpu_trace: Trace, measured):
-    of_device = residual(measured(device_phases(gpu_trace)))
+    of_device = section_of("001", RESIDUAL, residual(measured(device_phases(gpu_trace))))
     here = {time.what.removesuffix(", batch 8"): time.here for time in of_device.times if "batch 8" in time.what}
-    assert here == pytest.approx({
-        "step": 0.4,
-        "device labels": 0.05,
-        "step less device labels": 0.35,
-        "host labels": 4 * 0.068,
-        "step less host labels": 4 * 0.032,
-        "aten::cat, all 29 steps": 29 * 0.002,
-        "aten::cat": 0.001,
-    })  # fmt: skip
-    on_host = residual(measured())
+    assert here == pytest.approx(
+        {
+            "step": 0.4,
+            "device labels": 0.05,
+            "step less device labels": 0.35,
+            "host labels": 4 * 0.068,
+            "step less host labels": 4 * 0.032,
+            "aten::cat, all 29 steps": 29 * 0.002,
+            "aten::cat": 0.001,
+        }
+    )
+    on_host = section_of("001", RESIDUAL, residual(measured()))
     assert time_of(on_host, "device labels, batch 8").here is None
     assert time_of(on_host, "step less device labels, batch 8").here is None
     assert time_of(on_host, "host labels, batch 8").here == pytest.approx(4 * 0.068)
-    assert any("the wait for the device" in text for text in of_device.text)
-    assert not any("the wait for the device" in text for text in on_host.text)
+    assert "the wait for the device" in of_device.markdown
+    assert "the wait for the device" not in on_host.markdown
 
 
 def test_the_posts_residual_is_as_it_printed_it(measured):
     printed = post_table("001", "step_time").set_index("engine").loc["mini-infer"]
-    section = residual(measured())
+    section = section_of("001", RESIDUAL, residual(measured()))
     assert time_of(section, "step, batch 8").post == pytest.approx(
         printed["ms_per_step"], abs=0.06
     )  # from 361, not 361.3
@@ -328,11 +354,11 @@ def test_the_posts_residual_is_as_it_printed_it(measured):
 
 def test_phases_are_the_devices_where_there_is_one(gpu_trace: Trace, measured):
     for device, forward, share in ((device_phases(gpu_trace), 0.041, 100 * 41 / 50), (None, 2 * 0.03, 100 * 30 / 68)):
-        section = phases(measured(device))
+        section = section_of("001", "Three labelled phases of a decode step", phases(measured(device)))
         assert time_of(section, "model_forward, batch 1").here == pytest.approx(forward)
         assert time_of(section, "share of model_forward, batch 1").here == pytest.approx(share)
         assert time_of(section, "model_forward, batch 1").post == 17.274
-        assert any("times of the device" in text for text in section.text) == (device is not None)
+        assert ("times of the device" in section.markdown) == (device is not None)
         assert [list(grid.rows) for grid in section.grids[2:]] == (
             [[(size, "gemm", "90.0%") for size in (1, 4, 8)]] if device else []
         )
@@ -343,16 +369,16 @@ def test_phases_are_the_devices_where_there_is_one(gpu_trace: Trace, measured):
 
 def test_tokens_a_second_go_by_the_median_step(measured):
     assert tokens_per_second([{"decode_tokens": 24, "step_seconds": [0.5, 9.0, 0.5]}]) == [16]
-    section = throughput(measured(), EngineConfig(model=TINY, num_blocks=1).sizes())
+    section = section_of("001", SPEEDS, throughput(measured(), PlannedEngine(model=TINY, num_blocks=1).sizes()))
     here = {time.what: time.here for time in section.times if time.unit == "tok/s"}
     assert here == pytest.approx({"batch 1": 5000, "batch 4": 16000, "batch 8": 20000, "HF generate, batch 8": 16000})
     assert time_of(section, "batch 8 as a share of HF generate").here == pytest.approx(125)
-    assert "takes 2.00 times as long" in " ".join(section.text)
+    assert "takes 2.00 times as long" in " ".join(section.markdown.split())
 
 
 def test_the_posts_forward_is_near_the_reading_of_its_weights(measured):
-    theirs = EngineConfig(model="random:qwen2.5-7b", num_blocks=1, dtype="float16").sizes()
-    section = throughput(measured(), theirs)
+    theirs = PlannedEngine(model="random:qwen2.5-7b", num_blocks=1, dtype="float16").sizes()
+    section = section_of("001", SPEEDS, throughput(measured(), theirs))
     weights = sum(p.numel() for p in empty_model(theirs.shape).parameters())
     assert time_of(section, "reading all weights once").post == pytest.approx(1e3 * 2 * weights / 1008e9, abs=0.006)
     embedding = theirs.shape.vocab_size * theirs.shape.hidden_size
@@ -374,7 +400,7 @@ def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measur
     assert "gpu_user_annotation" in parts["device time of the labels, which is what the post adds up"]
     assert len(parts) == len(report.not_run) == 6
 
-    theirs = EngineConfig(model="random:qwen2.5-7b", num_blocks=1, dtype="float16", device="cuda").sizes()
+    theirs = PlannedEngine(model="random:qwen2.5-7b", num_blocks=1, dtype="float16", device="cuda").sizes()
     several = [SimpleNamespace(runs=[{}, {}])]
     on_gpu = SimpleNamespace(sizes=theirs, has_device_times=True, batches=several)
     assert {part.what for part in not_run(on_gpu, theirs)} == set(list(parts)[4:])
@@ -382,7 +408,7 @@ def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measur
 
 
 def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkeypatch):
-    sizes = EngineConfig(model=TINY, num_blocks=1).sizes()
+    sizes = PlannedEngine(model=TINY, num_blocks=1).sizes()
     assert no_room_for_hf(sizes, sizes.loaded_bytes) == no_room_for_hf(sizes, None) == []
     edit_facts(tmp_path, monkeypatch, num_steps=4)
     monkeypatch.setattr("roseinfer.posts.post001.available_bytes", lambda device: sizes.loaded_bytes - 1)
@@ -395,9 +421,8 @@ def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkey
 
 
 def test_who_refuses_the_posts_argument():
-    grid = config_lesson().grids[0]
-    answers = [answer for _, answer in grid.rows]
-    assert answers[0].startswith("ValueError: EngineConfig has no argument 'max_num_blocks' (nearest: num_blocks)")
+    answers = [answer for _, answer in config_lesson()["tried"]]
+    assert answers[0].startswith("ValueError: PlannedEngine has no argument 'max_num_blocks' (nearest: num_blocks)")
     assert [answer.split(":")[0] for answer in answers[1:]] == ["TypeError", "TypeError", "accepted", "AttributeError"]
 
 

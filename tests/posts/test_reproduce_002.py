@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import GPT2
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.posts import post002
 from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post002 import aborts, arrays, order, qkv, steps
@@ -24,6 +24,9 @@ from roseinfer.posts.post002.token_arrays import ids_of, write_each, write_overl
 from roseinfer.posts.report import PostReport, Setting
 from roseinfer.reference import reference_generate, reference_logits
 from roseinfer.simulator import EngineSetting, StepWork, simulations
+
+pytestmark = pytest.mark.slow
+
 
 SETTING = Setting(torch.device("cpu"), {}, quick=True)
 ABOUT = post_facts("002")
@@ -42,7 +45,7 @@ def report(runs: order.Runs) -> PostReport:
 
 
 @pytest.fixture
-def config() -> EngineConfig:
+def config() -> PlannedEngine:
     return post002.engines(SETTING)[0]
 
 
@@ -90,7 +93,9 @@ def test_steps_as_long_as_the_report_says_save_the_posts_seconds(report: PostRep
     lengths = "uniform, 1 to 511"
     (row,) = [row for row in grid(report, "What would have to hold") if row[0] == lengths]
     arrivals = order.drawn_arrivals(ABOUT, lengths)
-    setting = EngineSetting(128 * 33, 16, 128, 4096, order.budget(ABOUT))
+    setting = EngineSetting(
+        num_blocks=128 * 33, block_size=16, max_num_seqs=128, max_num_batched_tokens=order.budget(ABOUT)
+    )
     rows = simulations(arrivals, setting, SlowFloor(row[3]), policies=list(order.NAMES), replicas=[1]).rows
     assert rows[0]["seconds"] - rows[1]["seconds"] == pytest.approx(40, rel=0.15)
     (equal,) = [row for row in grid(report, "What would have to hold") if row[0] == order.EQUAL]
@@ -140,8 +145,8 @@ def test_blocks_that_are_not_given_back_are_lost_to_later_requests(small: GPT2, 
     engine = Engine(small, num_blocks=4, block_size=4, max_num_seqs=1, enable_prefix_caching=False)
     aborts.run_out(engine, [[1, 2, 3]], [9], abort)
     engine.scheduler.add(seq := steps.Sequence([5, 6, 7, 8, 9]))
-    seqs, _ = engine.scheduler.schedule()
-    assert seqs == ([seq] if abort is aborts.abort_each else [])
+    step = engine.scheduler.schedule()
+    assert (step.seqs if step else []) == ([seq] if abort is aborts.abort_each else [])
 
 
 def test_an_abort_of_a_set_is_refused(tiny: GPT2):
@@ -172,8 +177,11 @@ def test_only_the_first_of_a_batch_finds_its_own_token(batch: int):
     counts = arrays.prefill_counts(write_overlapping, list(range(batch)), places=20)
     assert counts == {"right": 1, "wrong": batch - 1, "lost": batch - 1, "repeated": max(0, 2 * batch - 3)}
     assert arrays.prefill_counts(write_each, list(range(batch)), places=20) == {
-        "right": batch, "wrong": 0, "lost": 0, "repeated": 0
-    }  # fmt: skip
+        "right": batch,
+        "wrong": 0,
+        "lost": 0,
+        "repeated": 0,
+    }
 
 
 def test_the_overlapping_write_by_hand():
@@ -195,7 +203,7 @@ def test_what_a_buffer_holds_is_told_apart():
 # Steps of the engine
 
 
-def test_the_logits_are_those_of_real_steps(tiny: GPT2, config: EngineConfig):
+def test_the_logits_are_those_of_real_steps(tiny: GPT2, config: PlannedEngine):
     prompts = steps.prompts_of(config, tiny)
     logits, tokens = steps.real_steps(steps.small_engine(config, prepared_copy(tiny)), prompts)
     logits, tokens = (each.view(steps.STEPS, config.max_num_seqs, -1) for each in (logits, tokens))
@@ -205,7 +213,7 @@ def test_the_logits_are_those_of_real_steps(tiny: GPT2, config: EngineConfig):
     assert outputs == reference_generate(tiny, prompts, max_tokens=steps.STEPS)
 
 
-def test_a_request_that_has_to_wait_would_be_counted(tiny: GPT2, config: EngineConfig):
+def test_a_request_that_has_to_wait_would_be_counted(tiny: GPT2, config: PlannedEngine):
     prompts = steps.prompts_of(config, tiny)
     assert steps.steps_waited(steps.small_engine(config, tiny), prompts) == 0
     full = replace(config, max_num_seqs=len(prompts) - 1)  # no place until the others are done
@@ -249,7 +257,7 @@ def test_every_fact_is_equal_or_explained(report: PostReport):
         "slots for the tokens of the warm-up's prompts",
         "rows that a prefill of 8 prompts of 8 tokens computes",
         "what output_logprob_shm holds",
-        "blocks that are never given back, if a request is only marked",
+        "blocks that are never freed, if a request is only marked",
         "requests of a prefill batch of 8 that find their token in their slot",
     }
 
@@ -277,23 +285,29 @@ def test_the_figures_beside_the_facts(report: PostReport):
 
 def test_what_the_simulation_assumes_is_printed(report: PostReport):
     (section,) = [s for s in report.sections if s.title == "Longest output first"]
-    assert "FLOOR" in section.text[-1] and "engine's own; only the model is missing" in section.text[-1]
+    (assumed,) = [text for text in section.markdown.split("\n\n") if text.startswith("Assumed: ")]
+    assert "FLOOR" in assumed and "engine's own; only the model is missing" in assumed
     assert [(time.post, time.here) for time in section.times] == [(40, None), (65, None)]
 
 
 def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPatch, runs: order.Runs):
-    claims = ABOUT["claims"] | {"extra_steps_with_the_bug": 2, "faster_order": "first come", "qkv_products_after": 3,
-                                "prefill_steps": 2}  # fmt: skip
+    claims = ABOUT["claims"] | {
+        "extra_steps_with_the_bug": 2,
+        "faster_order": "first come",
+        "qkv_products_after": 3,
+        "prefill_steps": 2,
+    }
     wrong = ABOUT | {"claims": claims, "seq_length": 2048, "batch_waiting_time": 1}
     monkeypatch.setattr(post002, "post_facts", lambda post: wrong)
     monkeypatch.setattr(order, "simulated", lambda about: runs)
     found = {what for what, fact in facts_of(post002.reproduce(SETTING)).items() if fact.verdict == "different"}
     assert found == {
-        "columns of a block table in the warm-up", "steps for the first tokens of 8 prompts",
+        "columns of a block table in the warm-up",
+        "steps for the first tokens of 8 prompts",
         "faster wherever lengths differ (here: in fewer steps), with room for all slots",
         "steps that a request waits while others decode",
         *(f"products for q, k and v in a layer, the engine, {spec}" for spec in qkv.MODELS),
-    }  # fmt: skip
+    }
 
 
 def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch, runs: order.Runs):
@@ -308,7 +322,7 @@ def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch, ru
     monkeypatch.setattr(order, "simulated", lambda about: runs)
     setting = replace(SETTING, model="random:tiny-qwen2")
     (config,) = post002.engines(setting)
-    assert config == EngineConfig(model="random:tiny-qwen2", num_blocks=64, block_size=16, max_num_seqs=8)
+    assert config == PlannedEngine(model="random:tiny-qwen2", num_blocks=64, block_size=16, max_num_seqs=8)
     assert post002.reproduce(setting).arguments["model"] == "random:tiny-qwen2"
     assert built and all(sizes == {"num_blocks": 64, "block_size": 16, "max_num_seqs": 8} for sizes in built)
 
@@ -324,8 +338,8 @@ def test_what_the_post_does_not_state_is_marked(report: PostReport):
         "steps a request runs too long, fixed": "inferred",
         "what output_logprob_shm holds": "inferred",
         "requests of a prefill batch of 8 that find their token in their slot": "inferred",
-        "blocks that are never given back, fixed": "inferred",
-        "blocks that are never given back, if a request is only marked": "inferred",
+        "blocks that are never freed, fixed": "inferred",
+        "blocks that are never freed, if a request is only marked": "inferred",
         "steps for the first tokens of 8 prompts": "inferred",
         "one prompt at a time, as before": "computed",
         "blocks that are taken after the warm-up": "computed",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from roseinfer.engine import sizes as engine_sizes
-from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.engine import Engine
 from roseinfer.models import GPT2
+from roseinfer.planning import sizes as engine_sizes
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.posts import post003
 from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post003 import budgets, executors, host, times
@@ -20,6 +20,9 @@ from roseinfer.posts.report import PostReport, Setting
 from roseinfer.profiling import Machine
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
+
+pytestmark = pytest.mark.slow
+
 
 QUICK = Setting(torch.device("cpu"), {}, quick=True)
 ABOUT = post_facts("003")
@@ -50,8 +53,11 @@ def grid(report: PostReport, title_start: str) -> list[list[object]]:
 def test_waiting_time_is_negative_as_printed(report: PostReport):
     facts = facts_of(report)
     assert {name: facts[name].verdict for name in post_table("003", "times")["name"]} == {
-        "waiting_time": "explained", "scheduling2inference": "equal", "inference_time": "equal", "latency": "equal"
-    }  # fmt: skip
+        "waiting_time": "explained",
+        "scheduling2inference": "equal",
+        "inference_time": "equal",
+        "latency": "equal",
+    }
     assert facts["waiting_time"].here == "first_scheduled_ts - arrival_ts"
     requests, tokens = times.PLACES + times.LATECOMERS, times.TOKENS
     assert grid(report, "Signs") == [
@@ -75,7 +81,7 @@ def test_the_definitions_are_the_engine_s(report: PostReport):
 
 
 def test_the_latecomers_really_wait(report: PostReport):
-    assert f"{times.LATECOMERS} of them wait until another has finished" in report.sections[0].text[1]
+    assert f"{times.LATECOMERS} of them wait until another has finished" in report.sections[0].markdown
     requests = report.sections[0].samples["requests"]
     done = sorted(tokens[-1]["finish_ts"] for tokens in requests)
     started = sorted(tokens[0]["first_scheduled_ts"] for tokens in requests)
@@ -156,7 +162,7 @@ def test_the_bound_of_the_posts_steps(report: PostReport):
 
 
 def test_host_work_is_what_comes_before_and_after_the_model(tiny: GPT2):
-    config = EngineConfig(model="tiny", num_blocks=2, max_num_seqs=2)
+    config = PlannedEngine(model="tiny", num_blocks=2, max_num_seqs=2)
     steps = host.engine_steps(tiny, config, 6)
     assert len(steps) == 4  # without the prefill and the last one
     for step in steps:
@@ -168,17 +174,15 @@ def test_a_gain_that_is_not_small_would_be_said(monkeypatch: pytest.MonkeyPatch)
     slow = post_table("003", "steps").assign(host_ms=[7.0, 0.1])
     monkeypatch.setattr(host, "post_table", lambda post, table: slow)
     monkeypatch.setattr(host, "engines", lambda setting: [])
-    section = host.section(ABOUT, QUICK, MACHINE)
-    assert [(fact.here, fact.verdict) for fact in section.facts] == [
-        ("up to 100.0%", "different"), ("7B", "different")
-    ]  # fmt: skip
+    facts = host.section(ABOUT, QUICK, MACHINE)["facts"]
+    assert [(fact.here, fact.verdict) for fact in facts] == [("up to 100.0%", "different"), ("7B", "different")]
 
 
 # Executors
 
 
 @pytest.fixture(scope="module")
-def config() -> EngineConfig:
+def config() -> PlannedEngine:
     return executors.engine(QUICK)
 
 
@@ -187,7 +191,7 @@ def whole(max_tokens: int = 5) -> list[SamplingParams]:
 
 
 @pytest.mark.parametrize("executor", [executors.IN_TURN, executors.ONE_BEHIND, executors.TWO_IN_FLIGHT])
-def test_every_executor_gives_the_reference_s_tokens(tiny: GPT2, config: EngineConfig, executor: str):
+def test_every_executor_gives_the_reference_s_tokens(tiny: GPT2, config: PlannedEngine, executor: str):
     run = executors.run(config, tiny, executor, whole())
     prompts = [seq.token_ids[: seq.num_prompt_tokens] for seq in run.seqs]
     assert [seq.output_ids for seq in run.seqs] == reference_generate(tiny, prompts, max_tokens=5)
@@ -196,7 +200,7 @@ def test_every_executor_gives_the_reference_s_tokens(tiny: GPT2, config: EngineC
     assert set(run.gaps) == {1 + in_flight} and max(run.held) == 1 + behind
 
 
-def test_the_device_works_in_order_and_is_told_the_tokens_of_each_step(tiny: GPT2, config: EngineConfig):
+def test_the_device_works_in_order_and_is_told_the_tokens_of_each_step(tiny: GPT2, config: PlannedEngine):
     asked: list[int] = []
 
     def clock(num_tokens: int) -> float:
@@ -209,7 +213,7 @@ def test_the_device_works_in_order_and_is_told_the_tokens_of_each_step(tiny: GPT
     assert asked == 2 * [8 * executors.PROMPT_LEN] + 2 * [8] and 0 < run.busy <= 1
 
 
-def test_who_stops_with_a_token_has_one_computed_for_nobody(tiny: GPT2, config: EngineConfig):
+def test_who_stops_with_a_token_has_one_computed_for_nobody(tiny: GPT2, config: PlannedEngine):
     whole_run = executors.run(config, tiny, executors.IN_TURN, whole(executors.TOKENS))
     run = executors.stopped(config, tiny, whole_run)
     assert run.surplus == executors.REQUESTS
@@ -235,8 +239,9 @@ def test_every_fact_is_equal_or_explained(report: PostReport):
     # What follows from the post's own figures, or is set to them, is no fact of this machine.
     assert "operations to bytes, from the post's two rates" not in facts
     assert {what for what, fact in facts.items() if fact.verdict == "explained"} == {
-        "waiting_time", "device steps from a token to the next, one step behind"
-    }  # fmt: skip
+        "waiting_time",
+        "device steps from a token to the next, one step behind",
+    }
 
 
 def test_the_break_even_batches(report: PostReport):
@@ -265,10 +270,12 @@ def test_what_the_post_does_not_state_is_marked(report: PostReport):
         "operations for each byte read",
         *(f"latency in device steps, {name}" for name in (executors.ONE_BEHIND, executors.TWO_IN_FLIGHT)),
         *(f"device steps from a token to the next, {name}" for name in (executors.ONE_BEHIND, executors.TWO_IN_FLIGHT)),
-        *(f"requests with the tokens of steps in turn, {name}"
-          for name in (executors.ONE_BEHIND, executors.TWO_IN_FLIGHT)),
+        *(
+            f"requests with the tokens of steps in turn, {name}"
+            for name in (executors.ONE_BEHIND, executors.TWO_IN_FLIGHT)
+        ),
         *(f"device busy, steps of {ms} ms, in turn" for ms in (14, 6)),
-    }  # fmt: skip
+    }
     (grid_of_executors,) = [g for s in report.sections for g in s.grids if g.title == "The post's executors"]
     assert grid_of_executors.columns[1] == "batches in flight (inferred)"
 
@@ -277,7 +284,7 @@ def test_what_the_post_does_not_state_is_marked(report: PostReport):
 def unclocked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors are run for what is counted alone, and no rate of this machine is measured."""
 
-    def once(config: EngineConfig, model: GPT2, params: list[SamplingParams], *clock: object) -> dict[str, Any]:
+    def once(config: PlannedEngine, model: GPT2, params: list[SamplingParams], *clock: object) -> dict[str, Any]:
         names = (executors.IN_TURN, executors.ONE_BEHIND, executors.TWO_IN_FLIGHT)
         return {name: [executors.run(config, model, name, params)] for name in names}
 
@@ -293,17 +300,19 @@ def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPat
         "step_is_bound_by": "batch size",
         "a_step_holds": "prompts",
     }
-    wrong = ABOUT | {"latency_factor_two_in_flight": 3, "claims": claims,
-                     "num_requests": 40, "budgets": [1536, 64]}  # fmt: skip
+    wrong = ABOUT | {"latency_factor_two_in_flight": 3, "claims": claims, "num_requests": 40, "budgets": [1536, 64]}
     monkeypatch.setattr(post003, "post_facts", lambda post: wrong)
     facts = facts_of(post003.reproduce(QUICK))
     # The rule of one step behind does not depend on the post; all others do.
     assert {what for what, fact in facts.items() if fact.verdict == "different"} == {
         "what simple asynchronous scheduling gains, 7B",
-        "which model gains more", "latency in device steps, two batches in flight",
-        "latency in device steps, one step behind", "device steps from a token to the next, two batches in flight",
-        "what decides a step's time, within 5%", "what a full step holds once requests run",
-    }  # fmt: skip
+        "which model gains more",
+        "latency in device steps, two batches in flight",
+        "latency in device steps, one step behind",
+        "device steps from a token to the next, two batches in flight",
+        "what decides a step's time, within 5%",
+        "what a full step holds once requests run",
+    }
 
 
 @pytest.mark.usefixtures("unclocked")

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.cli.main import main
-from roseinfer.engine.config import EngineConfig
-from roseinfer.engine.linear import packs
+from roseinfer.kernels.onednn import packs
 from roseinfer.models.load import ModelLoadError
-from roseinfer.posts.report.markdown import to_markdown
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.posts.report.page import to_page
+from roseinfer.posts.report.template import to_markdown
 from stages import LADDER
 
 
@@ -40,7 +40,7 @@ def post(monkeypatch):
     module = SimpleNamespace(
         reproduce=made,
         engines=lambda setting: [
-            EngineConfig(model=setting.model or "random:gpt2", num_blocks=8, device=str(setting.device))
+            PlannedEngine(model=setting.model or "random:gpt2", num_blocks=8, device=str(setting.device))
         ],
         report=REPORT,
         settings=settings,

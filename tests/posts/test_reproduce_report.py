@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 from made_up import (
     BAD_REPORT,
     COMMAND,
@@ -24,15 +25,16 @@ from made_up import (
     REPORT,
     SEEN,
     STATED,
+    with_facts,
 )
 
 from roseinfer.display.cells import Cells
 from roseinfer.posts.data import Source
-from roseinfer.posts.report import Fact, Grid, Section, Time, judge
+from roseinfer.posts.report import Fact, Grid, Time, judge
 from roseinfer.posts.report.content import change, change_verdict
-from roseinfer.posts.report.markdown import fenced, paragraph, to_markdown
 from roseinfer.posts.report.page import to_page
 from roseinfer.posts.report.tables import MARKS, different_table, facts_table, grid_table, marks, notes, times_table
+from roseinfer.posts.report.template import to_markdown, written
 from roseinfer.posts.report.terminal import summary
 
 # Figures
@@ -92,8 +94,9 @@ def test_what_the_post_does_not_state_has_a_mark_and_a_note():
     assert [row[1] for row in table.rows] == ["56", "224 †", "0 †", "1,448 ‡"]
     assert table.right == [False, True, True, False, False]
     assert notes(facts) == [
-        "† seen in its public repository: engine.py, <append>", "‡ computed: 28 layers x 8",
-    ]  # fmt: skip
+        "† seen in its public repository: engine.py, <append>",
+        "‡ computed: 28 layers x 8",
+    ]
 
 
 def test_times_are_marked_too_and_a_missing_one_is_not():
@@ -111,14 +114,17 @@ def test_there_are_marks_enough():
 def test_a_different_fact_says_at_once_what_its_value_is():
     fact = judge("copies", 448, 7, rule=0, why="one call", source=SEEN)
     assert different_table([("Writes", fact)]).rows[0][2] == "448 (seen in its public repository)"
-    report = replace(REPORT, sections=[Section("Writes", facts=[fact], times=[Time("a", "ms", 1.5, 1, source=SEEN)])])
+    times = [Time("a", "ms", 1.5, 1, source=SEEN)]
+    report = replace(
+        REPORT, sections=[written("## Writes\n\n{{ facts }}\n\n{{ times }}", {"facts": [fact], "times": times})]
+    )
     said = summary(report).splitlines()
     assert "DIFFERENT: Writes: copies: post 448 (seen in its public repository), here 7; " in said[2]
     assert f"† {SEEN}" in said
 
 
 def test_a_single_run_has_no_spread_and_shows_no_change():
-    grid = Grid.of_runs("Runs", "stage", {"s02": [61.89], "s03": [50.0, 60.0, 58.0], "s04": []}, decimals=1)
+    grid = Grid.of_runs("stage", {"s02": [61.89], "s03": [50.0, 60.0, 58.0], "s04": []}, decimals=1)
     assert grid_table(grid).rows == [["s02", "1", "61.9", "–", "–"], ["s03", "3", "58", "50", "60"]]
     assert change([61.89], [55.92]) is None and change_verdict([61.89], [55.92]) == "one run"
     assert change([61.89, 60.0], [55.92]) is None
@@ -146,10 +152,18 @@ MARKDOWN = to_markdown(BAD_REPORT, COMMAND)
 def test_the_order_of_the_parts():
     lines = MARKDOWN.splitlines()
     assert [line.lstrip("# ") for line in lines if re.match("#{1,2} ", line)] == [
-        "Post 000 reproduced: Performance", "The post", "Here", "Verdicts", "Ops of `append_token`", "Times",
-        "No floors", "A grid", "Rebuilds", "Not run here, and what it needs",
-    ]  # fmt: skip
-    assert "never judged" in lines[-1]
+        "Post 000 reproduced: Performance",
+        "The post",
+        "Here",
+        "Verdicts",
+        "Ops of `append_token`",
+        "Times",
+        "No floors",
+        "A grid",
+        "Rebuilds",
+        "Not run here, and what it needs",
+    ]
+    assert "never judged" in MARKDOWN.split("\n\n")[-1]
 
 
 def test_markdown_of_a_report():
@@ -179,12 +193,23 @@ def test_markdown_of_a_report():
         assert line in lines, line
 
 
+def filled(text, template="{{ text }}"):
+    """A paragraph of a report."""
+    return written(f"## A title\n\n{template}", {"text": text}).markdown.removeprefix("## A title\n\n")
+
+
+def test_what_a_template_names_and_is_not_measured_is_an_error():
+    with pytest.raises(UndefinedError, match="'text_of_it' is undefined"):
+        filled("one", "{{ text_of_it }}")
+
+
 def test_a_paragraph_starts_nothing_else():
-    assert [paragraph(text) for text in ("# one", "1. one", "- one")] == ["\\# one", "1\\. one", "\\- one"]
+    assert [filled(text) for text in ("# one", "1. one", "- one")] == ["\\# one", "1\\. one", "\\- one"]
+    assert [filled(text) for text in ("-2.3%", "1.5", "+1")] == ["-2.3%", "1.5", "+1"]
 
 
 def test_a_fence_is_longer_than_what_it_holds():
-    assert fenced("a ``` b") == "````\na ``` b\n````"
+    assert filled("a ``` b", "{{ text | fenced }}") == "````\na ``` b\n````"
 
 
 # HTML
@@ -242,7 +267,7 @@ def test_the_page_shows_text_as_it_is(page):
 @settings(deadline=None, max_examples=200)
 @given(st.text("ab_*~$|[]<>&;#\\! .()1-+:/'\"=^", min_size=1).map(str.strip).filter(bool))
 def test_no_text_is_taken_for_markdown(text):
-    shown = Page(to_page(f"{paragraph(text)}\n\n{Cells.of(['text'], [(text,)]).markdown()}\n", ""))
+    shown = Page(to_page(f"{filled(text)}\n\n{Cells.of(['text'], [(text,)]).markdown()}\n", ""))
     assert shown.rows == [["text"], [text]]
     assert {tag for tag, _ in shown.elements}.isdisjoint({"em", "strong", "a", "code", "dl", "h1", "pre", "del", "hr"})
 
@@ -250,9 +275,13 @@ def test_no_text_is_taken_for_markdown(text):
 def test_verdicts_are_words_with_a_class(page):
     classes = [attributes.get("class") for attributes in page.all("span")]
     assert [name for name in classes if name not in (None, "flag")] == [
-        "equal", "explained", "different",  # the bar of the summary
-        "equal", "explained", "different",  # the facts
-    ]  # fmt: skip
+        "equal",
+        "explained",
+        "different",  # the bar of the summary
+        "equal",
+        "explained",
+        "different",  # the facts
+    ]
     assert [li["class"] for li in page.all("li") if "class" in li] == ["equal", "explained", "different"]
     none = Page(to_page(to_markdown(REPORT, COMMAND), "", IMAGES))
     assert [li["class"] for li in none.all("li") if "class" in li] == ["equal", "explained", "different none"]
@@ -260,8 +289,15 @@ def test_verdicts_are_words_with_a_class(page):
 
 def test_tables_have_names(page):
     assert [region["aria-label"] for region in page.all("div") if "aria-label" in region] == [
-        "What is different", "Exact facts", "Times", "Times", "Nothing", "Rows", "Exact facts", "Table",
-    ]  # fmt: skip
+        "What is different",
+        "Exact facts",
+        "Times",
+        "Times",
+        "Nothing",
+        "Rows",
+        "Exact facts",
+        "Table",
+    ]
 
 
 def test_every_part_is_linked_to(page):
@@ -271,14 +307,14 @@ def test_every_part_is_linked_to(page):
 
 def test_long_names_may_break_between_their_parts():
     fact = judge("roseinfer.decode_step_sessions.total, aten::copy_", 3, 3)
-    page = to_page(to_markdown(replace(REPORT, sections=[Section("Spans", facts=[fact])]), COMMAND), "")
+    page = to_page(to_markdown(replace(REPORT, sections=[with_facts("Spans", fact)]), COMMAND), "")
     name = "roseinfer.<wbr>decode_<wbr>step_<wbr>sessions.<wbr>total, aten::<wbr>copy_"
     assert f'<td class="text">{name}</td>' in page
     assert [fact.what, "3", "3", "equal"] in Page(page).rows
 
 
 def test_a_note_is_set_apart():
-    report = replace(REPORT, sections=[Section("Writes", facts=[judge("copies", 448, 448, source=SEEN)])])
+    report = replace(REPORT, sections=[with_facts("Writes", judge("copies", 448, 448, source=SEEN))])
     page = to_page(to_markdown(report, COMMAND), "")
     assert '<p class="note">† seen in its public repository: engine.py, &lt;append&gt;</p>' in page
 
@@ -292,12 +328,13 @@ def test_a_picture_lies_in_the_page_with_its_words(page):
 # JSON
 
 
-def test_json_holds_everything_but_the_pictures():
+def test_json_holds_what_was_measured():
     data = json.loads(BAD_REPORT.to_json())
-    expected = json.loads(json.dumps(asdict(replace(BAD_REPORT, sections=[replace(s, images=()) for s in
-                                                                         BAD_REPORT.sections]))))  # fmt: skip
+    expected = json.loads(
+        json.dumps(asdict(replace(BAD_REPORT, sections=[replace(s, images=()) for s in BAD_REPORT.sections])))
+    )
     for section in expected["sections"]:
-        assert section.pop("images") == []
+        assert section.pop("images") == [] and section.pop("markdown").startswith("## ")
     assert data == expected | {"verdicts": {"equal": 1, "explained": 1, "different": 1}}
     assert data["sections"][0]["samples"] == {"runs": [0.1, 0.25]}
     assert Fact(**data["sections"][-1]["facts"][0]) == DIFFERENT_FACT

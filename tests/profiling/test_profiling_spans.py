@@ -160,6 +160,7 @@ def test_bad_counts_are_refused_before_the_step_runs(wrong):
         capture(lambda: pytest.fail("the step ran"), **wrong)
 
 
+@pytest.mark.slow
 def test_import_is_light():
     heavy = (
         "import sys, roseinfer.profiling; print([m for m in ('duckdb', 'pandas', 'matplotlib') if m in sys.modules])"

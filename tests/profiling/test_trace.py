@@ -65,9 +65,15 @@ def test_the_posts_queries_run_verbatim(live, query, columns, expected):
 def test_slice_has_perfettos_columns_in_nanoseconds(two_steps_on_a_gpu):
     types = two_steps_on_a_gpu.sql("DESCRIBE slice").set_index("column_name")["column_type"].to_dict()
     assert types == {
-        "id": "BIGINT", "ts": "BIGINT", "dur": "BIGINT", "cat": "VARCHAR", "name": "VARCHAR",
-        "tid": "BIGINT", "pid": "BIGINT", "args": "JSON",
-    }  # fmt: skip
+        "id": "BIGINT",
+        "ts": "BIGINT",
+        "dur": "BIGINT",
+        "cat": "VARCHAR",
+        "name": "VARCHAR",
+        "tid": "BIGINT",
+        "pid": "BIGINT",
+        "args": "JSON",
+    }
     first = two_steps_on_a_gpu.sql(f"SELECT id, ts, dur FROM slice WHERE name='{STEP}' ORDER BY ts").iloc[0]
     assert first.tolist() == [1, 1_000_125, 100_000]
     shapes = two_steps_on_a_gpu.sql("SELECT args->'$.shape' AS shape FROM slice WHERE name='aten::addmm'")
@@ -322,6 +328,7 @@ def pieces(form):
     return ['{"schemaVersion": 1,\n "traceEvents": [\n  ', *each, '\n ], "roseinfer": {"steps": 3}\n}']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["list", "object"])
 def test_wherever_a_file_is_cut_its_whole_events_are_read(tmp_path, form):
     head, *each, tail = (piece.encode() for piece in pieces(form))

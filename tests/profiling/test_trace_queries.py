@@ -127,8 +127,11 @@ def test_chosen_ops_add_up():
     assert gather["aten::copy_"] == (1, 0.005)
     append = {row["op"]: (row["calls"], row["outermost_ms"]) for row in ask(trace, "append_views")}
     assert append == {
-        "aten::select": (1, 0.003), "aten::copy_": (1, 0.002), "aten::as_strided": (1, 0.0), "aten::slice": (0, 0.0)
-    }  # fmt: skip
+        "aten::select": (1, 0.003),
+        "aten::copy_": (1, 0.002),
+        "aten::as_strided": (1, 0.0),
+        "aten::slice": (0, 0.0),
+    }
 
 
 # --- questions of our own ---
@@ -202,8 +205,14 @@ def test_device_work_belongs_to_the_step_that_launched_it():
 
 def test_there_is_a_query_for_each_question():
     assert FILES == [
-        "append_ops", "append_views", "device_steps", "gather_allocations", "gather_ops", "self_time", "spans"
-    ]  # fmt: skip
+        "append_ops",
+        "append_views",
+        "device_steps",
+        "gather_allocations",
+        "gather_ops",
+        "self_time",
+        "spans",
+    ]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -32,8 +32,8 @@ class StepClock:
     def drive(self, engine: Engine) -> None:
         run = engine.runner.run
 
-        def run_and_tick(seqs, num_new):
-            tokens = run(seqs, num_new)
+        def run_and_tick(step):
+            tokens = run(step)
             self.now += 1.0
             return tokens
 

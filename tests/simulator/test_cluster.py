@@ -11,11 +11,14 @@ from roseinfer.arrivals import Arrival, at_once
 from roseinfer.engine.policies import POLICIES
 from roseinfer.simulator import ROUTERS, Cluster, EngineSetting
 
-ROOMY = EngineSetting(64, block_size=16, max_num_seqs=8)
+ROOMY = EngineSetting(num_blocks=64, block_size=16, max_num_seqs=8)
 requests = st.builds(
     lambda gap, own, output_len, shared: (gap, own + shared, output_len, (0, shared) if shared else None),
-    st.sampled_from([0.0, 0.0, 0.25, 3.0, 90.0]), st.integers(1, 20), st.integers(1, 12), st.sampled_from([0, 5, 12]),
-)  # fmt: skip
+    st.sampled_from([0.0, 0.0, 0.25, 3.0, 90.0]),
+    st.integers(1, 20),
+    st.integers(1, 12),
+    st.sampled_from([0, 5, 12]),
+)
 
 
 def in_order(drawn) -> list[Arrival]:
@@ -28,14 +31,27 @@ def in_order(drawn) -> list[Arrival]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    drawn=st.lists(requests, min_size=1, max_size=30), num_replicas=st.integers(1, 4),
-    router=st.sampled_from(sorted(ROUTERS)), policy=st.sampled_from(sorted(POLICIES)), caching=st.booleans(),
-    num_blocks=st.integers(11, 24), places=st.integers(1, 5), more=st.integers(0, 9),
+    drawn=st.lists(requests, min_size=1, max_size=30),
+    num_replicas=st.integers(1, 4),
+    router=st.sampled_from(sorted(ROUTERS)),
+    policy=st.sampled_from(sorted(POLICIES)),
+    caching=st.booleans(),
+    num_blocks=st.integers(11, 24),
+    places=st.integers(1, 5),
+    more=st.integers(0, 9),
     a_row=st.sampled_from([0.0, 0.01, 0.5]),
-)  # fmt: skip
+)
 def test_every_request_ends(drawn, num_replicas, router, policy, caching, num_blocks, places, more, a_row):
     arrivals = in_order(drawn)
-    setting = EngineSetting(num_blocks, 4, places, 64, places + more, policy, caching)
+    setting = EngineSetting(
+        num_blocks=num_blocks,
+        block_size=4,
+        max_num_seqs=places,
+        max_model_len=64,
+        max_num_batched_tokens=places + more,
+        scheduling_policy=policy,
+        enable_prefix_caching=caching,
+    )
     cluster = Cluster(setting, UnitCost(lambda work: 0.125 + a_row * work.num_seqs), num_replicas, router)
     times = []
 
@@ -96,9 +112,12 @@ def test_twice_as_many_replicas_take_half_the_time():
         (lambda: Cluster(ROOMY, UnitCost()).run([]), "at least one"),
         (lambda: Cluster(ROOMY, UnitCost()).run([Arrival(1, 1, 1), Arrival(0, 1, 1)]), "in order of time"),
         (lambda: Cluster(ROOMY, UnitCost()).run([Arrival(0, 1000, 26)]), r"arrivals\[0\] can never fit: .* 1025"),
-        (lambda: EngineSetting(64, max_num_seqs=8, max_num_batched_tokens=7), "max_num_batched_tokens=7 is less"),
-        (lambda: EngineSetting(64, scheduling_policy="fair"), "scheduling_policy must be one of fcfs"),
-        (lambda: EngineSetting(0), "num_blocks must be an integer from 1 to 1,000,000, got 0"),
+        (
+            lambda: EngineSetting(num_blocks=64, max_num_seqs=8, max_num_batched_tokens=7),
+            "max_num_batched_tokens=7 is less",
+        ),
+        (lambda: EngineSetting(num_blocks=64, scheduling_policy="fair"), "scheduling_policy must be one of fcfs"),
+        (lambda: EngineSetting(num_blocks=0), "num_blocks must be an integer from 1 to 1,000,000, got 0"),
     ],
 )
 def test_what_cannot_run_is_refused(make, error):

@@ -20,8 +20,11 @@ def test_tables_and_a_line(capsys):
     out = capsys.readouterr().out
     line = json.loads(out.splitlines()[-1])
     assert [(row["policy"], row["replicas"]) for row in line["rows"]] == [
-        ("fcfs", 1), ("fcfs", 2), ("packed", 1), ("packed", 2),
-    ]  # fmt: skip
+        ("fcfs", 1),
+        ("fcfs", 2),
+        ("packed", 1),
+        ("packed", 2),
+    ]
     assert line["arguments"]["burst"] == 4 and line["cost"]["kind"] == "floor"
     assert "a FLOOR, not a measurement" in out and not line["is_partial"]
 
@@ -88,8 +91,11 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--validate", "tiny", "--burst", "1"], "--burst 1: changes nothing with --validate"),
         (["--validate", "tiny", "--rate", "0"], "--rate 0.0: changes nothing with --validate"),
         (["--burst", "2"], "--burst 2: needs --rate"),
-        (["--prompt-lens", "9-3"], "--prompt-lens must be the least and the most"),
-        (["--prompt-lens", "long"], "--prompt-lens 'long': must be a number of tokens, or two such as 16-256"),
+        (["--prompt-lens", "9-3"], "--prompt-lens '9-3': must be a number of tokens, or the least and the most"),
+        (
+            ["--prompt-lens", "long"],
+            "--prompt-lens 'long': must be a number of tokens, or the least and the most, such as 16-256",
+        ),
         (["--max-num-batched-tokens", "8"], "--max-num-batched-tokens 8 is less than a step of --max-num-seqs 64"),
         (["--max-model-len", "100"], "can never fit"),
         (["--max-model-len", "0"], "--max-model-len must be an integer of at least 1, got 0"),

@@ -122,8 +122,9 @@ def test_a_floor_is_bytes_or_operations():
     decode = decode_floor(model_config(SPEC), [100] * 8, torch.bfloat16)
     prefill = prefill_floor(model_config(SPEC), [4096], torch.bfloat16)
     assert cost.seconds(work_of(*seqs_of(*[(99, 1)] * 8))) == (
-        0.25, (decode.weight_bytes + decode.kv_bytes) / sheet["read_bytes_per_s"]
-    )  # fmt: skip
+        0.25,
+        (decode.weight_bytes + decode.kv_bytes) / sheet["read_bytes_per_s"],
+    )
     assert cost.seconds(work_of(*seqs_of((0, 4096)))) == (0.25, prefill.flops / sheet["fp16_flops_per_s"])
     assert "FLOOR, not a measurement" in cost.about and "250 ms" in cost.about
 

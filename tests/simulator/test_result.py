@@ -10,7 +10,7 @@ from clocks import UnitCost
 from roseinfer.arrivals import Arrival, at_once
 from roseinfer.simulator import EngineSetting, simulations
 
-SETTING = EngineSetting(64, block_size=16, max_num_seqs=4)
+SETTING = EngineSetting(num_blocks=64, block_size=16, max_num_seqs=4)
 ARRIVALS = at_once(30, prompt_lens=(1, 30), output_lens=(1, 60))
 
 
@@ -21,8 +21,11 @@ def race(policies=("fcfs", "longest_output"), replicas=(1, 2), cost=None, arriva
 def test_one_row_a_policy_and_size():
     result = race(arguments={"seed": 0})
     assert [(row["policy"], row["replicas"]) for row in result.rows] == [
-        ("fcfs", 1), ("fcfs", 2), ("longest_output", 1), ("longest_output", 2),
-    ]  # fmt: skip
+        ("fcfs", 1),
+        ("fcfs", 2),
+        ("longest_output", 1),
+        ("longest_output", 2),
+    ]
     tokens = sum(a.output_len for a in ARRIVALS)
     assert all((row["ended"], row["output_tokens"]) == (30, tokens) for row in result.rows)
     assert not result.is_partial and result.arguments["seed"] == 0
@@ -39,8 +42,12 @@ def test_the_text_tells_all_of_it():
     first, second, notes = text.split("\n\n")
     assert "to fcfs" in first and "tail s" in first and len(first.splitlines()) == 2 + 4
     assert [line.split()[0] for line in second.splitlines()[2::4]] == [
-        "waiting_time", "ttft", "tpot", "itl", "e2e_latency",
-    ]  # fmt: skip
+        "waiting_time",
+        "ttft",
+        "tpot",
+        "itl",
+        "e2e_latency",
+    ]
     for told in ("a second a step", "engine's own", "nearest rank", "Routing", "requests a second were simulated"):
         assert told in notes
     assert "PARTIAL" not in text

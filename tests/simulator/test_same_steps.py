@@ -38,9 +38,9 @@ def noted(scheduler):
     schedule, steps = scheduler.schedule, []
 
     def note():
-        seqs, num_new = schedule()
-        steps.append([(scheduler._arrivals[seq.seq_id], n) for seq, n in zip(seqs, num_new, strict=True)])
-        return seqs, num_new
+        step = schedule()
+        steps.append([(scheduler._arrivals[seq.seq_id], n) for seq, n in zip(step.seqs, step.num_new, strict=True)])
+        return step
 
     scheduler.schedule = note
     return steps
@@ -50,6 +50,7 @@ def stamps(requests):
     return [(r.times.first_scheduled, [step.finish for step in r.times.steps], r.times.ended) for r in requests]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_steps_and_times_are_those_of_the_engine(model, case):
     arrivals, sizes = CASES[case]

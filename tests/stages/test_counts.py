@@ -15,6 +15,9 @@ from roseinfer.profiling.slice_rule import slice_dispatches, torch_version
 from roseinfer.sequence import SamplingParams
 from stages import NaiveCat, PreallocGather, SelectAppend
 
+pytestmark = pytest.mark.slow
+
+
 GATHER = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND = "roseinfer.kv.append_token"
 LAYERS, BATCH, HEADS, HEAD_DIM, BLOCK = 12, 8, 12, 64, 64
@@ -45,8 +48,11 @@ def some(ops: dict[str, int]) -> dict[str, int]:
 def test_naive_gather(gpt2_shape):
     ops = step_counts(NaiveCat, gpt2_shape, GATHER, [4] * BATCH)
     assert {op: ops[f"aten::{op}"] for op in ("cat", "zeros", "zeros_like", "copy_")} == {
-        "cat": 24, "zeros": 96, "zeros_like": 96, "copy_": 192,
-    }  # fmt: skip
+        "cat": 24,
+        "zeros": 96,
+        "zeros_like": 96,
+        "copy_": 192,
+    }
     mixed = step_counts(NaiveCat, gpt2_shape, GATHER, [4] * 7 + [9])
     shorter = LAYERS * 7 * 2  # each (layer, shorter sequence) is padded, K and V
     assert mixed["aten::cat"] == 24 + shorter and mixed["aten::zeros"] == 96 + shorter
@@ -63,8 +69,11 @@ def test_preallocated_gather(gpt2_shape, lengths):
     assert {op: ops[op] for op in rule} == rule
     assert set(ops) - set(rule) <= {"aten::alias"}  # of a full block, x[:, 0:64, :] is x itself
     assert {op: ops[f"aten::{op}"] for op in ("cat", "zeros", "zeros_like", "select")} == {
-        "cat": 0, "zeros": 12, "zeros_like": 12, "select": 192,
-    }  # fmt: skip
+        "cat": 0,
+        "zeros": 12,
+        "zeros_like": 12,
+        "select": 192,
+    }
     if max(lengths) <= BLOCK:
         assert ops["aten::copy_"] == 192
 

@@ -11,6 +11,9 @@ from roseinfer.paths import ROOT
 from stages import LADDER
 from tools import freeze
 
+pytestmark = pytest.mark.slow
+
+
 RECORD = freeze.frozen()
 NAMES = [cls.name for cls in LADDER]
 

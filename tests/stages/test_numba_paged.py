@@ -19,6 +19,9 @@ from roseinfer.sequence import SamplingParams
 from stages.s05_block_table import paged_attention_reference
 from stages.s09_numba_paged import SPAN, NumbaPaged, compiled, paged_attention_numba, paged_decode_loop
 
+pytestmark = pytest.mark.slow
+
+
 LENGTHS = [0, 1, 15, 16, 17, 46]
 
 

@@ -66,26 +66,12 @@ class Watched(InTurn):
         number = sum(kind == "launch" for kind, _ in self.events)
         self.events.append(("launch", number))
         launched = super().launch(work, num_tokens)
-        self._asks(launched, number)
+        result = launched.result
+        launched.result = lambda: self.events.append(("ask", number)) or result()
         return launched
 
-    def _asks(self, launched, number):
-        future = launched._future
-        launched._future = Asked(future, partial(self.events.append, ("ask", number)))
 
-
-class Asked:
-    def __init__(self, future, note):
-        self.future, self.note = future, note
-
-    def result(self):
-        self.note()
-        return self.future.result()
-
-    def exception(self):
-        return self.future.exception()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [InTurn, OwnClock])
 def test_tokens_equal_the_references_and_transformers(device):
     prompts = prompts_of([3, 17, 1, 9, 30, 8], 97)
@@ -160,6 +146,7 @@ def mixed_params(i, seed):
     return SamplingParams(max_tokens=10 + i, ignore_eos=True, temperature=i % 2, top_k=(0, 5)[i % 3 > 0], seed=seed + i)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_blocks", [40, 9])
 @pytest.mark.parametrize("device", [InTurn, OwnClock])
 def test_rows_with_a_seed_draw_what_they_draw_in_turn_preempted_or_not(device, num_blocks):
@@ -254,6 +241,7 @@ class OutOfMemory(RuntimeError):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [InTurn, OwnClock])
 @pytest.mark.parametrize("error", [OutOfMemory, KeyboardInterrupt])
 @pytest.mark.parametrize("number", range(5))
@@ -375,6 +363,7 @@ REQUEST = st.tuples(
 )  # prompt, max_tokens, arrival, temperature, with stop tokens
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(REQUEST, min_size=1, max_size=7), st.integers(11, 24), st.integers(4, 40), st.booleans())
 def test_any_arrivals_give_the_tokens_of_the_stage_before(drawn, num_blocks, budget, on_thread):
@@ -382,12 +371,18 @@ def test_any_arrivals_give_the_tokens_of_the_stage_before(drawn, num_blocks, bud
     for make in (PrefixCache, partial(Overlap, device=OwnClock() if on_thread else InTurn())):
         stage = make(MODEL, num_blocks=num_blocks, block_size=4, max_num_seqs=4, max_num_batched_tokens=budget)
         seqs = [
-            Sequence(prompts_of([n], 97, seed=i)[0], SamplingParams(
-                max_tokens=most, temperature=temperature, seed=i, ignore_eos=True,
-                stop_token_ids=tuple(range(0, 97, 5)) if stops else (),
-            ))
+            Sequence(
+                prompts_of([n], 97, seed=i)[0],
+                SamplingParams(
+                    max_tokens=most,
+                    temperature=temperature,
+                    seed=i,
+                    ignore_eos=True,
+                    stop_token_ids=tuple(range(0, 97, 5)) if stops else (),
+                ),
+            )
             for i, (n, most, _, temperature, stops) in enumerate(drawn)
-        ]  # fmt: skip
+        ]
         run(stage, seqs, arrive=[arrival for _, _, arrival, _, _ in drawn])
         outputs.append([(seq.output_ids, seq.finish_reason) for seq in seqs])
     assert outputs[0] == outputs[1]

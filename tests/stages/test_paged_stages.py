@@ -15,6 +15,9 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from stages import BlockTable, BlockTableCache, NumbaPaged, TritonPaged, VectorizedGather
 
+pytestmark = pytest.mark.slow
+
+
 PAGED = [BlockTable, BlockTableCache, TritonPaged, NumbaPaged]
 GATHER = "roseinfer.decode_step_sessions.build_batched_past"
 TABLES = "roseinfer.decode_step_sessions.build_block_tables"

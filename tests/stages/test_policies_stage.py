@@ -17,6 +17,9 @@ from roseinfer.sequence import SamplingParams, Sequence
 from stages import Overlap, Policies
 from stages.s17_policies import POLICIES
 
+pytestmark = pytest.mark.slow
+
+
 MODEL = small_model()
 
 
@@ -156,9 +159,12 @@ def test_the_engines_scheduler_makes_the_same_choices(drawn, policy, budget, is_
     for kind in ("stage", "engine"):
         if kind == "stage":
             queue = Alone(
-                num_blocks=num_blocks, block_size=size, max_num_seqs=places, max_num_batched_tokens=budget,
+                num_blocks=num_blocks,
+                block_size=size,
+                max_num_seqs=places,
+                max_num_batched_tokens=budget,
                 policy=policy,
-            )  # fmt: skip
+            )
         else:
             queue = Scheduler(BlockManager(num_blocks, size, places, num_blocks), budget, (), policy_for(policy))
         seqs, coming, steps = [request(*lengths) for _, *lengths in drawn], 0, []
@@ -166,19 +172,20 @@ def test_the_engines_scheduler_makes_the_same_choices(drawn, policy, budget, is_
             while coming < len(seqs) and (drawn[coming][0] <= len(steps) or not queue.has_work):
                 queue.add(seqs[coming])
                 coming += 1
-            step, num_new = queue.schedule()
-            steps.append([(seqs.index(seq), n) for seq, n in zip(step, num_new, strict=True)])
             if kind == "stage":
+                step, num_new = queue.schedule()
                 queue.commit(step, queue.run(step, num_new))
             else:
-                is_cut = step[-1].num_cached_tokens + num_new[-1] < len(step[-1])
-                queue.commit(step, num_new, [0] * (len(step) - is_cut))
+                scheduled = queue.schedule()
+                step, num_new = scheduled.seqs, scheduled.num_new
+                queue.commit(scheduled, [0] * len(scheduled.chosen))
+            steps.append([(seqs.index(seq), n) for seq, n in zip(step, num_new, strict=True)])
         assert queue.num_preemptions == 0
         chosen.append(steps)
     assert chosen[0] == chosen[1]
 
 
-# Nobody waits for ever
+# Every request gets its turn
 
 
 @given(

@@ -12,6 +12,9 @@ from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from stages import PrefixCache, TokenBudget
 
+pytestmark = pytest.mark.slow
+
+
 TEXT = [(5 * i + 3) % 97 for i in range(60)]
 MODELS = {"gpt2": small_model(), "llama": small_llama("llama"), "qwen3": small_llama("qwen3")}
 
@@ -78,12 +81,30 @@ def test_a_row_that_shares_changes_no_other(other_ends):
 @pytest.mark.parametrize(
     ("prompt", "computed"),
     [
-        (TEXT[:11], 3), (TEXT[:10] + [0, 0], 4), (TEXT[:7], 3), (TEXT[:3], 3), ([0, *TEXT[1:12]], 12),
-        (TEXT[:4] + [0] + TEXT[5:12], 8), (TEXT[4:12], 8), (TEXT[:8], 1), (TEXT[:4], 1), (TEXT[:9], 1),
+        (TEXT[:11], 3),
+        (TEXT[:10] + [0, 0], 4),
+        (TEXT[:7], 3),
+        (TEXT[:3], 3),
+        ([0, *TEXT[1:12]], 12),
+        (TEXT[:4] + [0] + TEXT[5:12], 8),
+        (TEXT[4:12], 8),
+        (TEXT[:8], 1),
+        (TEXT[:4], 1),
+        (TEXT[:9], 1),
     ],
-    ids=["same", "same blocks", "shorter", "no full block", "other first", "other middle", "moved", "all of it",
-         "all of the first", "all but one"],
-)  # fmt: skip
+    ids=[
+        "same",
+        "same blocks",
+        "shorter",
+        "no full block",
+        "other first",
+        "other middle",
+        "moved",
+        "all of it",
+        "all of the first",
+        "all but one",
+    ],
+)
 @pytest.mark.parametrize("other_runs", [False, True])
 def test_what_is_found_is_not_computed(prompt, computed, other_runs):
     stage = stage_of()
@@ -337,15 +358,20 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def begin(self, num_blocks, block_size, places, more):
         self.stage = stage_of(
-            stage_class=Texts, num_blocks=num_blocks, block_size=block_size, max_num_seqs=places,
+            stage_class=Texts,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=places,
             max_num_batched_tokens=places + more,
-        )  # fmt: skip
+        )
         self.tokens, self.ended = num_blocks * block_size, []
 
     @rule(
-        base=st.sampled_from([[i % 3 for i in range(24)], [0] * 24]), shared=st.integers(0, 24),
-        own=st.lists(st.integers(0, 6), max_size=5), max_tokens=st.integers(1, 9),
-    )  # fmt: skip
+        base=st.sampled_from([[i % 3 for i in range(24)], [0] * 24]),
+        shared=st.integers(0, 24),
+        own=st.lists(st.integers(0, 6), max_size=5),
+        max_tokens=st.integers(1, 9),
+    )
     def add(self, base, shared, own, max_tokens):
         prompt = (base[:shared] + own)[: self.tokens] or [0]
         self.stage.add(request(prompt, min(max_tokens, self.tokens + 1 - len(prompt))))

@@ -22,7 +22,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 from stages import LADDER
 
-pytestmark = pytest.mark.parametrize("stage_class", LADDER, ids=lambda cls: cls.name)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stage_class", LADDER, ids=lambda cls: cls.name)]
 MODELS = {
     "gpt2": small_model(),
     "gpt2, 2 KV heads": small_model(num_kv_heads=2),

@@ -17,6 +17,9 @@ from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from stages import TokenBudget
 
+pytestmark = pytest.mark.slow
+
+
 LENGTHS = (1, 19, 7, 30, 4, 12)
 MOST = 10  # new tokens of a request
 PROMPTS = prompts_of(LENGTHS, 97)
@@ -129,8 +132,10 @@ def test_drawn_tokens_are_the_same_under_any_budget_and_after_a_preemption(budge
         stage.add(seq)
     while stage.has_work:
         stage.step()
-    alone = [generate(stage_of(), [p], SamplingParams(MOST, ignore_eos=True, seed=i, **params))[0]
-             for i, p in enumerate(PROMPTS)]  # fmt: skip
+    alone = [
+        generate(stage_of(), [p], SamplingParams(MOST, ignore_eos=True, seed=i, **params))[0]
+        for i, p in enumerate(PROMPTS)
+    ]
     assert stage.num_preemptions and [seq.output_ids for seq in seqs] == [seq.output_ids for seq in alone]
 
 
@@ -315,9 +320,11 @@ def test_blocks_that_others_hold_are_an_error_and_no_hang():
 
 class AnyOrder(RuleBasedStateMachine):
     @initialize(
-        num_blocks=st.integers(TIGHT, 24), block_size=st.sampled_from([4, 5, 8]), places=st.integers(1, 4),
+        num_blocks=st.integers(TIGHT, 24),
+        block_size=st.sampled_from([4, 5, 8]),
+        places=st.integers(1, 4),
         more=st.integers(0, 20),
-    )  # fmt: skip
+    )
     def begin(self, num_blocks, block_size, places, more):
         self.stage = stage_of(num_blocks, block_size, places, places + more)
         self.seqs: list[Sequence] = []

@@ -21,6 +21,9 @@ from roseinfer.teach.journal.predict import factor_between
 from roseinfer.teach.journal.predictions import Guess
 from tools.notebooks import kernel_env
 
+pytestmark = pytest.mark.slow
+
+
 CONTRACT = re.compile(r"progress of the course: \d+ exercises in \d+ lessons")
 
 
@@ -224,8 +227,9 @@ def test_no_home_is_no_reason_to_stop(record, monkeypatch, recwarn):
     assert teach.check("00.2", right)
     assert teach.predictions().guesses == []
     assert [str(w.message).partition(":")[0] for w in recwarn] == [
-        "your progress is not kept", "your progress cannot be read",
-    ]  # fmt: skip
+        "your progress is not kept",
+        "your progress cannot be read",
+    ]
 
 
 # predictions

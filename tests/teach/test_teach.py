@@ -17,13 +17,6 @@ from roseinfer.teach.exercises.explain import explain_counts, explain_tensor, ex
 from roseinfer.teach.source import listing
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
 
-# the package
-
-
-def test_every_export_is_there():
-    assert all(callable(getattr(teach, name)) for name in teach.__all__)
-
-
 # setup
 
 
@@ -78,6 +71,15 @@ def test_show_diff_names_methods_with_their_line_counts():
     assert "torch.cat(ks)" in shown and "def gather_sequence_into" in shown
 
 
+def test_show_diff_leaves_out_the_code_that_an_exercise_asks_for():
+    plain, shown = views(teach.show_diff(NaiveCat, PreallocGather, {"gather_sequence_into": "02.3"}))
+    assert "  gather_sequence_into  new      see exercise 02.3" in plain
+    assert "gather_sequence_into new, see exercise 02.3" in shown
+    assert "def gather_sequence_into" not in shown and "def build_batched_past" in shown
+    with pytest.raises(ValueError, match="one of build_batched_past, gather_sequence_into, got 'prefill'"):
+        teach.show_diff(NaiveCat, PreallocGather, {"prefill": "02.3"})
+
+
 def test_show_diff_sees_changes_of_classes_in_between_and_backwards():
     both = repr(teach.show_diff(NaiveCat, SelectAppend)).splitlines()
     assert [line.split()[0] for line in both[1:]] == ["append", "build_batched_past", "gather_sequence_into"]
@@ -85,6 +87,7 @@ def test_show_diff_sees_changes_of_classes_in_between_and_backwards():
     assert repr(teach.show_diff(NaiveCat, NaiveCat)).endswith("no method changed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, len(LADDER)))
 def test_code_beside_code_fits_the_default_page_and_scrolls_where_it_is_narrower(number):
     shown = teach.show_diff(LADDER[number - 1], LADDER[number]).to_html()
@@ -245,5 +248,5 @@ def test_recorded_runs_are_shown_when_there_are_any(tmp_path):
     assert "once there is a GPU report" in views(teach.recorded(folder=tmp_path))[1]
     (tmp_path / "runs" / "a100").mkdir(parents=True)
     (tmp_path / "runs" / "a100" / "ladder.json").write_text(json.dumps({"rows": []}))
-    with pytest.raises(ValueError, match="data/runs/a100/ladder.json is no report"):
+    with pytest.raises(ValueError, match="data/runs/a100/ladder.json is no result as `roseinfer ladder` writes it"):
         teach.recorded(folder=tmp_path)

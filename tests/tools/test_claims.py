@@ -57,8 +57,12 @@ def test_a_heading_is_held_against_the_tables_below_it(notebook, found):
 
 
 def test_each_point_of_where_it_loses_is_a_claim_of_its_own():
-    points = [new_markdown_cell("**On short prompts.**"), table("speed", GAIN),
-              new_markdown_cell("**On long ones.**"), table("speed", NO_GAIN)]  # fmt: skip
+    points = [
+        new_markdown_cell("**On short prompts.**"),
+        table("speed", GAIN),
+        new_markdown_cell("**On long ones.**"),
+        table("speed", NO_GAIN),
+    ]
     found = unproved_claims(section("Where it loses", *points), "09")
     assert found == ["cell 2: Where it loses, and nothing in it is slower"]
 

@@ -17,6 +17,9 @@ def test_the_slowdown_is_that_of_the_medians():
     alone = [{"name": "alone", "seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
     watched = [{"name": "dashboard", "seconds": seconds, "redraws": [0.1, 0.1]} for seconds in (2.0, 2.5, 4.0)]
     assert summary(alone + watched) == {
-        "alone_seconds": 2.0, "dashboard_seconds": 2.5, "slowdown": 0.25, "redraw_share": 0.08,
+        "alone_seconds": 2.0,
+        "dashboard_seconds": 2.5,
+        "slowdown": 0.25,
+        "redraw_share": 0.08,
         "redraws_per_second": 0.8,
-    }  # fmt: skip
+    }

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from tools.mutants import Bench, listed_as_right, mutants, sample, solutions
+from tools.mutants import FEWEST, Bench, listed_as_right, mutants, sample, solutions
 from tools.mutations import mutations
+
+pytestmark = pytest.mark.slow
+
 
 RIGHT = listed_as_right()
 # A checker of a stage or a kernel takes seconds, and a crash of theirs would end the tests.
 QUICK = [id for id, (_, source) in solutions().items() if "class " not in source and "jit" not in source]
-FEWEST, OF_EACH = 10, 4
+OF_EACH = 4
 
 SOURCE = """
 def busiest(lengths, most):
@@ -32,19 +35,24 @@ def changes():
 @pytest.mark.parametrize(
     "change",
     [
-        "total = 0 -> total = 1", "total += min(n, most) -> total -= min(n, most)",
-        "total += min(n, most) -> total = min(n, most)", "total += min(n, most) -> total += max(n, most)",
-        "total += min(n, most) -> total += min(most, n)", "total += min(n, most) -> nothing",
+        "total = 0 -> total = 1",
+        "total += min(n, most) -> total -= min(n, most)",
+        "total += min(n, most) -> total = min(n, most)",
+        "total += min(n, most) -> total += max(n, most)",
+        "total += min(n, most) -> total += min(most, n)",
+        "total += min(n, most) -> nothing",
         "if total > 5 and (not n): -> if total >= 5 and (not n):",
         "if total > 5 and (not n): -> if total > 6 and (not n):",
         "if total > 5 and (not n): -> if total > 5 or not n:",
-        "if total > 5 and (not n): -> if total > 5 and n:", "if total > 5 and (not n): -> if total > 5:",
+        "if total > 5 and (not n): -> if total > 5 and n:",
+        "if total > 5 and (not n): -> if total > 5:",
         "return (lengths[1:n], total) -> return (total, lengths[1:n])",
         "return (lengths[1:n], total) -> return (lengths[1:n + 1], total)",
         "return (lengths[1:n], total) -> return (lengths[1:], total)",
-        "for n in lengths: -> for n in [*lengths][1:]:", "for n in lengths: -> for n in most:",
+        "for n in lengths: -> for n in [*lengths][1:]:",
+        "for n in lengths: -> for n in most:",
     ],
-)  # fmt: skip
+)
 def test_mistakes_that_people_make_are_made(changes, change):
     assert change in changes
 
@@ -52,6 +60,27 @@ def test_mistakes_that_people_make_are_made(changes, change):
 def test_a_value_set_in_each_round_is_set_once_in_front_of_the_loop():
     made = [source for _, source in mutations("def f(n):\n    for i in range(n):\n        acc = 0\n        acc += i")]
     assert any("acc = 0\n    for i" in source for source in made)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "total += min(n, most) -> total += min(n, total)",
+        "total += min(n, most) -> total += most",
+        "for n in lengths: -> for n in [*lengths][::-1]:",
+        "for n in lengths: -> for n in [*lengths][:1]:",
+        "if total > 5 and (not n):; return (lengths[1:n], total) -> return (lengths[1:n], total)",
+        "return (lengths[1:n], total) -> return (total,)",
+        "return (lengths[1:n], total) -> return",
+    ],
+)
+def test_a_short_solution_gets_rarer_mistakes_too(changes, change):
+    assert change not in changes
+    assert change in [change for change, _ in mutations(SOURCE, fewest=len(changes) + 1)]
+
+
+def test_a_longer_solution_gets_none_of_them(changes):
+    assert [change for change, _ in mutations(SOURCE, fewest=len(changes))] == changes
 
 
 def test_mutants_are_the_same_each_time_and_none_comes_twice():

@@ -16,6 +16,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from roseinfer.paths import ROOT
 from tools.solutions import parse_solutions
 
+pytestmark = pytest.mark.slow
+
+
 WIDGET = """\
 import ipywidgets
 class Dial(ipywidgets.VBox):

@@ -20,6 +20,7 @@ def write(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_outputs_are_recorded_and_volatile_things_are_not(write, capsys):
     path = write(
         "lesson.ipynb",

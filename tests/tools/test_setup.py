@@ -15,7 +15,6 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from test_layers import nodes
 
 from roseinfer.paths import ROOT
 
@@ -26,9 +25,23 @@ else:
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TARGETS = {
-    "help", "setup", "lab", "test", "ladder", "reproduce", "notebooks", "doctor", "gpu-report", "tensorboard", "tiny",
-    "slides", "check-links", "clean", "peers",
-}  # fmt: skip
+    "help",
+    "setup",
+    "lab",
+    "check",
+    "test",
+    "ladder",
+    "reproduce",
+    "notebooks",
+    "doctor",
+    "gpu-report",
+    "tensorboard",
+    "tiny",
+    "slides",
+    "check-links",
+    "clean",
+    "peers",
+}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LAYERS = {"engine": PROJECT["dependencies"], **EXTRAS}  # each holds what is first needed there
@@ -76,6 +89,20 @@ def test_python_range():
     assert all(SpecifierSet(PROJECT["requires-python"]).contains(python) for python in PYTHONS)
 
 
+def nodes(tree, lazy):
+    """All nodes; without lazy, not those of functions nor those for a type checker alone."""
+    if lazy:
+        return list(ast.walk(tree))
+    found, todo = [], list(ast.iter_child_nodes(tree))
+    while todo:
+        node = todo.pop()
+        checked_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not checked_only and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node)
+            todo += ast.iter_child_nodes(node)
+    return found
+
+
 def imported_packages(path, on_loading):
     """Of all imports; on_loading: of those alone that run when the module is loaded."""
     for node in nodes(ast.parse(path.read_text()), lazy=not on_loading):
@@ -91,9 +118,21 @@ def test_a_package_stands_in_one_layer():
 
 
 ENGINE = (
-    "paths", "arguments", "hardware", "sequence", "blocks", "sampling", "stage", "generate", "reference", "models",
-    "kernels", "profiling", "engine", "contract",
-)  # fmt: skip
+    "paths",
+    "arguments",
+    "hardware",
+    "sequence",
+    "blocks",
+    "sampling",
+    "stage",
+    "generate",
+    "reference",
+    "models",
+    "kernels",
+    "profiling",
+    "engine",
+    "contract",
+)
 TOOLS_OF_COMMANDS = ("slides", "links", "headings")
 
 
@@ -105,10 +144,11 @@ def layer_of(path, on_loading):
     return "course" if folder == "roseinfer" or rest[0] in TOOLS_OF_COMMANDS else "dev"
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared_in_its_layer():
     files = {p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
     files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "fake_peer.py"}
-    ours = {"roseinfer", "stages", "tools"} | {p.stem for depth in ("*", "*/*") for p in (ROOT / "tests").glob(depth)}
+    ours = {"roseinfer", "stages", "tools"} | {p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")}
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
     undeclared = set()
@@ -151,8 +191,10 @@ def test_every_target_sets_up_first(target):
 
 
 def test_make_test_lints_tests_and_runs_the_notebooks():
-    _, lint, chromium, tests, notebooks = make("-n", "test").splitlines()
+    _, lint, formatted, types, chromium, tests, notebooks = make("-n", "test").splitlines()
     assert lint.endswith("-m ruff check")
+    assert formatted.endswith("-m ruff format --check")
+    assert types.endswith("-m mypy")
     assert chromium == "sh tools/browser.sh"
     assert tests.endswith("-m pytest -n 2 --dist loadscope tests")
     assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")

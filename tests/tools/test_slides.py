@@ -16,6 +16,9 @@ from tools import slides
 from tools.headings import heading_of, headings, split_at_headings
 from tools.links import prose
 
+pytestmark = pytest.mark.slow
+
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -57,11 +60,23 @@ def types(nb):
 
 def test_the_rule():
     assert types(LESSON) == [
-        "slide", "skip",  # the title, the set-up
-        "slide", "fragment", "subslide", "-",  # the first section, what it asks for, the next, one without an output
-        "subslide", "slide", "subslide", "fragment", "subslide",  # prose, the second section and its part
-        "slide", "fragment", "skip", "skip", "subslide",  # the exercise without what the learner writes
-    ]  # fmt: skip
+        "slide",
+        "skip",  # the title, the set-up
+        "slide",
+        "fragment",
+        "subslide",
+        "-",  # the first section, what it asks for, the next, one without an output
+        "subslide",
+        "slide",
+        "subslide",
+        "fragment",
+        "subslide",  # prose, the second section and its part
+        "slide",
+        "fragment",
+        "skip",
+        "skip",
+        "subslide",  # the exercise without what the learner writes
+    ]
 
 
 def test_a_cells_own_metadata_comes_first():

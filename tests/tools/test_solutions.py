@@ -30,16 +30,18 @@ def test_exercises_and_solutions_fit_together(path):
 
 SET_UP = """\
 from roseinfer.teach import check
-from roseinfer.teach.exercises.exercise import Wrong, exercise
+from roseinfer.teach.exercises.exercise import exercise
+from roseinfer.teach.exercises.wrong import Wrong
+from roseinfer.teach.exercises.text import Text
 
-FACTS = {"minutes": 1, "difficulty": 1, "importance": 1, "hints": ("Read.", "Count.", "Add.")}
+HINTS = "Read.", "Count.", "Add."
 
-@exercise("99.1", title="Twice", stub="def double(x: int) -> int: ...", task="Double `x`.", **FACTS)
+@exercise(Text("99.1", "Twice", 1, 1, 1, "def double(x: int) -> int: ...", "Double `x`.", HINTS))
 def twice(answer):
     if answer(21) != 42:
         raise Wrong("not twice")
 
-@exercise("99.2", title="How many", stub="copies = None", task="Count.", **FACTS)
+@exercise(Text("99.2", "How many", 1, 1, 1, "copies = None", "Count.", HINTS))
 def how_many(answer):
     if answer != 24:
         raise Wrong(f"{answer} is too low")

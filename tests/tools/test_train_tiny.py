@@ -30,11 +30,11 @@ def script():
         ("* A list item that\n  says ``something`` useful.", "A list item that says something useful."),
         ("Raise *ValueError* when the value is wrong.", "Raise ValueError when the value is wrong."),
         (">>> print(1)\n1", None),
-        ("if_stmt ::= \"if\" expression", None),
+        ('if_stmt ::= "if" expression', None),
         ("Too short.", None),
         ("x = 1\n    y = 2\n        z = 3", None),
     ],
-)  # fmt: skip
+)
 def test_prose_is_kept_and_unwrapped_and_code_is_not(script, block, text):
     assert script.clean_paragraph(block) == text
 
@@ -57,6 +57,7 @@ def test_the_card_repeats_the_record(script):
     assert len(re.findall(r"^\[", card, flags=re.MULTILINE)) == 2 * len(script.PROMPTS)
 
 
+@pytest.mark.slow
 def test_two_steps_end_in_a_model_that_loads(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "PROMPTS", ["Return"])
     monkeypatch.setattr(script, "SHORT", (2, 16))

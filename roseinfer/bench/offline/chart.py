@@ -24,12 +24,15 @@ class OfflineChart(Chart):
         asked, names = result.arguments, list(dict.fromkeys(row["name"] for row in result.rows))
         rows = pd.DataFrame(
             {
-                "contender": row["name"], "panel": f"{row['precision']}, prompt of {row['prompt_len']}",
-                "batch size": row["batch_size"], "times HF": row["vs_hf_float32"], "tok/s": row["tokens_per_second"],
+                "contender": row["name"],
+                "panel": f"{row['precision']}, prompt of {row['prompt_len']}",
+                "batch size": row["batch_size"],
+                "times HF": row["vs_hf_float32"],
+                "tok/s": row["tokens_per_second"],
                 "of floor": row["floor_share"],
             }
             for row in result.rows
-        )  # fmt: skip
+        )
         if rows["times HF"].isna().any():
             raise ValueError(f"a chart needs {HF_NAME} in {FULL} among the contenders: its bars are set against it")
         tooltip = ["contender:N", "panel:N", "batch size:O", alt.Tooltip("times HF:Q", format=".2f")]

@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
-from roseinfer.engine.llm import LLM
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.generate import generate
+from roseinfer.llm.llm import LLM
 from roseinfer.models import Model, load_model, to_hf
 from roseinfer.profiling.clock import device_clock
 from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
-from ..contenders import BLOCK_SIZE, HF_NAME, ContenderFailed, blame, stage_for
+from ..contenders import HF_NAME, ContenderFailed, blame, stage_for
 from ..peers import PEERS, PeerProcess, wait_until_idle, why_no_peers, write_model
 
 Tokens = list[list[int]]
@@ -102,12 +104,12 @@ def _makers(
         if "hf" in names:
             yield HF_NAME, lambda: hf(model)
         for stage_class in stages:
-            yield stage_class.name, lambda stage_class=stage_class: stage(stage_class, model)
+            yield stage_class.name, partial(stage, stage_class, model)
     if "engine" in names:
         yield ENGINE, lambda: engine(setting, precision)
     for name in names:
         if NAMES[name] in PEERS:
-            yield NAMES[name], lambda name=name: peer(NAMES[name], setting, precision, folder, stack)
+            yield NAMES[name], partial(peer, NAMES[name], setting, precision, folder, stack)
 
 
 def hf(model: Model) -> Contender:
@@ -136,12 +138,17 @@ def stage(stage_class: type[Stage], model: Model) -> Contender:
 
 def engine(setting: Setting, precision: str) -> Contender:
     """roseinfer.LLM, with just the blocks that the largest batch needs."""
+    weights: dict[str, Any] = {"quantization": "int8"} if precision == "int8" else {"dtype": precision}
     with blame(f"{ENGINE} {precision}", "its constructor"):
         llm = LLM(
-            setting.spec, **({"quantization": "int8"} if precision == "int8" else {"dtype": precision}),
-            device=setting.device, max_num_seqs=setting.most_seqs, block_size=BLOCK_SIZE,
-            num_kvcache_blocks=num_blocks(setting), enable_prefix_caching=False,  # every run computes its prompts
-        )  # fmt: skip
+            setting.spec,
+            **weights,
+            device=setting.device,
+            max_num_seqs=setting.most_seqs,
+            block_size=BLOCK_SIZE,
+            num_kvcache_blocks=num_blocks(setting),
+            enable_prefix_caching=False,  # every run computes its prompts
+        )
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from roseinfer.arguments import require_count, unknown_name
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import Measured
-from roseinfer.engine.config import EngineConfig
 from roseinfer.models import model_config
+from roseinfer.planning.sizes import PlannedEngine
 
-from ..contenders import BLOCK_SIZE, ContenderFailed
+from ..contenders import ContenderFailed
 from .contenders import ENGINE, PRECISIONS, Setting, engine, num_blocks
 
 STATUS = Path("/proc/self/status")
@@ -62,7 +63,7 @@ class PeakMemory(Measured):
         where loading needs the most, or where blocks that no token was written to take no memory yet."""
         return self.peak - self.libraries - self.weights - self.pool
 
-    def text(self, width: int | None = None) -> str:
+    def text(self, width: int | None = None, long: bool = False) -> str:
         r = self.run
         title = (
             f"{ENGINE}, {r.spec}, {r.precision}, {r.batch_size} prompts of {r.prompt_len} tokens, "
@@ -74,9 +75,6 @@ class PeakMemory(Measured):
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"beyond": self.beyond}
 
-    def short(self) -> dict[str, Any]:
-        return self.to_dict()
-
 
 def peak_memory(run: MemoryRun) -> PeakMemory:
     """Measured in a fresh process. Raises ValueError for a text that is too long for the model, and ContenderFailed,
@@ -87,10 +85,13 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
             f"prompt_len={run.prompt_len} + max_tokens={run.max_tokens} is {num_tokens} tokens, "
             f"allowed: max_model_len={allowed}"
         )
-    sizes = EngineConfig(
-        model=run.spec, num_blocks=num_blocks(run.setting), block_size=BLOCK_SIZE, max_num_seqs=run.batch_size,
+    sizes = PlannedEngine(
+        model=run.spec,
+        num_blocks=num_blocks(run.setting),
+        block_size=BLOCK_SIZE,
+        max_num_seqs=run.batch_size,
         dtype="float32" if run.precision == "int8" else run.precision,
-    ).sizes()  # fmt: skip
+    ).sizes()
     child = subprocess.run([sys.executable, "-c", CHILD, json.dumps(asdict(run))], capture_output=True, text=True)
     if child.returncode:
         who = f"{ENGINE} {run.precision}"

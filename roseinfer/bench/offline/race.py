@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as List
 from functools import partial
 from typing import Any
 
-from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arguments import each_once, require_count, unknown_name
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.stage import Stage
 
@@ -42,7 +41,7 @@ def offline(
 
     In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8": weights alone):
     first a short run each for warm-up, then `repeats` that count. Everyone has the same random prompts and decodes
-    greedily, max_tokens each, end tokens not heeded; a run is all of it, from the prompts to the tokens. In fp32 tokens
+    greedily, max_tokens each, end tokens ignored; a run is all of it, from the prompts to the tokens. In fp32 tokens
     must equal the reference's, or be as near as NEAR allows. Who cannot run is named in the result's left_out, with the
     reason.
 
@@ -68,25 +67,38 @@ def offline(
             run_work(*cell, tokens) for cell in cells for tokens in (_warm_up(max_tokens), *[max_tokens] * repeats)
         )
         progress = Progress(
-            on_progress, {_called(entrant): all_work for entrant in entrants},
+            on_progress,
+            {_called(entrant): all_work for entrant in entrants},
             runs_total=len(cells) * len(entrants) * (1 + repeats),
-        )  # fmt: skip
+        )
         for prompt_len, batch_size in cells:
             cell = _Cell(model, prompt_len, batch_size, max_tokens, seed, progress)
             running = cell.warmed_up(entrants, left_out)
             samples += cell.measured(running, repeats)
             for entrant in running:
                 floors[(*entrant.key, prompt_len, batch_size)] = run_floor(
-                    model.config, machines[entrant.precision], batch_size, prompt_len, max_tokens,
-                    entrant.weights, entrant.kv_cache,
-                )  # fmt: skip
+                    model.config,
+                    machines[entrant.precision],
+                    batch_size,
+                    prompt_len,
+                    max_tokens,
+                    entrant.weights,
+                    entrant.kv_cache,
+                )
         versions = {name: version for entrant in entrants for name, version in entrant.versions.items()}
     host = describe_host(model.device)
     return OfflineResult(
         arguments={
-            "model": spec, "contenders": list(contenders), "stages": [stage.name for stage in stages],
-            "precisions": list(precisions), "batch_sizes": list(batch_sizes), "prompt_lens": list(prompt_lens),
-            "max_tokens": max_tokens, "repeats": repeats, "seed": seed, "device": device,
+            "model": spec,
+            "contenders": list(contenders),
+            "stages": [stage.name for stage in stages],
+            "precisions": list(precisions),
+            "batch_sizes": list(batch_sizes),
+            "prompt_lens": list(prompt_lens),
+            "max_tokens": max_tokens,
+            "repeats": repeats,
+            "seed": seed,
+            "device": device,
         },
         **host | {"versions": host["versions"] | versions},
         machines={
@@ -96,7 +108,7 @@ def offline(
         rows=rows_of(samples, floors),
         samples=samples,
         left_out=left_out,
-    )  # fmt: skip
+    )
 
 
 def run_work(prompt_len: int, batch_size: int, max_tokens: int) -> int:
@@ -166,9 +178,15 @@ class _Cell:
         outputs, began, ended = entrant.run(self.prompts, self.max_tokens)
         self._check(entrant, outputs)
         return {
-            "name": entrant.name, "precision": entrant.precision, **self.sizes, "began": began, "ended": ended,
-            "seconds": ended - began, "tokens": sum(map(len, outputs)), "outputs": outputs,
-        }  # fmt: skip
+            "name": entrant.name,
+            "precision": entrant.precision,
+            **self.sizes,
+            "began": began,
+            "ended": ended,
+            "seconds": ended - began,
+            "tokens": sum(map(len, outputs)),
+            "outputs": outputs,
+        }
 
     def _check(self, entrant: Contender, outputs: Tokens) -> None:
         lengths = {len(output) for output in outputs}
@@ -198,25 +216,19 @@ def _check(
     repeats: int,
     seed: int,
 ) -> None:
-    for name in _each_once("contenders", contenders):
+    for name in each_once("contenders", contenders, at_least=0):
         if name not in CONTENDERS:
             raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
     if stages:
         check_stages(stages)
     if not contenders and not stages:
         raise ValueError("contenders must name at least one, or stages, got none")
-    for name in _each_once("precisions", precisions, at_least=1):
+    for name in each_once("precisions", precisions):
         if name not in PRECISIONS:
             raise ValueError(f"precisions: unknown one {unknown_name(name, PRECISIONS)}")
     for argument, sizes in (("batch_sizes", batch_sizes), ("prompt_lens", prompt_lens)):
-        for size in _each_once(argument, sizes, at_least=1):
+        for size in each_once(argument, sizes):
             require_count(argument, size, at_least=1)
     require_count("max_tokens", max_tokens, at_least=1)
     require_count("repeats", repeats, at_least=1)
     require_count("seed", seed, at_least=0)
-
-
-def _each_once(argument: str, values: List[Any], at_least: int = 0) -> Iterator[Any]:
-    if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
-        raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
-    yield from values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
+from roseinfer.display.measured import MachineResult
 
 from ..contenders import HF_NAME
 from ..peers import PEERS
@@ -19,7 +18,6 @@ from ..verdict import OVERLAP, explanation, verdict
 from .contenders import ENGINE
 
 Row = dict[str, Any]
-NOTE_WIDTH = 120
 FULL = "float32"  # what weights in 8 bits are compared with, too
 AGAINST_PEERS = f"{ENGINE} / best peer"
 
@@ -44,47 +42,53 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
         same, full = (speeds.get((HF_NAME, p, *cell)) for p in (FULL if precision == "int8" else precision, FULL))
         rows.append(
             {
-                "name": name, "precision": precision, "prompt_len": cell[0], "batch_size": cell[1],
-                "tokens_per_second": speed, "tokens_per_second_min": min(own), "tokens_per_second_max": max(own),
+                "name": name,
+                "precision": precision,
+                "prompt_len": cell[0],
+                "batch_size": cell[1],
+                "tokens_per_second": speed,
+                "tokens_per_second_min": min(own),
+                "tokens_per_second_max": max(own),
                 "vs_hf": speed / median(same) if same else None,
                 "verdict": verdict(same, own) if same and same is not own else None,
                 "vs_hf_float32": speed / median(full) if full else None,
-                "floor_seconds": floors[key], "floor_share": floors[key] * speed / tokens[tuple(cell)],
+                "floor_seconds": floors[key],
+                "floor_share": floors[key] * speed / tokens[tuple(cell)],
                 "tokens_equal": equal[key],
             }
-        )  # fmt: skip
+        )
     return rows
 
 
-@dataclass(frozen=True)
-class OfflineResult(Measured):
+@dataclass(frozen=True, kw_only=True)
+class OfflineResult(MachineResult):
     """What `offline` measured. rows: see rows_of. samples: every run, in the order in which they were taken; began and
     ended are of one clock, tokens_equal is the share of tokens that the fp32 reference chooses (without any contender
     in fp32: that the first one chose). machines: the measured rates behind the floors. left_out: who, and why.
     """
 
     SHORT: ClassVar = (
-        "name", "precision", "prompt_len", "batch_size", "tokens_per_second", "tokens_per_second_min",
-        "tokens_per_second_max", "vs_hf",
-    )  # fmt: skip
+        "name",
+        "precision",
+        "prompt_len",
+        "batch_size",
+        "tokens_per_second",
+        "tokens_per_second_min",
+        "tokens_per_second_max",
+        "vs_hf",
+    )
 
-    arguments: dict[str, Any]
-    host: dict[str, Any]
-    device: str
-    versions: dict[str, Any]
-    commit: str | None
+    SHORT_FIELDS: ClassVar = (*MachineResult.SHORT_FIELDS, "left_out")
+
     machines: dict[str, Any]
-    rows: list[Row]
-    samples: list[Row]
     left_out: dict[str, str]
 
-    def short(self) -> dict[str, Any]:
-        return super().short() | {"left_out": self.left_out}
-
-    def text(self, width: int | None = None, long: bool = False) -> str:
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         """A table for each prompt length and precision, with a column a batch size; long: one table of everything."""
-        tables = [self._long_table(width)] if long else list(self._tables(width))
-        return "\n\n".join([*tables, textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))])
+        return [self._long_table(width)] if long else self._tables(width)
+
+    def notes(self) -> list[str]:
+        return [self.note]
 
     def _tables(self, width: int | None) -> Iterable[str]:
         a = self.arguments
@@ -109,24 +113,41 @@ class OfflineResult(Measured):
         against = [_against_peers(by_name, size) for size in batch_sizes]
         if any(against):
             lines.append([AGAINST_PEERS, *against])
-        columns = ["contender", *(Column(f"batch {size}", right=True) for size in batch_sizes)]
+        columns = [Column("contender"), *(Column(f"batch {size}", right=True) for size in batch_sizes)]
         return Cells.of(columns, lines)
 
     def _long_table(self, width: int | None) -> str:
         columns = [
-            Column("prompt"), Column("batch"), Column("precision"), Column("contender"),
-            Column("tok/s", "{:,.1f}".format), Column("min..max", right=True), Column("× HF", "{:.2f}".format),
-            Column("verdict"), Column("× HF float32", "{:.2f}".format), Column("floor s", "{:.3f}".format),
-            Column("of floor", "{:.1%}".format), Column("tokens equal", "{:.1%}".format),
-        ]  # fmt: skip
+            Column("prompt"),
+            Column("batch"),
+            Column("precision"),
+            Column("contender"),
+            Column("tok/s", "{:,.1f}".format),
+            Column("min..max", right=True),
+            Column("× HF", "{:.2f}".format),
+            Column("verdict"),
+            Column("× HF float32", "{:.2f}".format),
+            Column("floor s", "{:.3f}".format),
+            Column("of floor", "{:.1%}".format),
+            Column("tokens equal", "{:.1%}".format),
+        ]
         rows = [
             (
-                r["prompt_len"], r["batch_size"], r["precision"], r["name"], r["tokens_per_second"],
-                f"{r['tokens_per_second_min']:,.1f}..{r['tokens_per_second_max']:,.1f}", r["vs_hf"], r["verdict"],
-                r["vs_hf_float32"], r["floor_seconds"], r["floor_share"], r["tokens_equal"],
+                r["prompt_len"],
+                r["batch_size"],
+                r["precision"],
+                r["name"],
+                r["tokens_per_second"],
+                f"{r['tokens_per_second_min']:,.1f}..{r['tokens_per_second_max']:,.1f}",
+                r["vs_hf"],
+                r["verdict"],
+                r["vs_hf_float32"],
+                r["floor_seconds"],
+                r["floor_share"],
+                r["tokens_equal"],
             )
             for r in self.rows
-        ]  # fmt: skip
+        ]
         return Cells.of(columns, rows).text(width)
 
     @property

@@ -15,6 +15,14 @@ from .serve import Served, serve
 from .workload import Workload
 
 __all__ = [
-    "BUDGETS", "CONTENDERS", "ChunksResult", "OnlineResult", "Served", "Workload", "chunks", "latency_chart", "online",
+    "BUDGETS",
+    "CONTENDERS",
+    "ChunksResult",
+    "OnlineResult",
+    "Served",
+    "Workload",
+    "chunks",
+    "latency_chart",
+    "online",
     "serve",
-]  # fmt: skip
+]

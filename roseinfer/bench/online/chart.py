@@ -42,11 +42,16 @@ def latency_chart(result: OnlineResult) -> Chart:
     panels = []
     for place, (metric, title) in enumerate(SHOWN.items()):
         base = alt.Chart(_told(points, metric)).encode(
-            x=alt.X("requests_per_second:Q", title="requests a second", scale=from_0("requests_per_second"),
-                    axis=alt.Axis(tickCount=4)),
+            x=alt.X(
+                "requests_per_second:Q",
+                title="requests a second",
+                scale=from_0("requests_per_second"),
+                axis=alt.Axis(tickCount=4),
+            ),
             y=alt.Y(f"{metric}:Q", title=title, scale=from_0(metric)),
-            color=colour, opacity=alt.condition(picked, alt.value(1), alt.value(0.15)),
-        )  # fmt: skip
+            color=colour,
+            opacity=alt.condition(picked, alt.value(1), alt.value(0.15)),
+        )
         lines = base.mark_line(strokeWidth=1.5).encode(order="budget:Q", detail="curve:N")
         dots = base.mark_point(filled=True, size=50, opacity=1).encode(tooltip=tips)
         labels = base.mark_text(fontSize=10, **BESIDE).encode(text="label:N")
@@ -85,10 +90,12 @@ def _point(row: Row) -> dict:
     values = {metric: row["metrics"].get(metric, {}).get(stat) for metric, stat in STAT.items()}
     return {
         "curve": f"{row['name']}, {row['load']}" + (", partial" if row["partial"] else ""),
-        "budget": row["budget"], "max_num_seqs": row["max_num_seqs"],
-        "requests_per_second": row["requests_per_second"], "tokens_per_second": row["tokens_per_second"],
+        "budget": row["budget"],
+        "max_num_seqs": row["max_num_seqs"],
+        "requests_per_second": row["requests_per_second"],
+        "tokens_per_second": row["tokens_per_second"],
         **{metric: None if value is None else MS * value for metric, value in values.items()},
-    }  # fmt: skip
+    }
 
 
 def _alt(title: str, rows: list[Row]) -> str:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.arguments import require_count
+from roseinfer.arguments import each_once, require_count
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
-from roseinfer.engine.definitions import METRICS, definitions
+from roseinfer.display.measured import MachineResult
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.loading import model_to_serve
 from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.llm.loading import model_to_serve
 from roseinfer.models import Model, load_model, model_config
+from roseinfer.planning.definitions import METRICS, definitions
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..contenders import BLOCK_SIZE
 from ..interleave import interleaved, phase_of
 from ..ladder import mixed_prompts
 from ..provenance import describe_host, short_commit
@@ -28,48 +28,50 @@ from ..token_check import NEAR_TIE, Referee
 
 SHORT_PROMPT = 8
 STEPS_BEFORE = 8  # that the others decode alone, and after it
-NOTE_WIDTH = 120
 MS = 1e3
 VALUES = {metric.name: metric.values for metric in METRICS}
 
 
-@dataclass(frozen=True)
-class ChunksResult(Measured):
+@dataclass(frozen=True, kw_only=True)
+class ChunksResult(MachineResult):
     """rows: one a budget, None for no chunks. chunks: steps that the long prompt took, exact. Seconds, medians of the
     runs: worst_itl, the longest gap between two tokens of those that decode; alone, their median gap before it came;
     ttft, of the long prompt. vs_whole: worst_itl against that without chunks. samples: raw."""
 
     SHORT: ClassVar = ("budget", "chunks", "worst_itl", "worst_itl_min", "worst_itl_max", "alone", "ttft", "vs_whole")
 
-    arguments: dict[str, Any]
-    host: dict[str, Any]
-    device: str
-    versions: dict[str, Any]
-    commit: str | None
     definitions: dict[str, str]
-    rows: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
 
-    def text(self, width: int | None = None) -> str:
-        a, ms, share = self.arguments, "{:,.2f}".format, "{:.0%}".format
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
+        ms, share = "{:,.2f}".format, "{:.0%}".format
         columns = [
-            "budget", Column("steps of the prompt"), Column("worst ITL ms", ms), Column("of that without", share),
-            Column("ITL alone ms", ms), Column("TTFT of the prompt ms", ms),
-        ]  # fmt: skip
+            Column("budget"),
+            Column("steps of the prompt"),
+            Column("worst ITL ms", ms),
+            Column("of that without", share),
+            Column("ITL alone ms", ms),
+            Column("TTFT of the prompt ms", ms),
+        ]
         lines = [
             (
-                "no chunks" if r["budget"] is None else str(r["budget"]), r["chunks"], MS * r["worst_itl"],
-                r["vs_whole"], MS * r["alone"], MS * r["ttft"],
+                "no chunks" if r["budget"] is None else str(r["budget"]),
+                r["chunks"],
+                MS * r["worst_itl"],
+                r["vs_whole"],
+                MS * r["alone"],
+                MS * r["ttft"],
             )
             for r in self.rows
-        ]  # fmt: skip
-        note = (
+        ]
+        return [Cells.of(columns, lines).text(width)]
+
+    def notes(self) -> list[str]:
+        a = self.arguments
+        return [
             f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. A "
             f"prompt of {a['prompt_len']} tokens comes while {a['num_decoding']} requests decode, one token a step "
             f"each; medians of {a['repeats']} interleaved runs. Tokens equal the reference's."
-        )
-        table = Cells.of(columns, lines).text(width)
-        return f"{table}\n\n{textwrap.fill(note, min(width or NOTE_WIDTH, NOTE_WIDTH))}"
+        ]
 
 
 def chunks(
@@ -91,9 +93,7 @@ def chunks(
     for argument, value in (("prompt_len", prompt_len), ("num_decoding", num_decoding), ("repeats", repeats)):
         require_count(argument, value, at_least=1)
     require_count("seed", seed, at_least=0)
-    if not budgets or len(set(budgets)) != len(budgets):
-        raise ValueError(f"budgets must be a list with each value once, got {budgets!r}")
-    for budget in budgets:
+    for budget in each_once("budgets", budgets):
         require_count("budgets", budget, at_least=num_decoding + 1)
     most = prompt_len + num_decoding * SHORT_PROMPT
     num_steps = 2 * STEPS_BEFORE + max(-(-most // (budget - num_decoding)) for budget in budgets)
@@ -107,28 +107,41 @@ def chunks(
     runs = {budget: partial(run, budget) for budget in (None, *budgets)}
     progress = Progress(on_progress, dict.fromkeys(map(_named, runs), 1 + repeats), len(runs) * (1 + repeats))
     taken = interleaved(
-        runs, repeats, warmup=1,
+        runs,
+        repeats,
+        warmup=1,
         on_run=lambda budget, repeat: progress.begin(phase_of(repeat, repeats), _named(budget), repeat=repeat),
-    )  # fmt: skip
+    )
     whole = median(sample["worst_itl"] for sample in taken[None])
     rows = []
-    for budget, own in taken.items():
+    for limit, own in taken.items():
         middle = {name: median(sample[name] for sample in own) for name in ("worst_itl", "alone", "ttft")}
         worst = [sample["worst_itl"] for sample in own]
         rows.append(
             {
-                "budget": budget, "chunks": own[0]["chunks"], **middle, "worst_itl_min": min(worst),
-                "worst_itl_max": max(worst), "vs_whole": middle["worst_itl"] / whole,
+                "budget": limit,
+                "chunks": own[0]["chunks"],
+                **middle,
+                "worst_itl_min": min(worst),
+                "worst_itl_max": max(worst),
+                "vs_whole": middle["worst_itl"] / whole,
             }
-        )  # fmt: skip
+        )
     return ChunksResult(
         arguments={
-            "model": spec, "prompt_len": prompt_len, "num_decoding": num_decoding, "budgets": list(budgets),
-            "repeats": repeats, "seed": seed, "device": device,
+            "model": spec,
+            "prompt_len": prompt_len,
+            "num_decoding": num_decoding,
+            "budgets": list(budgets),
+            "repeats": repeats,
+            "seed": seed,
+            "device": device,
         },
-        **describe_host(model.device), definitions=definitions(), rows=rows,
+        **describe_host(model.device),
+        definitions=definitions(),
+        rows=rows,
         samples=[sample for own in taken.values() for sample in own],
-    )  # fmt: skip
+    )
 
 
 def _named(budget: int | None) -> str:
@@ -139,9 +152,12 @@ def _sample(
     model: Model, prompts: list[list[int]], num_steps: int, longest: int, referee: Referee, budget: int | None
 ) -> dict[str, Any]:
     engine = Engine(
-        model, num_blocks=len(prompts) * -(-longest // BLOCK_SIZE), block_size=BLOCK_SIZE, max_num_seqs=len(prompts),
+        model,
+        num_blocks=len(prompts) * -(-longest // BLOCK_SIZE),
+        block_size=BLOCK_SIZE,
+        max_num_seqs=len(prompts),
         max_num_batched_tokens=budget,
-    )  # fmt: skip
+    )
     engine.warm_up()
     *short, last = [Sequence(p, SamplingParams(max_tokens=num_steps, ignore_eos=True)) for p in prompts]
     decoding = [engine.add(seq) for seq in short]
@@ -157,10 +173,13 @@ def _sample(
         engine.step()
     referee.check(f"budget {budget}", [seq.output_ids for seq in (*short, last)], NEAR_TIE)
     return {
-        "budget": budget, "chunks": num_chunks, "alone": alone, "ttft": VALUES["ttft"](times)[0],
+        "budget": budget,
+        "chunks": num_chunks,
+        "alone": alone,
+        "ttft": VALUES["ttft"](times)[0],
         "worst_itl": max(gap for own in decoding for gap in _gaps_while(own, times)),
         "itl": [VALUES["itl"](own) for own in decoding],
-    }  # fmt: skip
+    }
 
 
 def _gaps_while(own: SequenceTimes, times: SequenceTimes) -> list[float]:

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import Stop
-from roseinfer.engine.loading import model_to_serve
-from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.engine.step import StepRecord
+from roseinfer.llm.loading import model_to_serve
 from roseinfer.models import Model, load_model, to_hf
 
-from ..contenders import BLOCK_SIZE, ContenderFailed, blame
+from ..contenders import ContenderFailed, blame
 from ..peers import wait_until_idle
 from .serve import LOOK_S, Served, serve
 from .workload import Work
@@ -95,9 +97,14 @@ def engine(setting: Setting, model: Model, budget: int, policy: str, with_cache:
     def run(work: Work, stop: Stop) -> Served:
         with blame(name, f"its constructor, with a budget of {budget}"):
             fresh = Engine(
-                model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=seqs, max_num_batched_tokens=budget,
-                scheduling_policy=policy, enable_prefix_caching=with_cache,
-            )  # fmt: skip
+                model,
+                num_blocks=num_blocks,
+                block_size=BLOCK_SIZE,
+                max_num_seqs=seqs,
+                max_num_batched_tokens=budget,
+                scheduling_policy=policy,
+                enable_prefix_caching=with_cache,
+            )
             fresh.warm_up()
         with blame(name, f"a run with a budget of {budget}"):
             served = serve(fresh, work, stop)
@@ -133,13 +140,12 @@ class managed:
 
         page_size = ContinuousBatchingConfig.page_size
         config = ContinuousBatchingConfig(
-            num_blocks=max_num_seqs * -(-setting.most_tokens // page_size), max_batch_tokens=budget,
+            num_blocks=max_num_seqs * -(-setting.most_tokens // page_size),
+            max_batch_tokens=budget,
             max_requests_per_batch=max_num_seqs,
-        )  # fmt: skip
-        generation = GenerationConfig(do_sample=False, eos_token_id=NO_END, pad_token_id=0)
-        self.manager = model.init_continuous_batching(
-            generation_config=generation, continuous_batching_config=config
         )
+        generation = GenerationConfig(do_sample=False, eos_token_id=NO_END, pad_token_id=0)
+        self.manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
 
     def __enter__(self) -> ContinuousBatchingManager:
         self.manager.warmup()  # its cache is allocated
@@ -164,17 +170,20 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Serv
         if stop():
             break
         manager.add_request(
-            prompt, request_id=str(number), max_new_tokens=arrival.output_len, record_timestamps=True,
+            prompt,
+            request_id=str(number),
+            max_new_tokens=arrival.output_len,
+            record_timestamps=True,
             eos_token_id=NO_END,
-        )  # fmt: skip
+        )
         came.append(SequenceTimes(began + arrival.seconds))
     outputs: list[list[int]] = [[] for _ in came]
     for result in results(manager, len(came), stop):
         times = came[number := int(result.request_id)]
         if result.error or len(result.timestamps or ()) != len(result.generated_tokens):
-            raise RuntimeError(f"request {number}: {result.error or 'it was begun anew, and its times were lost'}")
+            raise RuntimeError(f"request {number}: {result.error or 'it was started again, and its times were lost'}")
         times.first_scheduled, times.ended = result.lifespan
-        times.steps += [Step(None, None, None, at) for at in result.timestamps]
+        times.steps += [StepRecord(None, None, None, at) for at in result.timestamps]
         outputs[number] = result.generated_tokens
     finished = [times.ended is not None for times in came]
     return Served(len(work), began, came, outputs, finished, steps=[], counters={})

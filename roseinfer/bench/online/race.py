@@ -7,13 +7,13 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.arguments import require_count, require_positive, unknown_name
-from roseinfer.arrivals import Arrival
+from roseinfer.arguments import each_once, require_count, require_positive, unknown_name
+from roseinfer.arrivals import Arrival, all_at_second_0
 from roseinfer.engine.config import DTYPE_BYTES
-from roseinfer.engine.definitions import definitions
 from roseinfer.engine.interrupts import Stop, noted_interrupts
 from roseinfer.engine.policies import POLICIES
 from roseinfer.models import Model, load_model, model_config
+from roseinfer.planning.definitions import definitions
 
 from ..contenders import ContenderFailed
 from ..interleave import OnProgress, Progress, phase_of, turns
@@ -22,7 +22,7 @@ from ..token_check import NEAR_TIE, Referee
 from .contenders import CONTENDERS, USUAL, Contender, Setting, contenders_of
 from .result import OnlineResult, rows_of
 from .serve import Served
-from .workload import Work, Workload, at_once
+from .workload import Work, Workload
 
 BUDGETS = (1536, 1024, 768, 512, 384, 256, 128, 64, 32)  # post 003's
 POSTS = Workload()
@@ -81,25 +81,47 @@ def online(
         race.run(lengths, rates, loads, stop)
     return OnlineResult(
         arguments={
-            "model": spec, "contenders": list(contenders), "budgets": list(budgets), "policies": list(policies),
-            "max_num_seqs": max_num_seqs, "num_requests": len(lengths), "prompt_lens": list(workload.prompt_lens),
-            "output_lens": list(workload.output_lens), "prefix_len": workload.prefix_len, "burst": workload.burst,
-            "trace": str(workload.trace) if workload.trace else None, "seed": workload.seed, "rates": list(rates),
-            "loads": list(loads), "repeats": repeats, "dtype": dtype, "device": device,
+            "model": spec,
+            "contenders": list(contenders),
+            "budgets": list(budgets),
+            "policies": list(policies),
+            "max_num_seqs": max_num_seqs,
+            "num_requests": len(lengths),
+            "prompt_lens": list(workload.prompt_lens),
+            "output_lens": list(workload.output_lens),
+            "prefix_len": workload.prefix_len,
+            "burst": workload.burst,
+            "trace": str(workload.trace) if workload.trace else None,
+            "seed": workload.seed,
+            "rates": list(rates),
+            "loads": list(loads),
+            "repeats": repeats,
+            "dtype": dtype,
+            "device": device,
         },
         **describe_host(model.device),
-        definitions=definitions(), capacity=race.capacity, rows=rows_of(race.samples), samples=race.samples,
-        tokens=race.verdicts, interrupted=race.interrupted, left_out=left_out,
-    )  # fmt: skip
+        definitions=definitions(),
+        capacity=race.capacity,
+        rows=rows_of(race.samples),
+        samples=race.samples,
+        tokens=race.verdicts,
+        interrupted=race.interrupted,
+        left_out=left_out,
+    )
 
 
 class _Race:
     """All runs of it, in order; what they gave is in its attributes."""
 
     def __init__(
-        self, model: Model, running: list[Contender], workload: Workload, repeats: int, dtype: str,
+        self,
+        model: Model,
+        running: list[Contender],
+        workload: Workload,
+        repeats: int,
+        dtype: str,
         on_progress: OnProgress | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.running, self.workload, self.model, self.repeats, self.dtype = running, workload, model, repeats, dtype
         self.verdicts: dict[str, str] = {}
         self.samples: list[dict[str, Any]] = []
@@ -144,9 +166,12 @@ class _Race:
             return
         record = served.record()
         self.capacity = {
-            "name": first.name, "budget": first.budget, "requests_per_second": record["requests_per_second"],
-            "tokens_per_second": record["tokens_per_second"], "seconds": record["seconds"],
-        }  # fmt: skip
+            "name": first.name,
+            "budget": first.budget,
+            "requests_per_second": record["requests_per_second"],
+            "tokens_per_second": record["tokens_per_second"],
+            "seconds": record["seconds"],
+        }
 
     def _loads(self, rates: List[float], loads: List[float]) -> Iterator[Load]:
         if self.workload.trace:
@@ -155,9 +180,10 @@ class _Race:
             yield Load("all at once")
         for rate in rates:
             yield Load(f"{rate:g}/s", rate)
-        for share in loads if self.capacity else ():
-            rate = share * self.capacity["requests_per_second"]
-            yield Load(f"{share:.0%} of capacity", rate, share)
+        if self.capacity:
+            for share in loads:
+                rate = share * self.capacity["requests_per_second"]
+                yield Load(f"{share:.0%} of capacity", rate, share)
 
     def _measure(self, load: Load, stop: Stop) -> None:
         work = self.workload.work(self.model, self.workload.arrivals(load.rate))
@@ -169,10 +195,16 @@ class _Race:
             served = self._one(f"{load.label}, {phase_of(repeat, self.repeats)}", contender, work, stop, repeat)
             self.samples.append(
                 {
-                    "name": contender.name, "budget": contender.budget, "max_num_seqs": contender.max_num_seqs,
-                    "load": load.label, "rate": load.rate, "share": load.share, "repeat": repeat, **served.record(),
+                    "name": contender.name,
+                    "budget": contender.budget,
+                    "max_num_seqs": contender.max_num_seqs,
+                    "load": load.label,
+                    "rate": load.rate,
+                    "share": load.share,
+                    "repeat": repeat,
+                    **served.record(),
                 }
-            )  # fmt: skip
+            )
             if not served.complete:
                 done = f"{sum(served.finished)} of {served.num_requests} requests were done"
                 self.interrupted = f"{contender.name}, budget {contender.budget}, {load.label}: {done}"
@@ -201,34 +233,35 @@ def num_tokens(work: Work) -> int:
 
 def warm_up(work: Work) -> Work:
     """The first requests, at once."""
-    arrivals = at_once([arrival for arrival, _ in work[:WARM_UP_REQUESTS]])
+    arrivals = all_at_second_0(arrival for arrival, _ in work[:WARM_UP_REQUESTS])
     return list(zip(arrivals, [prompt for _, prompt in work], strict=False))
 
 
 def _check(
-    contenders: List[str], budgets: List[int], policies: List[str], max_num_seqs: int, workload: Workload,
-    rates: List[float], loads: List[float], repeats: int, dtype: str,
-) -> None:  # fmt: skip
-    for name in _each_once("contenders", contenders):
+    contenders: List[str],
+    budgets: List[int],
+    policies: List[str],
+    max_num_seqs: int,
+    workload: Workload,
+    rates: List[float],
+    loads: List[float],
+    repeats: int,
+    dtype: str,
+) -> None:
+    for name in each_once("contenders", contenders):
         if name not in CONTENDERS:
             raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
-    for name in _each_once("policies", policies):
+    for name in each_once("policies", policies):
         if name not in POLICIES:
             raise ValueError(f"policies: unknown one {unknown_name(name, POLICIES)}")
-    for budget in _each_once("budgets", budgets):
+    for budget in each_once("budgets", budgets):
         require_count("budgets", budget, at_least=1)
     require_count("max_num_seqs", max_num_seqs, at_least=1)
     require_count("repeats", repeats, at_least=1)
     for argument, values in (("rates", rates), ("loads", loads)):
-        for value in _each_once(argument, values, at_least=0):
+        for value in each_once(argument, values, at_least=0):
             require_positive(argument, value)
     if workload.trace and (rates or loads):
         raise ValueError("a trace has times of its own: give rates or loads, or a trace")
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"dtype: unknown one {unknown_name(str(dtype), DTYPE_BYTES)}")
-
-
-def _each_once(argument: str, values: List[Any], at_least: int = 1) -> Iterator[Any]:
-    if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
-        raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
-    yield from values

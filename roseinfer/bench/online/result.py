@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
@@ -10,15 +9,14 @@ from statistics import median
 from typing import Any, ClassVar
 
 from roseinfer.display.cells import Cells, Column
-from roseinfer.display.measured import Measured
-from roseinfer.engine.definitions import METRICS
+from roseinfer.display.measured import MachineResult
+from roseinfer.planning.definitions import METRICS
 
 from ..provenance import short_commit
 from ..verdict import OVERLAP, explanation, verdict
 from .contenders import HF, NAMES
 
 Row = dict[str, Any]
-NOTE_WIDTH = 120
 MS = 1e3
 IN_SHORT = (("ttft", "p50"), ("itl", "p99"))
 STATS = ("p50", "p90", "p99", "max")
@@ -46,10 +44,16 @@ def rows_of(samples: List[Row]) -> list[Row]:
         comparable = bool(theirs) and name != NAMES[HF] and own[0]["complete"]
         rows.append(
             {
-                "load": load, "name": name, "budget": budget, "max_num_seqs": own[0]["max_num_seqs"],
-                "runs": len(own), "partial": not own[0]["complete"], "finished": own[0]["finished"],
+                "load": load,
+                "name": name,
+                "budget": budget,
+                "max_num_seqs": own[0]["max_num_seqs"],
+                "runs": len(own),
+                "partial": not own[0]["complete"],
+                "finished": own[0]["finished"],
                 "num_requests": own[0]["num_requests"],
-                "requests_per_second": median(speeds), "requests_per_second_min": min(speeds),
+                "requests_per_second": median(speeds),
+                "requests_per_second_min": min(speeds),
                 "requests_per_second_max": max(speeds),
                 "tokens_per_second": median(sample["tokens_per_second"] for sample in own),
                 "vs_hf": median(speeds) / median(theirs) if comparable else None,
@@ -58,7 +62,7 @@ def rows_of(samples: List[Row]) -> list[Row]:
                 "preemptions": _median_of([sample["counters"].get("preemptions") for sample in own]),
                 "prefix_cache_hit_rate": _median_of([s["counters"].get("prefix_cache_hit_rate") for s in own]),
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -69,43 +73,40 @@ def _medians(summaries: List[dict[str, dict[str, float]]]) -> dict[str, dict[str
     }
 
 
-def _median_of(values: List[float | None]) -> float | None:
+def _median_of(values: List[Any]) -> float | None:
     return None if None in values else median(values)
 
 
-@dataclass(frozen=True)
-class OnlineResult(Measured):
+@dataclass(frozen=True, kw_only=True)
+class OnlineResult(MachineResult):
     """rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after
-    its beginning; steps as roseinfer.engine.metrics.Step has them. definitions: what each time means. capacity: what
+    its beginning; steps as roseinfer.engine.step.StepRecord has them. definitions: what each time means. capacity: what
     loads are shares of. tokens: by contender, "equal", or where they first parted. interrupted: where Ctrl-C ended it.
     left_out: who, and why."""
 
     SHORT: ClassVar = (
-        "load", "name", "budget", "requests_per_second", "requests_per_second_min", "requests_per_second_max",
-    )  # fmt: skip
+        "load",
+        "name",
+        "budget",
+        "requests_per_second",
+        "requests_per_second_min",
+        "requests_per_second_max",
+    )
 
-    arguments: dict[str, Any]
-    host: dict[str, Any]
-    device: str
-    versions: dict[str, Any]
-    commit: str | None
+    SHORT_FIELDS: ClassVar = (*MachineResult.SHORT_FIELDS, "interrupted", "left_out")
+
     definitions: dict[str, str]
     capacity: dict[str, Any] | None
-    rows: list[Row]
-    samples: list[Row]
     tokens: dict[str, str]
     interrupted: str | None
     left_out: dict[str, str]
-
-    def short(self) -> dict[str, Any]:
-        return super().short() | {"interrupted": self.interrupted, "left_out": self.left_out}
 
     def short_row(self, row: Row) -> Row:
         """Seconds, where it names a time."""
         times = {f"{name}_{stat}": row["metrics"][name][stat] for name, stat in IN_SHORT if name in row["metrics"]}
         return super().short_row(row) | times
 
-    def text(self, width: int | None = None, long: bool = False) -> str:
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         """A table for each load; long: and one of every metric."""
         parts = [] if self.interrupted is None else [f"PARTIAL RESULT, interrupted: {self.interrupted}"]
         for load in dict.fromkeys(row["load"] for row in self.rows):
@@ -115,7 +116,10 @@ class OnlineResult(Measured):
             parts.append(f"{self._title(load)}\n{_table(rows).text(width)}{best}")
             if long:
                 parts.append(_long_table(rows).text(width))
-        return "\n\n".join([*parts, textwrap.fill(self.note, min(width or NOTE_WIDTH, NOTE_WIDTH))])
+        return parts
+
+    def notes(self) -> list[str]:
+        return [self.note]
 
     def _title(self, load: str) -> str:
         a = self.arguments
@@ -167,18 +171,33 @@ def _table(rows: List[Row]) -> Cells:
     shown = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("itl", "p99"), ("itl", "max"), ("latency", "p50"))
     counts = [name for name in COUNTS if any(row[name] for row in rows)]
     columns = [
-        Column("contender"), Column("budget"), Column("seqs"), Column("req/s", right=True),
-        Column("tok/s", "{:,.0f}".format), Column("× HF", right=True),
+        Column("contender"),
+        Column("budget"),
+        Column("seqs"),
+        Column("req/s", right=True),
+        Column("tok/s", "{:,.0f}".format),
+        Column("× HF", right=True),
         *(Column(f"{name.upper() if name != 'latency' else name} {stat}", ms, right=True) for name, stat in shown),
         *(COUNTS[name] for name in counts),
-    ]  # fmt: skip
-    return Cells.of(columns, [
-        (
-            _named(row), row["budget"], row["max_num_seqs"], _speed(row), row["tokens_per_second"], _ratio(row),
-            *(_ms(row, name, stat) for name, stat in shown), *(row[name] for name in counts),
-        )
-        for row in rows
-    ], missing="-", keys=2)  # fmt: skip
+    ]
+    return Cells.of(
+        columns,
+        [
+            (
+                _named(row),
+                row["budget"],
+                row["max_num_seqs"],
+                _speed(row),
+                row["tokens_per_second"],
+                _ratio(row),
+                *(_ms(row, name, stat) for name, stat in shown),
+                *(row[name] for name in counts),
+            )
+            for row in rows
+        ],
+        missing="-",
+        keys=2,
+    )
 
 
 def _best(rows: List[Row]) -> str:
@@ -191,11 +210,14 @@ def _best(rows: List[Row]) -> str:
 
 
 def _long_table(rows: List[Row]) -> Cells:
-    columns = ["contender", Column("budget"), "metric", *(Column(stat, "{:,.2f}".format, right=True) for stat in STATS)]
+    columns = [Column("contender"), Column("budget"), Column("metric")]
+    columns += [Column(stat, "{:,.2f}".format, right=True) for stat in STATS]
     lines: Iterable[tuple] = (
         (_named(row), row["budget"], metric.name, *(_ms(row, metric.name, stat) for stat in STATS))
-        for row in rows for metric in METRICS if metric.name in row["metrics"]
-    )  # fmt: skip
+        for row in rows
+        for metric in METRICS
+        if metric.name in row["metrics"]
+    )
     return Cells.of(columns, lines)
 
 

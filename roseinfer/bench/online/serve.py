@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.engine.definitions import summary
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import Stop
-from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.engine.step import StepRecord
+from roseinfer.planning.definitions import summary
 from roseinfer.sequence import SamplingParams, Sequence
 
 from .workload import Work
@@ -35,12 +36,12 @@ class Served:
     requests: list[SequenceTimes]
     outputs: list[list[int]]
     finished: list[bool]
-    steps: list[Step]
+    steps: list[StepRecord]
     counters: dict[str, Any]
 
     @property
     def complete(self) -> bool:
-        """Nobody interrupted it."""
+        """It was not interrupted."""
         return len(self.finished) == self.num_requests and all(self.finished)
 
     @property
@@ -53,20 +54,25 @@ class Served:
         """For JSON: its figures, and every raw time in seconds after `began`."""
         seconds, num_finished, num_tokens = self.seconds, sum(self.finished), sum(map(len, self.outputs))
         return {
-            "complete": self.complete, "num_requests": self.num_requests, "finished": num_finished,
-            "tokens": num_tokens, "seconds": seconds,
+            "complete": self.complete,
+            "num_requests": self.num_requests,
+            "finished": num_finished,
+            "tokens": num_tokens,
+            "seconds": seconds,
             "requests_per_second": num_finished / seconds if seconds else 0.0,
             "tokens_per_second": num_tokens / seconds if seconds else 0.0,
-            "metrics": summary(self.requests), "counters": self.counters,
+            "metrics": summary(self.requests),
+            "counters": self.counters,
             "requests": [
                 {
-                    "arrival": self._after(times.arrival), "first_scheduled": self._after(times.first_scheduled),
+                    "arrival": self._after(times.arrival),
+                    "first_scheduled": self._after(times.first_scheduled),
                     "finish": [self._after(step.finish) for step in times.steps],
                 }
                 for times in self.requests
             ],
             "steps": [[*map(self._after, step[:4]), *step[4:]] for step in self.steps],
-        }  # fmt: skip
+        }
 
     def _after(self, seconds: float | None) -> float | None:
         return None if seconds is None else round(seconds - self.began, DIGITS)
@@ -84,7 +90,7 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
     coming = deque(zip((arrival for arrival, _ in work), seqs, strict=True))
     came: list[tuple[Sequence, SequenceTimes]] = []
-    steps: list[Step] = []
+    steps: list[StepRecord] = []
     began = clock()
     try:
         while (coming or engine.has_work) and not stop():
@@ -104,7 +110,11 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
             if seq in engine.scheduler:
                 engine.abort(seq)
     return Served(
-        num_requests=len(work), began=began, requests=[times for _, times in came],
-        outputs=[seq.output_ids for seq, _ in came], finished=[seq.finish_reason == "length" for seq, _ in came],
-        steps=steps, counters=engine.metrics.counters(),
-    )  # fmt: skip
+        num_requests=len(work),
+        began=began,
+        requests=[times for _, times in came],
+        outputs=[seq.output_ids for seq, _ in came],
+        finished=[seq.finish_reason == "length" for seq, _ in came],
+        steps=steps,
+        counters=engine.metrics.counters(),
+    )

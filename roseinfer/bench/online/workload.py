@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from roseinfer.arguments import require_count
-from roseinfer.arrivals import MOST_REQUESTS, Arrival, Range, poisson, read_trace, require_order, require_range
+from roseinfer.arrivals import (
+    MOST_REQUESTS,
+    Arrival,
+    Range,
+    all_at_second_0,
+    poisson,
+    read_trace,
+    require_order,
+    require_range,
+)
 from roseinfer.arrivals import bursts as draw_bursts
 from roseinfer.models import Model
 
@@ -51,13 +61,13 @@ class Workload:
             require_order(arrivals)
             return arrivals
         lengths = {"prompt_lens": self.prompt_lens, "output_lens": self.output_lens, "prefix_len": self.prefix_len}
-        given = lengths | {"seed": self.seed}
+        given: dict[str, Any] = lengths | {"seed": self.seed}
         each_rate = 1.0 if rate is None else rate
         if self.burst > 1:
             arrivals = draw_bursts(self.num_requests, each_rate, self.burst, **given)
         else:
             arrivals = poisson(self.num_requests, each_rate, **given)
-        return arrivals if rate is not None else at_once(arrivals)
+        return arrivals if rate is not None else all_at_second_0(arrivals)
 
     def work(self, model: Model, arrivals: List[Arrival]) -> Work:
         """Each with a prompt of random ids; those with the same prefix begin with the same ones."""
@@ -71,8 +81,3 @@ class Workload:
                 text, n = arrival.prefix
                 prompt[:n] = texts[text][:n]
         return list(zip(arrivals, prompts, strict=True))
-
-
-def at_once(arrivals: List[Arrival]) -> list[Arrival]:
-    """The same requests, all at second 0."""
-    return [replace(arrival, seconds=0.0) for arrival in arrivals]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import numpy as np
@@ -32,9 +33,13 @@ class CTranslate2:
             raise ValueError("CTranslate2 is given prompts of one length alone")
         results = self.generator.generate_batch(
             [[str(token) for token in prompt] for prompt in prompts],
-            max_length=max_tokens, min_length=max_tokens, end_token=[], beam_size=1, sampling_topk=1,
+            max_length=max_tokens,
+            min_length=max_tokens,
+            end_token=[],
+            beam_size=1,
+            sampling_topk=1,
             include_prompt_in_result=False,
-        )  # fmt: skip
+        )
         return [result.sequences_ids[0] for result in results]
 
 
@@ -63,11 +68,11 @@ def write(folder: Path, converted: Path) -> None:
     spec.save(str(converted))
 
 
-def linear(spec: object, weights: dict[str, np.ndarray], name: str) -> None:
+def linear(spec: Any, weights: dict[str, np.ndarray], name: str) -> None:
     spec.weight, spec.bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 
-def norm(spec: object, weights: dict[str, np.ndarray], name: str) -> None:
+def norm(spec: Any, weights: dict[str, np.ndarray], name: str) -> None:
     spec.gamma, spec.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 

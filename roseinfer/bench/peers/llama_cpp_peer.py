@@ -19,15 +19,22 @@ PRECISIONS = {
     "int8": (Stored.Q8_0, Stored.F16),
 }
 NAMES = {
-    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-}  # fmt: skip
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
 ROOM = 256  # tokens: llama.cpp rounds a sequence's room up to so many
 MOST_TOKENS = 512  # of one pass; a longer prompt takes several
 
 
 class LlamaCpp:
-    """Keeps one context, made anew for a batch of another shape."""
+    """Keeps one context, made again for a batch of another shape."""
 
     def __init__(self, folder: Path, precision: str, threads: int) -> None:
         if precision not in PRECISIONS:

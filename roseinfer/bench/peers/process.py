@@ -40,9 +40,13 @@ class PeerProcess:
         self.name = name
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [str(python), str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+            [str(python), str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
             env={name: value for name, value in os.environ.items() if not name.startswith(OURS)},
-        )  # fmt: skip
+        )
         try:
             loaded = self._ask("load", folder=str(folder), precision=precision, threads=threads)
         except BaseException:
@@ -73,10 +77,12 @@ class PeerProcess:
         self.close()
 
     def _ask(self, request: str, **given: Any) -> dict[str, Any]:
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions and answers, "both are pipes"
         try:
-            self._process.stdin.write(json.dumps({request: given}) + "\n")
-            self._process.stdin.flush()
-            answer = json.loads(self._process.stdout.readline())
+            questions.write(json.dumps({request: given}) + "\n")
+            questions.flush()
+            answer = json.loads(answers.readline())
         except (BrokenPipeError, json.JSONDecodeError) as error:
             raise ContenderFailed(f"{self.name} failed in {request}: {self._last_words()}") from error
         if "error" in answer:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, process_time, sleep
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -32,14 +32,15 @@ class Peer(Protocol):
         """Allocate what such a batch needs, and empty the cache: before the clock starts."""
 
     def generate(self, prompts: Tokens, max_tokens: int) -> Tokens:
-        """Greedy, exactly max_tokens new ids for each prompt, end tokens not heeded."""
+        """Greedy, exactly max_tokens new ids for each prompt, end tokens ignored."""
 
 
 def serve(load: Callable[[Path, str, int], Peer]) -> None:
     """Answer until stdin ends. load(folder, precision, threads): the folder is one that `read_model` reads."""
     wire = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a C library prints is no answer
-    peer = None
+    peer: Peer | None = None
+    answer: dict[str, Any]
     for line in sys.stdin:
         try:
             [(request, given)] = json.loads(line).items()
@@ -47,6 +48,7 @@ def serve(load: Callable[[Path, str, int], Peer]) -> None:
                 peer = load(Path(given["folder"]), given["precision"], given["threads"])
                 answer = {"versions": peer.versions}
             else:
+                assert peer is not None, "load comes first"
                 answer = timed(peer, given["prompts"], given["max_tokens"])
         except ValueError as error:  # a precision that it has not, say
             answer = {"error": str(error)}

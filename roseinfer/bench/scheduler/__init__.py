@@ -11,6 +11,14 @@ from .serve import MODES, serve
 from .workload import Workload, make_workload, words_as_tokens
 
 __all__ = [
-    "MODES", "Served", "ServedStep", "ServerRun", "Stat", "Workload",
-    "make_workload", "serve", "summarize", "words_as_tokens",
-]  # fmt: skip
+    "MODES",
+    "Served",
+    "ServedStep",
+    "ServerRun",
+    "Stat",
+    "Workload",
+    "make_workload",
+    "serve",
+    "summarize",
+    "words_as_tokens",
+]

@@ -81,15 +81,18 @@ def num_requests(args: argparse.Namespace) -> int:
 def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
     """spec: where the model's own tokenizer is. Raises ValueError for an empty prompt and a tokenizer not found."""
     params = SamplingParams(
-        max_tokens=args.max_new_tokens, temperature=args.temperature if args.do_sample else 0.0, top_k=args.top_k,
-        top_p=args.top_p, ignore_eos=args.no_stop_on_eos,
-    )  # fmt: skip
+        max_tokens=args.max_new_tokens,
+        temperature=args.temperature if args.do_sample else 0.0,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        ignore_eos=args.no_stop_on_eos,
+    )
     prompts = args.prompts or [args.prompt] * num_requests(args)
     return make_workload(prompts, encoding(args.tokenizer_name, spec, model), params, args.pretok)
 
 
 def encoding(tokenizer_name: str | None, spec: str, model: Model) -> Encode:
-    """The tokenizer's; random weights do without one, and without the one that was asked for if it is not to be had."""
+    """The tokenizer's; random weights do without one, and without the one that was asked for if it cannot be loaded."""
     try:
         tokenizer = load_tokenizer(tokenizer_name or spec)
     except ValueError as error:

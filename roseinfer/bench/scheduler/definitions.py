@@ -16,7 +16,7 @@ METRICS = {
     "token of each request; as in the posts",
     "Throughput(completion,total)": "completion tokens over the total time",
     "TTFT": "from the beginning of a request's first step to its first token, and its tokenizing. The queue is left "
-    "out, so this is no time to first token under load; as in the posts, where nobody queues",
+    "out, so this is no time to first token under load; as in the posts, where no request queues",
     "TPOT": "from a request's first token to its last, over the tokens after the first. It holds the prefills of the "
     "requests that join later; as in the posts, where with more requests than --max-batch-size it holds the steps of "
     "the others as well: there all take turns, and here a request keeps its place",

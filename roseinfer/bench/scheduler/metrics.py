@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import Any
 
 from .run import ServerRun
 
@@ -41,7 +42,7 @@ def summarize(runs: Sequence[ServerRun]) -> list[Stat]:
     ]
     stats = []
     for metric, unit, value in of_each:
-        values = [value(run) for run in runs]
+        values: list[Any] = [value(run) for run in runs]
         if None not in values:
             stats.append(Stat(metric, unit, tuple(values)))
     return stats

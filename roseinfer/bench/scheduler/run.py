@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from roseinfer.engine.definitions import METRICS
 from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.planning.definitions import METRICS
 
 VALUES = {metric.name: metric.values for metric in METRICS}
 
@@ -56,16 +56,19 @@ class Served:
         """The posts', without the queue as well."""
         return self.encode_seconds + self._value("e2e_latency") - self._value("waiting_time")
 
-    def _value(self, metric: str) -> float | None:
-        """As the engine defines it."""
+    def _value(self, metric: str) -> Any:
+        """As the engine defines it; None for a metric that this request has not."""
         return next(iter(VALUES[metric](self.times)), None)
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "prompt_len": self.prompt_len, "output_ids": self.output_ids, "encode_seconds": self.encode_seconds,
-            "arrival": self.times.arrival, "first_scheduled": self.first_scheduled,
+            "prompt_len": self.prompt_len,
+            "output_ids": self.output_ids,
+            "encode_seconds": self.encode_seconds,
+            "arrival": self.times.arrival,
+            "first_scheduled": self.first_scheduled,
             "finish": [step.finish for step in self.times.steps],
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class ServerRun:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every raw time, in seconds by the run's clock."""
         return {
-            "mode": self.mode, "requests": [request.to_dict() for request in self.requests],
+            "mode": self.mode,
+            "requests": [request.to_dict() for request in self.requests],
             "steps": [asdict(step) for step in self.steps],
-        }  # fmt: skip
+        }

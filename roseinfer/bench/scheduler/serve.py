@@ -8,9 +8,11 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from roseinfer.arguments import require_count, unknown_name
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.metrics import SequenceTimes, Timekeeper
+from roseinfer.engine.step import StepRecord
 from roseinfer.engine.weights import prepared_copy
 from roseinfer.generate import stream
 from roseinfer.models import Model
@@ -19,7 +21,6 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from ..contenders import BLOCK_SIZE
 from .run import Served, ServedStep, ServerRun
 from .workload import Workload
 
@@ -29,8 +30,10 @@ MODES = ("naive", "offline", "online")
 class Server(Protocol):
     """An engine or a stage, as large as its requests need."""
 
-    driven: Engine | Stage
-    has_work: bool
+    driven: Any  # an Engine or a Stage
+
+    @property
+    def has_work(self) -> bool: ...
 
     def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
         """They all come now. Raises ValueError for one that can never fit."""
@@ -45,9 +48,14 @@ class EngineServer:
         self, model: Model, places: int, num_blocks: int, clock: Clock, enforce_eager: bool, prefix_caching: bool
     ) -> None:
         self.driven = Engine(
-            prepared_copy(model), num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places,
-            enforce_eager=enforce_eager, enable_prefix_caching=prefix_caching, async_scheduling=False,
-        )  # fmt: skip
+            prepared_copy(model),
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=places,
+            enforce_eager=enforce_eager,
+            enable_prefix_caching=prefix_caching,
+            async_scheduling=False,
+        )
         self.driven.warm_up()
         self.driven.metrics.clock = clock
 
@@ -72,6 +80,7 @@ class StageServer:
 
     def __init__(self, stage_class: type[Stage], model: Model, places: int, num_blocks: int, clock: Clock) -> None:
         self.driven = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places)
+        self.heard: Any = Heard(self.driven)  # all that a Stage has
         self.clock = clock
         self.seqs: list[Sequence] = []
 
@@ -81,10 +90,10 @@ class StageServer:
 
     def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
         arrival = self.clock()
-        self.seqs, self.times = seqs, {seq.seq_id: SequenceTimes(arrival) for seq in seqs}
-        self.heard = Heard(self.driven)
+        self.seqs, self.timekeeper = seqs, Timekeeper()
+        times = [self.timekeeper.begin(seq, arrival) for seq in seqs]
         self.tokens = stream(self.heard, seqs)
-        return list(self.times.values())
+        return times
 
     def step(self) -> ServedStep:
         """One call of the stage, and what stream does before and after it."""
@@ -95,12 +104,9 @@ class StageServer:
         for _ in seqs[1:]:
             next(self.tokens)  # the other tokens of the same call
         context_lens = () if prompt_tokens else tuple(len(seq) - 1 for seq in seqs)
-        step = Step(began, began, ended, ended, prompt_tokens or len(seqs), len(seqs))
-        for seq in seqs:
-            times = self.times[seq.seq_id]
-            times.steps.append(step)
-            times.first_scheduled = times.steps[0].scheduled
-            times.ended = ended if seq.finish_reason else None
+        self.timekeeper.begin_step(seqs, began)
+        step = StepRecord(began, began, ended, ended, prompt_tokens or len(seqs), len(seqs))
+        self.timekeeper.end_step(step, seqs)
         return ServedStep(ended - began, prompt_tokens, context_lens)
 
 
@@ -169,9 +175,7 @@ def serve(
     while server.has_work:
         decode_step()
     parts = zip(seqs, encode_seconds, times, strict=True)
-    requests = tuple(
-        Served(seq.num_prompt_tokens, tuple(seq.output_ids), seconds, own) for seq, seconds, own in parts
-    )  # fmt: skip
+    requests = tuple(Served(seq.num_prompt_tokens, tuple(seq.output_ids), seconds, own) for seq, seconds, own in parts)
     return ServerRun(mode, requests, tuple(steps)), trace
 
 

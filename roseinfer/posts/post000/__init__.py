@@ -6,8 +6,8 @@ layer (stage 03). Both are profiled, as the post's runs were; a race without the
 
 from __future__ import annotations
 
-from roseinfer.bench.contenders import BLOCK_SIZE
-from roseinfer.engine.config import EngineConfig
+from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
 from ..data import post_facts
@@ -18,7 +18,7 @@ from . import tables
 from .run import AFTER, BEFORE, arguments, measure
 
 
-def engines(setting: Setting) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[PlannedEngine]:
     """One: both stages have the same sizes. A prompt has one block at most, as a word has."""
     args = parsed(arguments(setting))
     return [setting.engine(args.hf_model_id, args.num_requests, BLOCK_SIZE + args.max_new_tokens)]
@@ -29,16 +29,25 @@ def reproduce(setting: Setting) -> PostReport:
     measured = measure(setting)
     args, before = measured.args, measured.profiled[BEFORE][0]
     sections = [
-        tables.command(measured), tables.ops_table(measured, "gather_after", BEFORE),
-        tables.ops_table(measured, "append_before", BEFORE), tables.ops_table(measured, "append_after", AFTER),
-        tables.spans(measured), tables.self_time(measured), tables.arithmetic(measured),
-    ]  # fmt: skip
+        tables.command(measured),
+        tables.ops_table(measured, "gather_after", BEFORE),
+        tables.ops_table(measured, "append_before", BEFORE),
+        tables.ops_table(measured, "append_after", AFTER),
+        tables.spans(measured),
+        tables.self_time(measured),
+        tables.arithmetic(measured),
+    ]
     arguments = {
-        "model": args.hf_model_id, "dtype": setting.dtype, "before": BEFORE, "after": AFTER,
-        "num_requests": args.num_requests, "max_batch_size": args.max_batch_size,
-        "max_new_tokens": args.max_new_tokens, "decode_steps": len(before.steps),
+        "model": args.hf_model_id,
+        "dtype": setting.dtype,
+        "before": BEFORE,
+        "after": AFTER,
+        "num_requests": args.num_requests,
+        "max_batch_size": args.max_batch_size,
+        "max_new_tokens": args.max_new_tokens,
+        "decode_steps": len(before.steps),
         "repeats": len(measured.raced[BEFORE]),
-    }  # fmt: skip
+    }
     return setting.report("000", arguments, sections, not_run(setting))
 
 

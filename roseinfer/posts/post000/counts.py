@@ -1,4 +1,4 @@
-"""How many aten ops the first post's three phases start, reckoned from sizes and versions.
+"""How many aten ops the first post's three phases start, computed from sizes and versions.
 
 Per layer and sequence the append cuts 8 dimensions, K and V together, and takes 6 selects, and writes 2 copies; so
 everything follows from layers x sequences, and the post's tables from 12 x 8: its benchmark decodes at most 8 of its 16

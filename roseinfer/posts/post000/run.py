@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -27,20 +29,25 @@ class Measured(PostedCommand):
 
 
 def arguments(setting: Setting) -> list[str]:
-    """The post's command for this machine: weights that everybody has, and a device that is there."""
+    """The post's command for this machine: weights without a download, and a device that is there."""
     changes = {
-        "--checkpoint-path": None, "--tokenizer-name": None, "--hf-model-id": setting.model or "random:gpt2",
+        "--checkpoint-path": None,
+        "--tokenizer-name": None,
+        "--hf-model-id": setting.model or "random:gpt2",
         "--device": str(setting.device),
-    }  # fmt: skip
+    }
     return arguments_here("000", changes | ({"--max-new-tokens": str(QUICK_TOKENS)} if setting.quick else {}))
 
 
 def measure(setting: Setting) -> Measured:
     command = PostedCommand.load(setting, arguments(setting))
 
-    def run(stage: str, profile: bool = False) -> tuple[ServerRun, Trace | None]:
+    def run(stage: str, profile: bool = False) -> tuple[ServerRun, Any]:
         torch.manual_seed(0)  # both stages draw the same tokens
         return command.serve(setting.stages[stage], profile=profile)
+
+    def unprofiled(stage: str) -> ServerRun:
+        return run(stage)[0]
 
     profiled = {}
     for stage in (BEFORE, AFTER):
@@ -48,5 +55,5 @@ def measure(setting: Setting) -> Measured:
         profiled[stage] = run(stage, profile=True)
     repeats = 1 if setting.quick else REPEATS
     setting.say(f"without the profiler, in turn: {repeats} runs each")
-    raced = interleaved({stage: lambda stage=stage: run(stage)[0] for stage in (BEFORE, AFTER)}, repeats)
+    raced = interleaved({stage: partial(unprofiled, stage) for stage in (BEFORE, AFTER)}, repeats)
     return Measured(**vars(command), profiled=profiled, raced=raced)

@@ -1,4 +1,4 @@
-"""The sections of post 000's report: each table of the post beside ours."""
+"""What the sections of post 000's report are filled with: each table of the post beside ours."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.scheduler.output import run_figures
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
 from roseinfer.profiling import Trace
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
 from ..data import COMPUTED, POSTS, Source, fact_text, post_facts, post_table, source_of
-from ..report.content import Fact, Grid, Section, Time, change, change_verdict, judge
+from ..report.content import Fact, Grid, Time, change, change_verdict, judge
+from ..report.template import Values
 from .counts import MEMSET_BELOW, DecodeBatch
 from .run import AFTER, BEFORE, Measured
 
@@ -24,14 +25,14 @@ FIRST_RECORDED = 3  # decode steps before the trace: one not profiled, two to wa
 COLON_COSTS = (COLON_IS_FREE_FROM[0], COLON_IS_FREE_FROM[1] - 1)  # a torch whose bare `:` starts a slice
 NOT_LISTED = Source(COMPUTED, "not among the rows of its table, which has room for 25 ops")
 GATHER, APPEND = "roseinfer.decode_step_sessions.build_batched_past", "roseinfer.kv.append_token"
-SPANS = {
-    "gather_after": ("The gather, preallocated", GATHER, "gather_ops"),
-    "append_before": ("The append, slices cut for each sequence", APPEND, "append_ops"),
-    "append_after": ("The append, one select a layer", APPEND, "append_ops"),
+SPANS = {  # of a table of the post's, and its query
+    "gather_after": (GATHER, "gather_ops"),
+    "append_before": (APPEND, "append_ops"),
+    "append_after": (APPEND, "append_ops"),
 }
 
 
-def command(m: Measured) -> Section:
+def command(m: Measured) -> Values:
     """What the command printed, before and after."""
     theirs = post_table(POST, "throughput").set_index("metric")
     ours = {"before": run_figures(m.profiled[BEFORE][0]), "after": run_figures(m.profiled[AFTER][0])}
@@ -53,33 +54,25 @@ def command(m: Measured) -> Section:
         for metric, row in theirs.iterrows()
         if metric not in rules
     ]
-    return Section(
-        "What the command prints",
-        text=(
-            "The post ran one command twice, before and after its second change, with the profiler on. So do we; the "
-            "floor of the decode time is every step's weights and cached tokens, read once.",
-            "The post gives the gain as more tokens a second. A single profiled run each cannot tell a gain of a few "
-            f"percent from noise. The table below has both in turn, without the profiler; runs of each: {repeats}.",
-        ),
-        code=m.lines(BEFORE, AFTER),
-        facts=facts,
-        times=times,
-        grids=[race(m)],
-        samples={stage: [run_figures(run) for run in runs] for stage, runs in m.raced.items()},
-    )
+    return {
+        "repeats": repeats,
+        "command": m.lines(BEFORE, AFTER),
+        "facts": facts,
+        "times": times,
+        **race(m),
+        "samples": {stage: [run_figures(run) for run in runs] for stage, runs in m.raced.items()},
+    }
 
 
-def race(m: Measured) -> Grid:
+def race(m: Measured) -> Values:
     rates = {stage: [run.completion_tokens / run.decode_seconds for run in runs] for stage, runs in m.raced.items()}
-    before, after = rates[BEFORE], rates[AFTER]
-    gain, verdict = change(before, after), change_verdict(before, after)
+    gain, verdict = change(rates[BEFORE], rates[AFTER]), change_verdict(rates[BEFORE], rates[AFTER])
     post = post_table(POST, "throughput").set_index("metric").loc["Throughput (completion)"]
-    title = (
-        "Completion tokens a second of decode time, in turn, without the profiler: "
-        f"{verdict if gain is None else f'the median changes by {gain}; {verdict}'} "
-        f"(the post, over the total time of a single run each: {post['after'] / post['before'] - 1:+.1%})"
-    )
-    return Grid.of_runs(title, "stage", rates, decimals=2)
+    return {
+        "change": verdict if gain is None else f"the median changes by {gain}; {verdict}",
+        "posted": f"{post['after'] / post['before'] - 1:+.1%}",
+        "race": Grid.of_runs("stage", rates, decimals=2),
+    }
 
 
 def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
@@ -91,9 +84,9 @@ def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
     )
 
 
-def ops_table(m: Measured, table: str, stage: str) -> Section:
+def ops_table(m: Measured, table: str, stage: str) -> Values:
     """aten ops in the first span: counts judged op by op, and the mean time of each."""
-    title, span, query = SPANS[table]
+    span, query = SPANS[table]
     run, trace = m.profiled[stage]
     batch = recorded_batch(m, run)
     rule = batch.gather_ops() if span == GATHER else batch.append_ops(select_first=stage == AFTER)
@@ -110,17 +103,8 @@ def ops_table(m: Measured, table: str, stage: str) -> Section:
         source = source_of(about, "cats_in_gather")
         facts.append(judge(CAT, about["cats_in_gather"], int(counts.get(CAT, 0)), source=source))
     times = [time for op in theirs.index for time in _op_times(op, theirs.loc[op], ours)]
-    return Section(
-        title,
-        text=(
-            f"aten ops that start in the first `{span}` of the trace, in a step of {len(batch.lengths)} sequences with "
-            f"{batch.longest} cached tokens. Times are the host's and hold what an op calls; the second table, from "
-            f"data/posts/000/{query}.sql, has each op's own time as well, which adds up.",
-        ),
-        facts=facts,
-        times=times,
-        grids=[shipped(trace, query, f"{title}: own time beside inclusive time")],
-    )
+    own = shipped(trace, query)
+    return {"batch": batch, "span": span, "query": query, "facts": facts, "times": times, "own": own}
 
 
 def _op_times(op: str, theirs: pd.Series, ours: pd.DataFrame) -> list[Time]:
@@ -159,7 +143,7 @@ def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
     return {op: "; ".join(special.get(op, sizes)) or "the same sizes as in the post" for op in ops}
 
 
-def spans(m: Measured) -> Section:
+def spans(m: Measured) -> Values:
     """The labelled spans of three steps, stage BEFORE, as the post's overview."""
     run, trace = m.profiled[BEFORE]
     theirs = post_table(POST, "spans")
@@ -177,39 +161,19 @@ def spans(m: Measured) -> Section:
             ours_ms = None if here is None else float(here[kind])
             label = f"{what}, {'each' if steps == 1 else 'all'}"
             times.append(Time(label, "ms", posted, ours_ms, steps * floor_ms if is_step else None))
-    grids = [shipped(trace, "spans", "data/posts/000/spans.sql on this trace")]
-    if m.model.device.type == "cuda":
-        grids.append(shipped(trace, "device_steps", "The gaps of the device: data/posts/000/device_steps.sql"))
-    return Section(
-        "Where a step goes",
-        text=(
-            "Each labelled span of three decode steps, before the change: all three together, and in the mean. The "
-            "floor of a step, and so of its forward, is its weights and cached tokens read once.",
-            "Profiled times are longer than real ones: each op of the host is recorded as it starts.",
-        ),
-        facts=facts,
-        times=times,
-        grids=grids,
-    )
+    gaps = shipped(trace, "device_steps") if m.model.device.type == "cuda" else None
+    return {"facts": facts, "times": times, "spans": shipped(trace, "spans"), "gaps": gaps}
 
 
-def self_time(m: Measured) -> Section:
+def self_time(m: Measured) -> Values:
     """What the post does not ask: in which ops the step is."""
-    grid = shipped(m.profiled[AFTER][1], "self_time", "data/posts/000/self_time.sql on the trace after the change")
-    return Section(
-        "What the post does not ask",
-        text=(
-            "Inclusive times count an op again in every op that called it. Here each op has its own time alone, so the "
-            "rows add up to the step; `(no op)` is Python, and the profiler itself.",
-        ),
-        grids=[grid],
-    )
+    return {"own": shipped(m.profiled[AFTER][1], "self_time")}
 
 
-def arithmetic(m: Measured) -> Section:
+def arithmetic(m: Measured) -> Values:
     """The post's explanation of its counts, and the one that gives them all."""
-    facts_of_post = post_facts(POST)
-    layers, batch_size = facts_of_post["num_layers"], facts_of_post["max_batch_size_default"]
+    about = post_facts(POST)
+    layers, batch_size = about["num_layers"], about["max_batch_size_default"]
     c = shape_of(POST_MODEL)
     posted = {table: post_table(POST, table).set_index("name")["n"] for table in SPANS}
 
@@ -218,45 +182,32 @@ def arithmetic(m: Measured) -> Section:
 
     equal, one_longest = batch([2] * batch_size), batch([2] * (batch_size - 1) + [3])
     reckoned = {
-        "append_before": equal.append_ops(select_first=False), "append_after": equal.append_ops(select_first=True),
+        "append_before": equal.append_ops(select_first=False),
+        "append_after": equal.append_ops(select_first=True),
         "gather_after": one_longest.gather_ops(),
-    }  # fmt: skip
-    facts = [
-        judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0))
-        for table, counts in posted.items()
-        for op, n in counts.items()
-    ]
-    requests = facts_of_post["num_requests"]
-    slices, copies = int(posted["append_before"]["aten::slice"]), int(posted["append_before"]["aten::copy_"])
-    selects, slices_after = (int(posted["append_after"][op]) for op in ("aten::select", "aten::slice"))
-    return Section(
-        "Which sizes the post's counts belong to",
-        text=(
-            f"The post explains {slices:,} slices as {layers} layers x {requests} requests x 8. But its command does "
-            f"not give --max-batch-size, and its public repository has {batch_size} as the default, so a step holds "
-            f"{batch_size} sequences: {layers} x {batch_size} x 16 is as many. The {copies} copies decide: {layers} x "
-            f"{batch_size} x 2, as K and V are written apart, while {requests} sequences would take "
-            f"{2 * layers * requests}. The post has {layers} x {requests} for them, one copy a request.",
-            f"Its {selects} selects and {slices_after} slices after the change come out in the same way: "
-            f"{2 * layers} selects of the step and two for each of the {copies} writes, a row and a slot; and two "
-            "slices for each write, the two bare `:` around the slot.",
-            f"Below, all counts of the post's three tables from one rule: {layers} layers, a batch of "
-            f"{fact_text(facts_of_post, 'max_batch_size_default')}, torch {fact_text(facts_of_post, 'torch')} on a "
-            "GPU, and one sequence of the batch longer than the others, which is inferred too: with equal lengths the "
-            f"gather would have had {equal.gather_ops()['aten::slice']:,} slices, not "
-            f"{int(posted['gather_after']['aten::slice']):,}.",
-            "The post does not say so, but its public repository shows that the code it measured gave every sequence "
-            "the longest one's position, so its tokens were wrong on mixed lengths; the stages here do not. Lesson 03 "
-            "shows it.",
-        ),
-        facts=facts,
-    )
+    }
+    return {
+        "layers": layers,
+        "batch_size": batch_size,
+        "requests": about["num_requests"],
+        "before": posted["append_before"],
+        "after": posted["append_after"],
+        "slices": posted["gather_after"]["aten::slice"],
+        "slices_of_equal": equal.gather_ops()["aten::slice"],
+        "default_batch": fact_text(about, "max_batch_size_default"),
+        "torch": fact_text(about, "torch"),
+        "facts": [
+            judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0))
+            for table, counts in posted.items()
+            for op, n in counts.items()
+        ],
+    }
 
 
 def run_shipped(trace: Trace, query: str) -> pd.DataFrame:
     return trace.sql((POSTS / POST / f"{query}.sql").read_text(encoding="utf-8"))
 
 
-def shipped(trace: Trace, query: str, title: str) -> Grid:
+def shipped(trace: Trace, query: str) -> Grid:
     """The result of one of the queries that come with the post's tables; times to a microsecond or so."""
-    return Grid.of(title, run_shipped(trace, query).round(4))
+    return Grid.of(run_shipped(trace, query).round(4))

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 
 from roseinfer.bench.contenders import HF_NAME
-from roseinfer.engine.config import EngineConfig
-from roseinfer.engine.sizes import EngineSizes
 from roseinfer.hardware import available_bytes
+from roseinfer.planning.sizes import EngineSizes, PlannedEngine
 
 from ..data import post_facts
 from ..report.content import NotRun, PostReport
@@ -23,7 +22,7 @@ POST_MODEL, POST_DTYPE = "random:qwen2.5-7b", "float16"  # the post's shape; tim
 REPEATS = 3
 
 
-def engines(setting: Setting) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[PlannedEngine]:
     """One for each of the post's batch sizes, the largest last."""
     facts, here = post_facts("001"), POST_MODEL if setting.on_gpu else "random:qwen2.5-0.5b"
     model = setting.model or ("random:tiny-qwen2" if setting.quick else here)
@@ -42,10 +41,14 @@ def reproduce(setting: Setting) -> PostReport:
     measured = measure_post(setting, model, configs, repeats=repeats, with_hf=not no_hf)
     sections = [phases(measured), residual(measured), gather(measured), throughput(measured, theirs), config_lesson()]
     arguments = {
-        "model": largest.config.model, "dtype": largest.config.dtype, "stage": measured.stage,
-        "batch_sizes": [batch.size for batch in measured.batches], "prompt_len": measured.prompt_len,
-        "num_steps": post_facts("001")["num_steps"], "repeats": repeats,
-    }  # fmt: skip
+        "model": largest.config.model,
+        "dtype": largest.config.dtype,
+        "stage": measured.stage,
+        "batch_sizes": [batch.size for batch in measured.batches],
+        "prompt_len": measured.prompt_len,
+        "num_steps": post_facts("001")["num_steps"],
+        "repeats": repeats,
+    }
     return setting.report("001", arguments, sections, no_hf + not_run(measured, theirs))
 
 

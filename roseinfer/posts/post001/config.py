@@ -5,39 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import make_dataclass
 
-from roseinfer.engine.config import EngineConfig
+from roseinfer.planning.sizes import PlannedEngine
 
 from ..data import post_facts
-from ..report.content import Grid, Section
+from ..report.template import Values
 
 MODEL = "random:gpt2"  # nothing of it is read or made
 
 
-def config_lesson() -> Section:
+def config_lesson() -> Values:
     """The post's argument that no field has, given to three classes."""
     wrong = post_facts("001")["refused_argument"]
     ((name, value),) = wrong.items()
     plain = make_dataclass("Plain", [("num_blocks", int)])
     slotted = make_dataclass("Slotted", [("num_blocks", int)], slots=True)
     tried = [
-        (f"EngineConfig(model={MODEL!r}, {name}={value})", lambda: EngineConfig(model=MODEL, **wrong)),
+        (f"PlannedEngine(model={MODEL!r}, {name}={value})", lambda: PlannedEngine(model=MODEL, **wrong)),
         (f"a dataclass: Plain({name}={value})", lambda: plain(**wrong)),
         (f"a dataclass with slots: Slotted({name}={value})", lambda: slotted(**wrong)),
         (f"a dataclass, later: plain.{name} = {value}", lambda: setattr(plain(value), name, value)),
         (f"a dataclass with slots, later: slotted.{name} = {value}", lambda: setattr(slotted(value), name, value)),
     ]
-    return Section(
-        "A misspelt argument",
-        text=[
-            f"The post's benchmark passed `{name}={value}` to a config without such a field, and that showed only when "
-            "it ran on a GPU. The post says that a dataclass with slots accepts no undeclared argument.",
-            "No dataclass does, with or without slots. What slots refuse besides is an undeclared attribute, set "
-            "later. The post's lesson stands: a dry run that builds the config, without a GPU. The error here names "
-            "the nearest field.",
-        ],
-        code=f"roseinfer dry-run --model {MODEL} --{name.replace('_', '-')} {value}",
-        grids=[Grid("Tried here", ["what", "answer"], [[what, _answer(attempt)] for what, attempt in tried])],
-    )
+    return {
+        "argument": f"{name}={value}",
+        "command": f"roseinfer dry-run --model {MODEL} --{name.replace('_', '-')} {value}",
+        "tried": [[what, _answer(attempt)] for what, attempt in tried],
+    }
 
 
 def _answer(attempt: Callable[[], object]) -> str:

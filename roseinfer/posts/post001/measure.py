@@ -14,10 +14,9 @@ import pandas as pd
 from roseinfer.bench.contenders import HF_NAME, StageContender, hf_contender
 from roseinfer.bench.interleave import OnStep, Run, measure
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.engine.config import EngineConfig
-from roseinfer.engine.sizes import EngineSizes
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
+from roseinfer.planning.sizes import EngineSizes, PlannedEngine
 from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine
 from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases, phase_times
 from roseinfer.profiling.spans import SpanTimes, listening
@@ -139,7 +138,7 @@ def tokens_per_second(runs: List[dict[str, Any]]) -> list[float]:
 
 
 def measure_post(
-    setting: Setting, model: Model, configs: List[EngineConfig], *, repeats: int, with_hf: bool
+    setting: Setting, model: Model, configs: List[PlannedEngine], *, repeats: int, with_hf: bool
 ) -> Measurements:
     """Profile the post's decode steps for each of `configs`, then run these and transformers in turn, `repeats` times.
 

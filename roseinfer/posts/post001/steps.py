@@ -9,7 +9,8 @@ import pandas as pd
 from roseinfer.profiling.phases import PHASES, STEP
 
 from ..data import COMPUTED, Source, fact_text, post_facts, post_table, source_of
-from ..report.content import Fact, Grid, Section, Time, judge
+from ..report.content import Fact, Grid, Time, judge
+from ..report.template import Values
 from .measure import Batch, Measurements, by_batch, labels_ms, unlabelled_ms
 
 LABELS = {"gather": "gather_batch_kv", "forward": "model_forward", "append": "write_decode_kv"}
@@ -17,38 +18,25 @@ COLUMNS = {"gather": "gather_ms", "forward": "forward_ms", "append": "write_ms"}
 FROM_ITS_TABLES = Source(COMPUTED, "the batch over its tokens a second, and its three labels added up")
 
 
-def phases(m: Measurements) -> Section:
+def phases(m: Measurements) -> Values:
     """The post's table of three labelled phases."""
     facts, shares = post_facts("001"), by_batch("phases")["forward_share"]
-    bounds = ", ".join(f"{batch.floor.bound} at batch {batch.size}" for batch in m.batches)
-    side = (
-        "As in the post, these are times of the device: how long the kernels and copies of a label ran."
-        if m.has_device_times
-        else "The post's times are a GPU's. Here no GPU was profiled: these are wall times of the host."
-    )
-    return Section(
-        "Three labelled phases of a decode step",
-        text=[
-            "The post labels three phases of a decode step and lets the profiler add up each: `model_forward` takes "
-            f"{shares.min():.1%} to {shares.max():.1%} of the three.",
-            f"Here `{m.stage}` runs `{m.sizes.config.model}` in {m.sizes.config.dtype}. Prompts have {m.prompt_len} "
-            "tokens, as many as the post's example of a gather has cached. With which lengths it measured, the post "
-            f"does not say; its prompts are {fact_text(facts, 'prompts')}. Times are medians of "
-            f"{len(m.batches[0].labelled[STEP])} steps, and the share is of the three labels. The rows of all "
-            f"steps are sums, slow steps included. {side}",
-            "The floor of `model_forward` is that of a whole step: the weights it needs and all cached keys and values "
-            f"read once, or its arithmetic where that takes longer. What bounds it here: {bounds}. The machine's rates "
-            "are measured for about a second in this run: had it other work just then, they come out low, and the "
-            "floor too high.",
-        ],
-        times=[time for batch in m.batches for time in _phase_times(batch)],
-        grids=[
-            Grid("The labels", ["post", "here"], [[LABELS[phase], name] for phase, name in PHASES.items()]),
-            Grid("Kernels that the post's profiler names", ["batch", "kernels"], list(facts["kernels"].items())),
-            *_kernels(m),
-        ],
-        samples={f"batch {batch.size}": {"host_ms": batch.host, "device_ms": batch.device} for batch in m.batches},
-    )
+    return {
+        "least_share": f"{shares.min():.1%}",
+        "most_share": f"{shares.max():.1%}",
+        "stage": m.stage,
+        "config": m.sizes.config,
+        "prompt_len": m.prompt_len,
+        "prompts": fact_text(facts, "prompts"),
+        "steps": len(m.batches[0].labelled[STEP]),
+        "has_device_times": m.has_device_times,
+        "bounds": ", ".join(f"{batch.floor.bound} at batch {batch.size}" for batch in m.batches),
+        "times": [time for batch in m.batches for time in _phase_times(batch)],
+        "labels": [[LABELS[phase], name] for phase, name in PHASES.items()],
+        "posted_kernels": facts["kernels"].items(),
+        "kernels": [(b.size, kernel, f"{share:.1%}") for b in m.batches for kernel, share in b.profile.kernels.items()],
+        "samples": {f"batch {batch.size}": {"host_ms": batch.host, "device_ms": batch.device} for batch in m.batches},
+    }
 
 
 def _phase_times(batch: Batch) -> list[Time]:
@@ -72,59 +60,33 @@ def _phase_times(batch: Batch) -> list[Time]:
     ]
 
 
-def _kernels(m: Measurements) -> list[Grid]:
-    """None without a GPU."""
-    rows = [(b.size, kernel, f"{share:.1%}") for b in m.batches for kernel, share in b.profile.kernels.items()]
-    title = "Kernels with the largest shares of the device's time here"
-    return [Grid(title, ["batch", "kernel", "share"], rows)] if rows else []
-
-
-def residual(m: Measurements) -> Section:
+def residual(m: Measurements) -> Values:
     """Wall time of a step less its labels, and the calls that the labels hide."""
-    wait = " and, since it reads the tokens back, the wait for the device" if m.has_device_times else ""
-    estimate = post_table("001", "residual")
-    return Section(
-        "The time without a label",
-        text=[
-            *_what_the_post_subtracts(),
-            "For each batch, the first row is a step here without the profiler, and the host's labels are of the same "
-            "steps, by the same clock. The device's labels are from a separate, profiled capture, and are subtracted "
-            f"from the step as in the post. What the host's labels leave is sampling{wait}, the choice of blocks and "
-            "the input tensors. The write is inside its label.",
-            f"`{m.stage}` writes the new token of all sequences with one `index_put_` for K and one for V in each "
-            "layer, so the number of its calls does not grow with the batch.",
-            "The last table is the post's own estimate of where the time without a label goes. Its first row has a "
-            "label, so it cannot be part of what the labels leave.",
-            "Nor may its second: the post takes `aten::cat` for the filling of its cache. Its public repository reads "
-            "`key_cache`, which a DynamicCache has in versions of transformers where filling an empty one starts no "
-            "cat. From this we infer that its cats are the model's own, inside `model_forward`. Here they are; their "
-            "times are from the profiled capture.",
-        ],
-        facts=[fact for batch in m.batches for fact in _writes(batch, m.sizes.shape.num_layers)],
-        times=[*(time for batch in m.batches for time in _residual_times(batch)), *_cat_times(m.batches[-1])],
-        grids=[Grid.of("The post's estimate, ms a step", estimate)],
-        samples={f"batch {batch.size}": {"step_seconds": batch.step_seconds} for batch in m.batches},
-    )
+    return {
+        "stage": m.stage,
+        "many": m.batches[-1].size,
+        "post": _what_the_post_subtracts(),
+        "has_device_times": m.has_device_times,
+        "facts": [fact for batch in m.batches for fact in _writes(batch, m.sizes.shape.num_layers)],
+        "times": [*(time for batch in m.batches for time in _residual_times(batch)), *_cat_times(m.batches[-1])],
+        "estimate": Grid.of(post_table("001", "residual")),
+        "samples": {f"batch {batch.size}": {"step_seconds": batch.step_seconds} for batch in m.batches},
+    }
 
 
-def _what_the_post_subtracts() -> list[str]:
+def _what_the_post_subtracts() -> Values:
+    """From a step at its largest batch, its labels; and what the host would need for each copy if that is the rest."""
     facts, left = post_facts("001"), _post_step_ms() - _post_labelled_ms()
-    layers, printed = facts["num_layers"], _post_printed()[-1]
-    few, many = left.index.min(), left.index.max()
+    layers, few, many = facts["num_layers"], left.index.min(), left.index.max()
     copies = 2 * layers * many
-    write_us = 1e3 * by_batch("phases").loc[many, "write_ms"] / copies
-    growth_us = 1e3 * (left[many] - left[few]) / (2 * layers * (many - few))
-    return [
-        f"By its tokens a second, a step of the post at batch {many} takes {printed} ms longer than its three "
-        "labels. The post calls that the price of a paged cache behind an interface for dense ones.",
-        f"But a label there is {fact_text(facts, 'label_time')}, and the step is wall time. The write of {many} "
-        f"sequences starts {layers} layers x {many} x 2 = {copies} small copies, as its repository shows. Its label is "
-        f"{write_us:.2f} us for each, and no Python program starts a copy in so short a time. What the host spends to "
-        "start them is part of the step and of no label. "
-        f"The time without a label grows with the batch by {growth_us:.1f} us for each further copy, an ordinary price "
-        "for starting one. This fits, and is no proof: prefills, if the post's tokens a second include them, grow with "
-        "the batch too.",
-    ]
+    return {
+        "left": _post_printed()[-1],
+        "label_time": fact_text(facts, "label_time"),
+        "layers": layers,
+        "copies": copies,
+        "write_us": f"{1e3 * by_batch('phases').loc[many, 'write_ms'] / copies:.2f}",
+        "growth_us": f"{1e3 * (left[many] - left[few]) / (2 * layers * (many - few)):.1f}",
+    }
 
 
 def _post_step_ms() -> pd.Series:
@@ -149,7 +111,8 @@ def _post_printed() -> tuple[float, float, float]:
 
 def _residual_times(batch: Batch) -> list[Time]:
     at, step, labelled = f"batch {batch.size}", _post_step_ms(), _post_labelled_ms()[batch.size]
-    posted, source = (step[batch.size], labelled, step[batch.size] - labelled), FROM_ITS_TABLES
+    posted = step[batch.size], labelled, step[batch.size] - labelled
+    source: Source | None = FROM_ITS_TABLES
     if batch.size == step.index.max():
         posted, source = _post_printed(), None
     device = labels_ms(batch.device) if batch.device else None
@@ -193,34 +156,20 @@ def _writes(batch: Batch, num_layers: int) -> list[Fact]:
     ]
 
 
-def gather(m: Measurements) -> Section:
+def gather(m: Measurements) -> Values:
     """Scalar reads before, indexing calls now."""
     facts = post_facts("001")
     example, theirs, ours = facts["python_gather"], facts["num_layers"], m.sizes.shape.num_layers
     size, tokens = example["batch_size"], example["cached_tokens"]
-    reads, rule = theirs * size * tokens, "layers x sequences x tokens"
     what = f"scalar reads of the Python gather: {theirs} layers x {size} sequences x {tokens} tokens"
-    return Section(
-        "The gather: from scalar reads to indexing calls",
-        text=[
-            "The post's first gather was a Python loop over layers, sequences and tokens. The second is advanced "
-            "indexing, a call for K (which the post shows) and one for V in each layer, and its time hardly grows with "
-            "the batch.",
-            "The calls below are counted in a profiled step: as many at every batch size. The bytes that they copy do "
-            "grow with the batch and with the length.",
-        ],
-        facts=[
-            judge(what, example["scalar_reads"], reads, why=rule),
+    return {
+        "prompt_len": m.prompt_len,
+        "facts": [
+            judge(what, example["scalar_reads"], theirs * size * tokens, why="layers x sequences x tokens"),
             *(_indexing_calls(batch, theirs, ours) for batch in m.batches),
         ],
-        grids=[
-            Grid(
-                f"One gather here, of {m.prompt_len} cached tokens a sequence",
-                ["batch", f"scalar reads of a Python loop ({rule})", "indexing calls"],
-                [[b.size, ours * b.size * m.prompt_len, b.profile.calls["gather"]["aten::index"]] for b in m.batches],
-            )
-        ],
-    )
+        "rows": [[b.size, ours * b.size * m.prompt_len, b.profile.calls["gather"]["aten::index"]] for b in m.batches],
+    }
 
 
 def _indexing_calls(batch: Batch, theirs: int, ours: int) -> Fact:

@@ -7,40 +7,33 @@ from statistics import median
 import torch
 
 from roseinfer.bench.contenders import HF_NAME
-from roseinfer.engine.sizes import EngineSizes
+from roseinfer.planning.sizes import EngineSizes
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling.data_sheets import data_sheet
 
 from ..data import COMPUTED, Source, post_facts, post_table
-from ..report.content import Grid, Section, Time
+from ..report.content import Grid, Time
+from ..report.template import Values
 from .measure import Batch, Measurements, by_batch, tokens_per_second
 
 
-def throughput(m: Measurements, theirs: EngineSizes) -> Section:
+def throughput(m: Measurements, theirs: EngineSizes) -> Values:
     """Tokens a second beside transformers', and the claim that a GPU is saturated. theirs: of the post's engine."""
     few, some, many = m.batches[0], m.batches[-2], m.batches[-1]
-    return Section(
-        "Tokens a second, and what is saturated",
-        text=[
-            f"The post looks for what its engine lacks against transformers at batch {many.size}. Here all of them run "
-            f"in one process and in turn, without the profiler. Runs of each: {len(few.runs)}. A run's tokens a second "
-            "are those of its median decode step, without the prefill."
-            + (" A single run has no range, so these show no difference." if len(few.runs) == 1 else ""),
-            "Both engines copy the whole cache in each step: transformers once, to put the new token behind it; "
-            f"`{m.stage}` twice, to gather it and again to put the new token behind.",
-            f"From batch {some.size} to {many.size} the post's `model_forward` takes no longer, from which it "
-            f"concludes that the GPU is saturated at {some.size}. Whatever the batch, a step reads every weight that "
-            "it needs once. On the post's card this reading is most of `model_forward`, and arithmetic is little of "
-            "it. The step is flat because the card waits for memory, and because it is flat, tokens a second grow with "
-            "the batch. More sequences are nearly free: the opposite of saturated.",
-            f"Here a step of batch {many.size} takes {many.step_ms / few.step_ms:.2f} times as long as one of batch "
-            f"{few.size}. Where that is far from 1, it is not the reading of weights that grows. On a CPU, products "
-            "with a few rows run far below the machine's rate for large matrices.",
-        ],
-        times=[*map(_speed, m.batches), *_speedups(m), *_beside_hf(m), *_reading(m, theirs)],
-        grids=[_runs(m), _on_the_posts_card(m, theirs)],
-        samples={"runs": [run for b in m.batches for run in b.runs] + m.hf_runs, "machine": m.machine.samples},
-    )
+    return {
+        "few": few.size,
+        "some": some.size,
+        "many": many.size,
+        "num_runs": len(few.runs),
+        "stage": m.stage,
+        "growth": f"{many.step_ms / few.step_ms:.2f}",
+        "times": [*map(_speed, m.batches), *_speedups(m), *_beside_hf(m), *_reading(m, theirs)],
+        "runs": _runs(m),
+        "post_model": theirs.config.model,
+        "card": _card(),
+        "on_card": _on_the_posts_card(m, theirs),
+        "samples": {"runs": [run for b in m.batches for run in b.runs] + m.hf_runs, "machine": m.machine.samples},
+    }
 
 
 def _speed(batch: Batch) -> Time:
@@ -95,10 +88,10 @@ def _reading(m: Measurements, theirs: EngineSizes) -> list[Time]:
 def _runs(m: Measurements) -> Grid:
     runs = {**{f"{m.stage}, batch {b.size}": b.runs for b in m.batches}, HF_NAME: m.hf_runs}
     speeds = {name: tokens_per_second(of_name) for name, of_name in runs.items()}
-    return Grid.of_runs("The runs here, tok/s", "engine", speeds, decimals=1)
+    return Grid.of_runs("engine", speeds, decimals=1)
 
 
-def _on_the_posts_card(m: Measurements, theirs: EngineSizes) -> Grid:
+def _on_the_posts_card(m: Measurements, theirs: EngineSizes) -> list[list[float]]:
     sheet = data_sheet(_card())
     card = Machine(_card(), "cuda", torch.float16, sheet["read_bytes_per_s"], sheet["fp16_flops_per_s"], samples={})
     rows = []
@@ -108,8 +101,7 @@ def _on_the_posts_card(m: Measurements, theirs: EngineSizes) -> Grid:
         arithmetic = 1e3 * floor.flops / card.flops_per_s
         forward = float(by_batch("phases").loc[batch.size, "forward_ms"])
         rows.append([batch.size, round(reading, 2), round(arithmetic, 2), forward])
-    title = f"The least that a step of {theirs.config.model} must take on an {_card()}, by its data sheet, ms"
-    return Grid(title, ["batch", "reading", "arithmetic", "the post's model_forward"], rows)
+    return rows
 
 
 def _card() -> str:

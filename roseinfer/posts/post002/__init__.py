@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.weights import prepared_copy
+from roseinfer.planning.sizes import PlannedEngine
 
 from ..data import post_facts
 from ..report.content import NotRun, PostReport
@@ -21,16 +21,20 @@ from .steps import greedy_section, padding_section, prefill_section, warm_up_sec
 TOKENS = 128  # of each of the engine's sequences, at most
 
 
-def engines(setting: Setting) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[PlannedEngine]:
     """One, with the post's blocks and prefill batch, for whatever is counted on an engine."""
     about = post_facts("002")
     batch, block_size = about["prefill_batch_size"], about["block_size"]
     return [
-        EngineConfig(
-            model=setting.model or "tiny", num_blocks=batch * -(-TOKENS // block_size), block_size=block_size,
-            max_num_seqs=batch, dtype="float32", device=str(setting.device),
+        PlannedEngine(
+            model=setting.model or "tiny",
+            num_blocks=batch * -(-TOKENS // block_size),
+            block_size=block_size,
+            max_num_seqs=batch,
+            dtype="float32",
+            device=str(setting.device),
         )
-    ]  # fmt: skip
+    ]
 
 
 def reproduce(setting: Setting) -> PostReport:
@@ -55,10 +59,14 @@ def reproduce(setting: Setting) -> PostReport:
 
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:
     return [
-        NotRun("the seconds that longest output first saves",
-               f"the post's machine ({about['hardware']}) and its output lengths, which it does not give"),
-        NotRun("times of its steps: what types, argmax, warm-up, prefills and joined weights gain there",
-               f"the post's machine ({about['hardware']}); it gives no times for them either"),
+        NotRun(
+            "the seconds that longest output first saves",
+            f"the post's machine ({about['hardware']}) and its output lengths, which it does not give",
+        ),
+        NotRun(
+            "times of its steps: what types, argmax, warm-up, prefills and joined weights gain there",
+            f"the post's machine ({about['hardware']}); it gives no times for them either",
+        ),
         NotRun("its server and shared memory under the load test", "a server; the requests alone are simulated above"),
         NotRun(f"gains that the post quotes ({about['quoted_gains']})", "those systems; the post did not measure them"),
-    ]  # fmt: skip
+    ]

@@ -1,4 +1,4 @@
-"""Post 002: the end of a request on the real engine, when the server's abort names nobody, and when it keeps blocks.
+"""Post 002: the end of a request on the real engine, when an abort matches no request, and when it keeps blocks.
 
 The server wants a number of tokens of each request, sees in a step's tokens who has them, and aborts those. The engine
 by itself ends a request only with one token more: as in the post, when the next step has gone past the limit.
@@ -10,14 +10,15 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.llm import LLM
+from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import source_of
-from ..report.content import Exact, Grid, Section, judge
+from ..report.content import Exact, judge
+from ..report.template import Values
 from .steps import prompts_of, small_engine
 
 SEED, LONGEST = 0, 64
@@ -53,7 +54,7 @@ ABORTS: dict[str, Abort] = {
 
 
 def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: Abort) -> list[int]:
-    """Serve requests of so many tokens until nobody runs. Tokens that each one got."""
+    """Serve requests of so many tokens until none runs. Tokens that each one got."""
     seqs = [
         Sequence(prompt, SamplingParams(max_tokens=n + 1, ignore_eos=True))
         for prompt, n in zip(prompts, wanted, strict=True)
@@ -67,7 +68,7 @@ def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: 
     return [len(seq.output_ids) for seq in seqs]
 
 
-def abort_section(about: Mapping[str, Any], config: EngineConfig, model: Model) -> Section:
+def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
     draw = random.Random(SEED).random
     wanted = [1 + int(LONGEST * draw()) for _ in range(config.max_num_seqs)]
     prompts = prompts_of(config, model)
@@ -83,37 +84,46 @@ def abort_section(about: Mapping[str, Any], config: EngineConfig, model: Model) 
     size = config.block_size
     never_back = sum(-(-(len(p) + n - 1) // size) for p, n in zip(prompts, wanted, strict=True))
     claims = about["claims"]
-    return Section(
-        "Requests that were never aborted",
-        [
-            "The server hands abort_request a set of ids, and the scheduler compares the id of each running request "
-            "with it. An id never equals a set, so nothing is aborted, and a finished request runs until it has more "
-            "tokens than it asked for. The post calls abort_request once for each id.",
-            f"Here the engine runs {len(wanted)} requests, and its own abort is called as the post's server does, "
-            "before and after the fix. An abort must also give the blocks back. What the post shows of it only marks "
-            "a request as finished; in the last row that is all that happens, and later requests never get those "
-            "blocks.",
-            f"roseinfer's LLM takes one id, and refuses a set: {refusal(model)}.",
+    return {
+        "num_requests": len(wanted),
+        "wanted": sum(wanted),
+        "num_blocks": config.num_blocks,
+        "refusal": refusal(model),
+        "rows": rows,
+        "facts": [
+            judge(
+                "steps a request runs too long, with the bug",
+                claims["extra_steps_with_the_bug"],
+                extra[bug],
+                rule=1,
+                why="one step past what it asked for",
+                source=source_of(about, "claims.extra_steps_with_the_bug"),
+            ),
+            judge(
+                "steps a request runs too long, fixed",
+                claims["extra_steps_fixed"],
+                extra[fixed],
+                rule=0,
+                why="aborted before the next step",
+                source=source_of(about, "claims.extra_steps_fixed"),
+            ),
+            judge(
+                "blocks that are never freed, fixed",
+                0,
+                held[fixed],
+                why="an abort frees them",
+                source=source_of(about, "claims.abort_gives_back_blocks"),
+            ),
+            judge(
+                "blocks that are never freed, if a request is only marked",
+                0,
+                held[half],
+                rule=never_back,
+                why="all that its tokens took",
+                source=source_of(about, "claims.abort_gives_back_blocks"),
+            ),
         ],
-        facts=[
-            judge("steps a request runs too long, with the bug", claims["extra_steps_with_the_bug"], extra[bug],
-                  rule=1, why="one step past what it asked for",
-                  source=source_of(about, "claims.extra_steps_with_the_bug")),
-            judge("steps a request runs too long, fixed", claims["extra_steps_fixed"], extra[fixed], rule=0,
-                  why="aborted before the next step", source=source_of(about, "claims.extra_steps_fixed")),
-            judge("blocks that are never given back, fixed", 0, held[fixed], why="an abort gives them back",
-                  source=source_of(about, "claims.abort_gives_back_blocks")),
-            judge("blocks that are never given back, if a request is only marked", 0, held[half], rule=never_back,
-                  why="all that its tokens took", source=source_of(about, "claims.abort_gives_back_blocks")),
-        ],
-        grids=[
-            Grid(
-                f"{len(wanted)} requests that ask for {sum(wanted)} tokens; a pool of {config.num_blocks} blocks",
-                ["the server calls", "steps", "tokens", "too many", "blocks held at the end"],
-                rows,
-            )
-        ],
-    )  # fmt: skip
+    }
 
 
 def refusal(model: Model) -> str:

@@ -11,81 +11,51 @@ import numpy as np
 from roseinfer.profiling.clock import seconds_of
 
 from ..data import post_table, source_of
-from ..report.content import Exact, Fact, Grid, Section, Time, judge
+from ..report.content import Exact, Fact, Time, judge
+from ..report.template import Values
 from .token_arrays import ids_of, write_each, write_overlapping
 
 REPEATS = 20
 
 
-def dtype_section(about: Mapping[str, Any]) -> Section:
-    shape = (about["decode_batch_size"], about["seq_length"])
+def dtype_section(about: Mapping[str, Any]) -> Values:
+    batch, length = about["decode_batch_size"], about["seq_length"]
     step_ms = post_table("003", "steps").set_index("model").loc["7B", "step_ms"]
     facts: list[Fact] = []
     times: list[Time] = []
     rows: list[list[Exact]] = []
     for row in post_table("002", "dtypes").itertuples():
         for when, dtype, printed in (("before", None, row.dtype_before), ("corrected", np.int32, row.dtype_after)):
-            make = ids_of(row.made_by, *shape, dtype)
+            make = ids_of(row.made_by, batch, length, dtype)
             array = make()
             what = f"{row.array}, {when}"
             facts.append(judge(f"type of {what}", printed, str(array.dtype), why="NumPy's rules"))
             rows.append([what, str(array.dtype), array.nbytes])
             seconds = median(seconds_of(make) for _ in range(REPEATS))
             times.append(Time(f"making {what}", "ms", None, 1e3 * seconds))
-    return Section(
-        "Types of token ids",
-        [
-            "Token ids are int32. np.zeros makes float64 unless told otherwise, and np.concatenate gives the type that "
-            "holds both, so padding ids with it makes float64 of them. np.full of a Python int makes int64. The post "
-            "gives both arrays dtype=np.int32.",
-            f"For a batch of {shape[0]} sequences of {shape[1]:,} ids that halves what is written. The post gives no "
-            f"time for it. Below is what making an array takes here; a step of a 7B model takes {step_ms} ms in post "
-            "003, on another machine.",
-        ],
-        facts=facts,
-        times=times,
-        grids=[Grid(f"Arrays of {shape[0]} x {shape[1]:,} ids", ["array", "type", "bytes"], rows)],
-    )
+    return {"batch": batch, "length": length, "step_ms": step_ms, "facts": facts, "times": times, "rows": rows}
 
 
-def write_section(about: Mapping[str, Any]) -> Section:
-    batch, places = about["prefill_batch_size"], about["decode_batch_size"]
-    neighbours, scattered = list(range(batch)), list(range(0, places, places // batch))
+def write_section(about: Mapping[str, Any]) -> Values:
+    batch, num_slots = about["prefill_batch_size"], about["decode_batch_size"]
+    neighbours, scattered = list(range(batch)), list(range(0, num_slots, num_slots // batch))
     cases = {
         f"overlapping, {batch} neighbouring slots": (write_overlapping, neighbours),
         f"overlapping, {batch} scattered slots": (write_overlapping, scattered),
         "overlapping, a batch of 1": (write_overlapping, neighbours[:1]),
         f"each to its own, {batch} neighbouring slots": (write_each, neighbours),
     }
-    counts = {name: prefill_counts(write, slots, places) for name, (write, slots) in cases.items()}
-    right = next(iter(counts.values()))["right"]
-    return Section(
-        "Results of a prefill, written over one another",
-        [
-            "For each slot of the prefill batch, the post writes the tokens of the whole batch from that slot on. With "
-            f"one request that is right. With {batch}, each turn overwrites the one before except for its first "
-            "place, and the last turn writes behind the batch, where other requests have theirs. Nearly all requests "
-            "start with the first one's token.",
-            f"Here every slot of {places} holds a running request's token before the write. The loop is taken as "
-            "printed, with a slot for each request of the batch. One indexed write, buffer[slots] = tokens, does what "
-            "is meant.",
-        ],
-        facts=[
-            judge(
-                f"requests of a prefill batch of {batch} that find their token in their slot",
-                about["claims"]["tokens_in_their_slot"], right, rule=1,
-                why="only the first place of the first turn is not written over",
-                source=source_of(about, "claims.tokens_in_their_slot"),
-            )
-        ],
-        grids=[
-            Grid(
-                "Places of the buffer after the write",
-                ["write", "right", "wrong", "others' tokens lost", "written more than once"],
-                [[name, *count.values()] for name, count in counts.items()],
-            )
-        ],
-    )  # fmt: skip
+    counts = {name: prefill_counts(write, slots, num_slots) for name, (write, slots) in cases.items()}
+    right = judge(
+        f"requests of a prefill batch of {batch} that find their token in their slot",
+        about["claims"]["tokens_in_their_slot"],
+        next(iter(counts.values()))["right"],
+        rule=1,
+        why="only the first slot of the first turn is not written over",
+        source=source_of(about, "claims.tokens_in_their_slot"),
+    )
+    rows = [[name, *count.values()] for name, count in counts.items()]
+    return {"batch": batch, "slots": num_slots, "facts": [right], "rows": rows}
 
 
 def prefill_counts(write: Callable[..., np.ndarray], slots: list[int], places: int) -> dict[str, int]:

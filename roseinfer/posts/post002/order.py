@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
 from math import log
 from typing import Any
 
@@ -17,7 +18,8 @@ from roseinfer.simulator import EngineSetting, FloorCost, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
 from ..data import post_table, source_of
-from ..report.content import Exact, Grid, Section, Time, judge
+from ..report.content import Exact, Grid, Time, judge
+from ..report.template import Values
 from .load import LLAMA_7B
 
 SEED = 0
@@ -36,79 +38,62 @@ POST_POOL, LARGE_POOL = "the post's", "large"
 Runs = dict[tuple[str, str, str], dict[str, Any]]  # by LENGTHS, pool and policy: a row of a simulation
 
 
-def order_section(about: Mapping[str, Any]) -> Section:
+def order_section(about: Mapping[str, Any]) -> Values:
     cost, runs = step_cost(), simulated(about)
-    saved_here = {
-        lengths: {
-            what: runs[lengths, LARGE_POOL, FIRST_COME][what] - runs[lengths, LARGE_POOL, LONGEST_FIRST][what]
-            for what in ("steps", "seconds")
-        }
-        for lengths in LENGTHS
-    }
     large, posts = (fewest_steps(runs, pool) for pool in (LARGE_POOL, POST_POOL))
     slots, pool_tokens = about["decode_batch_size"], about["num_blocks"] * about["block_size"]
     most_running = max(pool_tokens / mean_length(about, lengths) for lengths in LENGTHS)
-    saved = [(row.case, float(row.seconds_saved)) for row in post_table("002", "longest_first").itertuples()]
-    return Section(
-        "Longest output first",
-        [
-            "In the contest the number of output tokens of each request is known, and the post serves the longest "
-            f"first. Here {about['num_requests']:,} requests, {about['requests_per_second']} a second, are run by the "
-            f"engine's own scheduler and block manager: {slots} slots, steps of at most {budget(about)} tokens (one of "
-            f"each slot and {about['prefill_batch_size']} prompts of {PROMPT_LEN}). The post does not give its "
-            f"lengths: ours are drawn with seed {SEED} from three distributions.",
-            "Longest first ends with short outputs, so the slots stay full almost to the end. First come may start a "
-            "long output late, and then a few requests hold a nearly empty batch. A step reads all weights whether it "
-            "serves few requests or many, so fewer steps are less time.",
-            "That takes a pool with room for all slots, the large one below. In the post's own, "
-            f"{pool_tokens:,} tokens, fewer requests of these lengths run than there are slots. Those that outgrow it "
-            "are preempted and computed again. With longest first a preempted one, which has less to come, goes behind "
-            "those that wait. Which order is faster then depends on the lengths.",
-            "Where it loses: with equal lengths it gains nothing, and a request with a short output waits for the long "
-            "ones. A server outside of a contest does not know the lengths beforehand.",
-            "The last table says what would have to hold for the post's seconds: how many times as long as the floor "
-            "every step would have to take. The saved steps are those of the tail, in which few requests decode, so "
-            "they are priced as the simulation prices them. Longer outputs would save more.",
-            f"Assumed: {cost.about} " + " ".join(ASSUMPTIONS) + " The policy orders requests within rounds of "
-            f"{ROUND} arrivals, which bounds how often a request is overtaken; the post's order has none.",
-        ],
-        facts=[
+    posted = [(row.case, float(row.seconds_saved)) for row in post_table("002", "longest_first").itertuples()]
+    return {
+        "about": about,
+        "slots": slots,
+        "pool_tokens": pool_tokens,
+        "budget": budget(about),
+        "prompt_len": PROMPT_LEN,
+        "seed": SEED,
+        "gpu": GPU,
+        "cost": cost.about,
+        "assumptions": " ".join(ASSUMPTIONS),
+        "round": ROUND,
+        "facts": [
             judge(
                 "faster wherever lengths differ (here: in fewer steps), with room for all slots",
-                about["claims"]["faster_order"], large, why="the post's order",
+                about["claims"]["faster_order"],
+                large,
+                why="the post's order",
                 source=source_of(about, "claims.faster_order"),
             ),
             judge(
                 "the same in the post's pool",
-                about["claims"]["faster_order"], posts, rule="it depends" if most_running < slots else None,
+                about["claims"]["faster_order"],
+                posts,
+                rule="it depends" if most_running < slots else None,
                 why=f"the pool, which holds about {most_running:.0f} of them, decides how many run, and not the slots",
                 source=source_of(about, "claims.faster_order"),
             ),
             judge(
                 "more slots in use in a step, with room for all of them",
-                about["claims"]["fuller_batches"], fullest_batches(runs), why="the tail is shorter",
+                about["claims"]["fuller_batches"],
+                fullest_batches(runs),
+                why="the tail is shorter",
                 source=source_of(about, "claims.fuller_batches"),
             ),
         ],
-        times=[Time(f"saved by longest first, {case} case", "s", seconds, None) for case, seconds in saved],
-        grids=[
-            Grid(
-                f"{about['num_requests']:,} requests, {slots} slots; simulated, in seconds; tail: without a queue",
-                ["lengths", "pool", "order", "steps", "a step has", "preempted", "all", "tail", "mean latency"],
-                [[*key[:2], NAMES[key[2]], *_figures(row)] for key, row in runs.items()],
-            ),
-            Grid(
-                f"What would have to hold, with room for all slots: steps so many times as long as the floor, {GPU}",
-                ["lengths", "steps saved", "saved at the floor, s", *(f"for {seconds:g} s" for _, seconds in saved)],
-                [
-                    [lengths, here["steps"], round(here["seconds"], 2),
-                     *(round(s / here["seconds"]) if here["steps"] else None for _, s in saved)]
-                    for lengths, here in saved_here.items()
-                ],
-            ),
-        ],
-        samples={"runs": [{"lengths": key[0], "pool": key[1], **row} for key, row in runs.items()]},
-    )  # fmt: skip
+        "times": [Time(f"saved by longest first, {case} case", "s", seconds, None) for case, seconds in posted],
+        "runs": [[*key[:2], NAMES[key[2]], *_figures(row)] for key, row in runs.items()],
+        "saved": saved_grid(runs, [seconds for _, seconds in posted]),
+        "samples": {"runs": [{"lengths": key[0], "pool": key[1], **row} for key, row in runs.items()]},
+    }
+
+
+def saved_grid(runs: Runs, posted: List[float]) -> Grid:
+    """What longest first saves at the floor, and how many times as long steps would be for it to save the post's."""
+    rows: list[list[Exact | None]] = []
+    for lengths in LENGTHS:
+        first, longest = (runs[lengths, LARGE_POOL, policy] for policy in (FIRST_COME, LONGEST_FIRST))
+        steps, seconds = (first[what] - longest[what] for what in ("steps", "seconds"))
+        rows.append([lengths, steps, round(seconds, 2), *(round(s / seconds) if steps else None for s in posted)])
+    return Grid(["lengths", "steps saved", "saved at the floor, s", *(f"for {s:g} s" for s in posted)], rows)
 
 
 def step_cost() -> FloorCost:
@@ -129,7 +114,13 @@ def simulated(about: Mapping[str, Any]) -> Runs:
         longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
         pools = {POST_POOL: about["num_blocks"], LARGE_POOL: slots * -(-longest // block_size)}
         for pool, num_blocks in pools.items():
-            setting = EngineSetting(num_blocks, block_size, slots, about["seq_length"], budget(about))
+            setting = EngineSetting(
+                num_blocks=num_blocks,
+                block_size=block_size,
+                max_num_seqs=slots,
+                max_model_len=about["seq_length"],
+                max_num_batched_tokens=budget(about),
+            )
             found = simulations(arrivals, setting, step_cost(), policies=list(NAMES), replicas=[1])
             for row in found.rows:
                 runs[lengths, pool, row["policy"]] = row

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.bench.interleave import interleaved
-from roseinfer.engine.linear import PackedLinear, packs
+from roseinfer.engine.linear import PackedLinear
 from roseinfer.engine.weights import LAYOUTS, prepared_copy
+from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model, load_model, to_hf
 from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.stage import PromptAttention
 
 from ..data import source_of
-from ..report.content import Grid, Section, Time, judge
+from ..report.content import Time, judge
 from ..report.setting import Setting
+from ..report.template import Values
 from .load import LLAMA_7B
 
 MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
@@ -28,7 +30,7 @@ REPEATS = 5
 QUICK_SIZE = 256
 
 
-def qkv_section(about: Mapping[str, Any], setting: Setting) -> Section:
+def qkv_section(about: Mapping[str, Any], setting: Setting) -> Values:
     claims = about["claims"]
     models = {spec: load_model(spec, device=setting.device) for spec in MODELS}
     counts = {f"the engine, {spec}": engine_products(prepared_copy(model)) for spec, model in models.items()}
@@ -36,31 +38,23 @@ def qkv_section(about: Mapping[str, Any], setting: Setting) -> Section:
     counts[apart] = hf_products(models[APART])
     rows = about["prefill_batch_size"]
     size = QUICK_SIZE if setting.quick else LLAMA_7B.hidden_size
-    return Section(
-        "q, k and v from one matrix product",
-        [
-            "The post joins the weights of q, k and v, so that a layer starts one matrix product for them instead of "
-            f"{claims['qkv_products_before']}. The engine's models have them joined, and the Llama family's gate and "
-            "up as well. transformers' Llama has all of them apart.",
-            "What is gained: fewer kernels to start, and one large product instead of three. What is not: the same "
-            "weights are read. The times are of these products alone, at the size of the post's model unless with "
-            "--quick, in the engine's layout.",
-        ],
-        facts=[
-            judge(f"products for q, k and v in a layer, {name}",
-                  claims["qkv_products_before" if name == apart else "qkv_products_after"], qkv,
-                  source=source_of(about, f"claims.qkv_products_{'before' if name == apart else 'after'}"))
+    return {
+        "before": claims["qkv_products_before"],
+        "facts": [
+            judge(
+                f"products for q, k and v in a layer, {name}",
+                claims["qkv_products_before" if name == apart else "qkv_products_after"],
+                qkv,
+                source=source_of(about, f"claims.qkv_products_{'before' if name == apart else 'after'}"),
+            )
             for name, (qkv, _) in counts.items()
         ],
-        times=[
+        "times": [
             Time(f"{name}, {rows} rows, {size:,} columns", "ms", None, 1e3 * seconds)
             for name, seconds in race(size, rows, setting).items()
         ],
-        grids=[
-            Grid("Matrix products in a layer", ["model", "for q, k, v", "in all"],
-                 [[name, qkv, layer] for name, (qkv, layer) in counts.items()])
-        ],
-    )  # fmt: skip
+        "rows": [[name, qkv, layer] for name, (qkv, layer) in counts.items()],
+    }
 
 
 @torch.inference_mode()
@@ -99,8 +93,9 @@ def calls_of(model: nn.Module) -> Iterator[list[str]]:
 
     hooks = [
         module.register_forward_hook(noting(name))
-        for name, module in model.named_modules() if isinstance(module, (nn.Linear, *LAYOUTS))
-    ]  # fmt: skip
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, *LAYOUTS))
+    ]
     try:
         yield called
     finally:
@@ -122,8 +117,9 @@ def race(size: int, rows: int, setting: Setting) -> dict[str, float]:
             "q, k and v joined": lambda: seconds_of(lambda: joined(x), now),
             "q, k and v apart": lambda: seconds_of(lambda: [each(x) for each in apart], now),
         },
-        REPEATS, warmup=1,
-    )  # fmt: skip
+        REPEATS,
+        warmup=1,
+    )
     return {name: median(seconds) for name, seconds in taken.items()}
 
 

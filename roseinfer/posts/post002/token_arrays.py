@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 
-def padded_ids(batch_size: int, seq_length: int, zeros_dtype: DTypeLike = None) -> np.ndarray:
+def padded_ids(batch_size: int, seq_length: int, zeros_dtype: DTypeLike | None = None) -> np.ndarray:
     """One int32 id a sequence, padded with zeros to [batch_size, seq_length]. zeros_dtype: None leaves it to NumPy."""
     token_ids = np.ones((batch_size, 1), dtype=np.int32)
     zeros = np.zeros((batch_size, seq_length - 1), **_given(zeros_dtype))
     return np.concatenate((token_ids, zeros), axis=1)
 
 
-def filled_ids(batch_size: int, seq_length: int, dtype: DTypeLike = None) -> np.ndarray:
+def filled_ids(batch_size: int, seq_length: int, dtype: DTypeLike | None = None) -> np.ndarray:
     """Padding ids [batch_size, seq_length]. dtype: None leaves it to NumPy."""
     return np.full((batch_size, seq_length), 0, **_given(dtype))
 
 
-def _given(dtype: DTypeLike) -> dict[str, DTypeLike]:
+def _given(dtype: DTypeLike | None) -> dict[str, Any]:
     return {} if dtype is None else {"dtype": dtype}
 
 
-def ids_of(made_by: str, batch_size: int, seq_length: int, dtype: DTypeLike) -> Callable[[], np.ndarray]:
+def ids_of(made_by: str, batch_size: int, seq_length: int, dtype: DTypeLike | None) -> Callable[[], np.ndarray]:
     """Makes ids with NumPy's function of that name: "concatenate" pads them, "full" fills them."""
     return partial({"concatenate": padded_ids, "full": filled_ids}[made_by], batch_size, seq_length, dtype)
 

@@ -8,20 +8,21 @@ from typing import Any
 
 import torch
 
-from roseinfer.engine.config import EngineConfig
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
 
 from ..data import COMPUTED, Source, post_facts, post_table
-from ..report.content import Exact, Grid, NotRun, PostReport, Section, Time
+from ..report.content import Exact, NotRun, PostReport, Time
 from ..report.setting import Setting
+from ..report.template import Values
 from . import budgets, executors, host, times
 
 CARD = "RTX 4090"
 
 
-def engines(setting: Setting) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[PlannedEngine]:
     """For the timestamps, the sweep, the executors, and one a model for the host's share."""
     return [times.engine(setting), budgets.engine(setting), executors.engine(setting), *host.engines(setting)]
 
@@ -38,13 +39,13 @@ def reproduce(setting: Setting) -> PostReport:
         budgets.section(about, setting),
         host.section(about, setting, machine),
         executors.section(about, setting),
-        figures_section(),
+        {"figures": budgets.rows_of_axes()},
     ]
     arguments = {"models": [config.model for config in host.engines(setting)]}
     return setting.report("003", arguments, sections, [*host.left_out(setting), *not_run(about)])
 
 
-def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
+def ratio_section(about: Mapping[str, Any], machine: Machine) -> Values:
     printed, ratio = about["flop_to_byte"], 1e12 * about["tflops"] / (1e9 * about["read_gb_per_s"])
     sheet = data_sheet(CARD)
     ratios = {
@@ -52,32 +53,20 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Section:
         f"{CARD}, tensor cores in fp16": sheet["fp16_flops_per_s"] / sheet["read_bytes_per_s"],
         f"here: {machine.name}": machine.flops_per_s / machine.read_bytes_per_s,
     }
-    return Section(
-        "Operations for each byte read",
-        [
-            f"The post's {about['tflops']} TFLOPS over {about['read_gb_per_s']:,} GB/s say how many operations the "
-            "card can do while it reads one byte. A decode step does two for each weight and request, so a small "
-            "batch is bound by reading, as the post says.",
-            "The table turns that round: from which batch on a step's matrix products take as long as reading the "
-            "weights, if they ran at the row's rate. The KV cache is left out; reading it is work that no larger batch "
-            "shares.",
-            f"{about['tflops']} TFLOPS is the card's rate without tensor cores. With them the products of an fp16 "
-            "model are faster, and the batch may be larger still.",
-        ],
-        times=[
-            Time("operations for each byte read", "FLOP/byte", round(ratio, 2), list(ratios.values())[-1],
-                 source=Source(COMPUTED, f"its two rates; it rounds them to {printed}")),
-        ],
-        grids=[
-            Grid(
-                "Batch from which the products take as long as reading the weights",
-                ["rates", "FLOP/byte", "32-bit weights", "16-bit weights", "8-bit weights"],
-                [[name, f"{r:.1f}", *(ceil(r * width / 2) for width in (4, 2, 1))] for name, r in ratios.items()],
+    return {
+        "about": about,
+        "times": [
+            Time(
+                "operations for each byte read",
+                "FLOP/byte",
+                round(ratio, 2),
+                list(ratios.values())[-1],
+                source=Source(COMPUTED, f"its two rates; it rounds them to {printed}"),
             ),
-            Grid("Reading all weights once on the post's card, beside its steps",
-                 ["model", "GB", "ms", "the post's step ms", "of it reading"], reading_rows(about)),
         ],
-    )  # fmt: skip
+        "ratios": [[name, f"{r:.1f}", *(ceil(r * width / 2) for width in (4, 2, 1))] for name, r in ratios.items()],
+        "readings": reading_rows(about),
+    }
 
 
 def reading_rows(about: Mapping[str, Any]) -> list[list[Exact]]:
@@ -91,28 +80,17 @@ def reading_rows(about: Mapping[str, Any]) -> list[list[Exact]]:
     return rows
 
 
-def figures_section() -> Section:
-    return Section(
-        "The post's figures",
-        [
-            "The post's curves have no printed figures, so only what they show can be held against what is above. Its "
-            "traces are of CUDA streams.",
-        ],
-        grids=[
-            Grid("Figures, their axes, and where they are here",
-                 ["figure", "model", "to the right", "up", "what it shows", "here"], budgets.rows_of_axes())
-        ],
-    )  # fmt: skip
-
-
 def not_run(about: Mapping[str, Any]) -> list[NotRun]:
     hardware = about["hardware"]
     return [
-        NotRun("traces of streams, and the gain of two batches that compute at once (non_blocking)",
-               f"a GPU with streams (the post's: {hardware})"),
+        NotRun(
+            "traces of streams, and the gain of two batches that compute at once (non_blocking)",
+            f"a GPU with streams (the post's: {hardware})",
+        ),
         NotRun("double_buffer, of which the post finds no gain", f"a GPU with streams (the post's: {hardware})"),
         NotRun("less throughput with simple_async at a large max_num_batched_tokens", f"the post's {hardware}"),
-        NotRun(f"the comparison with {' and '.join(about['compared_with'])}",
-               f"those versions, and the post's {hardware}"),
+        NotRun(
+            f"the comparison with {' and '.join(about['compared_with'])}", f"those versions, and the post's {hardware}"
+        ),
         NotRun(f"the post's models ({about['model']})", "fp8 weights and a GPU that multiplies them"),
-    ]  # fmt: skip
+    ]

@@ -13,20 +13,21 @@ import torch
 from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
-from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.online.serve import Served, serve
 from roseinfer.bench.online.workload import Workload
-from roseinfer.engine.config import EngineConfig
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, model_config
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
 from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
 from ..data import post_facts, post_table, source_of
-from ..report.content import Exact, Grid, Image, Section, Time, judge
+from ..report.content import Exact, Image, Time, judge
 from ..report.setting import Setting
+from ..report.template import Values
 from .host import most_gain
 
 CARD, DTYPE = "RTX 4090", torch.float16
@@ -35,16 +36,22 @@ QWEN_7B = model_config("random:qwen2.5-7b")
 SHAPES = {
     "7B": QWEN_7B,
     "1.5B": replace(
-        QWEN_7B, hidden_size=1536, num_layers=28, num_heads=12, num_kv_heads=2, intermediate_size=8960,
-        vocab_size=151936, tie_embeddings=True,
+        QWEN_7B,
+        hidden_size=1536,
+        num_layers=28,
+        num_heads=12,
+        num_kv_heads=2,
+        intermediate_size=8960,
+        vocab_size=151936,
+        tie_embeddings=True,
     ),
-}  # fmt: skip
+}
 REQUESTS, QUICK_REQUESTS = 16, 6  # of the engine's own runs
 SAME_STEP = 0.05  # a step that is within this of another one takes as long
 COLOUR = "#0072B2"
 
 
-def engine(setting: Setting) -> EngineConfig:
+def engine(setting: Setting) -> PlannedEngine:
     """The one with the largest budget; those with smaller ones have no more sequences than tokens."""
     about, model = post_facts("003"), setting.model or "tiny"
     prompt_len, output_len = lengths(about, model)
@@ -53,68 +60,60 @@ def engine(setting: Setting) -> EngineConfig:
     return setting.engine(model, num_requests, prompt_len + output_len, dtype="float32")
 
 
-def section(about: Mapping[str, Any], setting: Setting) -> Section:
+def section(about: Mapping[str, Any], setting: Setting) -> Values:
     simulated = {
         name: {budget: simulated_run(about, budget, step_cost(about, name)) for budget in about["budgets"]}
         for name in SHAPES
     }
     config = engine(setting)
     model = setting.load(config)
-    work = Workload(config.max_num_seqs, *((n, n) for n in lengths(about, config.model)))
+    prompt_len, output_len = lengths(about, config.model)
+    work = Workload(config.max_num_seqs, (prompt_len, prompt_len), (output_len, output_len))
     setting.say(f"{config.max_num_seqs} requests for each of {len(about['budgets'])} budgets, {config.model}")
     served = {budget: served_run(config, model, work, budget) for budget in about["budgets"]}
-    prompt_len, output_len = lengths(about, config.model)
     all_rows = [row for rows in simulated.values() for row in rows.values()]
     spread, held = max(row["spread"] for row in all_rows), {row["held"] for row in all_rows}
-    return Section(
-        "A step's time and max_num_batched_tokens",
-        [
-            "The post runs the same requests with one budget after another and draws throughput against latency. "
-            f"{about['num_requests']:,} requests with {about['input_len']} tokens in and {about['output_len']} out, "
-            "all there from the start. So does the engine's own scheduler here, simulated with a floor for step times; "
-            f"and the engine itself, with {config.max_num_seqs} requests of {prompt_len} and {output_len} tokens.",
-            "A step has one token of each sequence that decodes, and prompts up to the budget, the last one cut. "
-            "So while requests wait, every step has exactly as many tokens as the budget. What else a step's time "
-            "depends on is how much of the cache its sequences read, which hardly differs from step to step.",
-            "Where budgets are small, a step takes as long as reading the weights, whatever its tokens. A larger "
-            "budget is then more throughput at the same latency. Where they are large, the products decide, and a "
-            "larger budget is more latency at the same throughput. The curve is best at the bend between the two.",
-            f"Assumed: {step_cost(about, '7B').about} {' '.join(ASSUMPTIONS)}",
-            "The last columns are by how much full steps differ at most, and what hiding the "
-            f"{host_ms(about):g} ms of host work could gain at most: more for small budgets, whose steps are short.",
-        ],
-        facts=[
+    return {
+        "about": about,
+        "num_requests": config.max_num_seqs,
+        "prompt_len": prompt_len,
+        "output_len": output_len,
+        "cost": step_cost(about, "7B").about,
+        "assumptions": " ".join(ASSUMPTIONS),
+        "host_ms": host_ms(about),
+        "card": CARD,
+        "facts": [
             judge(
-                f"what decides a step's time, within {SAME_STEP:.0%}", about["claims"]["step_is_bound_by"],
+                f"what decides a step's time, within {SAME_STEP:.0%}",
+                about["claims"]["step_is_bound_by"],
                 "max_num_batched_tokens" if spread < SAME_STEP else "more than max_num_batched_tokens",
                 source=source_of(about, "claims.step_is_bound_by"),
             ),
             judge(
-                "what a full step holds once requests run", about["claims"]["a_step_holds"], " or ".join(sorted(held)),
+                "what a full step holds once requests run",
+                about["claims"]["a_step_holds"],
+                " or ".join(sorted(held)),
                 source=source_of(about, "claims.a_step_holds"),
             ),
         ],
-        times=[
-            time for budget, run in served.items() for time in (
+        "times": [
+            time
+            for budget, run in served.items()
+            for time in (
                 Time(f"full step, budget {budget}", "ms", None, 1e3 * full_step_seconds(run)),
                 Time(f"throughput, budget {budget}", "requests/s", None, len(run.requests) / run.seconds),
             )
         ],
-        grids=[
-            *(simulated_grid(about, name, rows) for name, rows in simulated.items()),
-            Grid(
-                f"{config.max_num_seqs} requests of {prompt_len} and {output_len} tokens, steps",
-                ["budget", "most tokens in a step", "steps", "steps, simulated"],
-                [
-                    [budget, max(step.num_tokens for step in run.steps), len(run.steps),
-                     simulated_steps(config, work, budget)]
-                    for budget, run in served.items()
-                ],
-            ),
+        "simulated": {
+            name: [simulated_row(budget, row) for budget, row in rows.items()] for name, rows in simulated.items()
+        },
+        "served": [
+            [budget, max(step.num_tokens for step in run.steps), len(run.steps), simulated_steps(config, work, budget)]
+            for budget, run in served.items()
         ],
-        images=[curves(simulated["7B"], served)],
-        samples={str(budget): run.record() for budget, run in served.items()},
-    )  # fmt: skip
+        "curves": curves(simulated["7B"], served),
+        "samples": {str(budget): run.record() for budget, run in served.items()},
+    }
 
 
 def lengths(about: Mapping[str, Any], spec: str) -> tuple[int, int]:
@@ -151,22 +150,24 @@ def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str
     full = [seconds for work, seconds in noted.steps if tokens_of(work) == budget]
     ms = 1e3 * row["seconds"] / row["steps"]
     return row | {
-        "ms": ms, "host_ms": ms * row["host_share"], "full_ms": 1e3 * median(full),
-        "spread": max(full) / min(full) - 1, "held": usual_holding(noted, budget),
-    }  # fmt: skip
+        "ms": ms,
+        "host_ms": ms * row["host_share"],
+        "full_ms": 1e3 * median(full),
+        "spread": max(full) / min(full) - 1,
+        "held": usual_holding(noted, budget),
+    }
 
 
-def simulated_grid(about: Mapping[str, Any], name: str, rows: Mapping[int, dict[str, Any]]) -> Grid:
-    return Grid(
-        f"Simulated: {about['num_requests']:,} requests, the shape of Qwen2.5-{name} on an {CARD}",
-        ["budget", "steps", "requests/s", "latency ms", "inference_time ms", "full steps differ", "gain at most"],
-        [
-            [budget, row["steps"], round(row["requests_per_second"], 1), round(row["ms"], 2),
-             round(row["ms"] - row["host_ms"], 2), f"{row['spread']:.1%}",
-             f"×{most_gain(row['ms'], row['host_ms']):.3f}"]
-            for budget, row in rows.items()
-        ],
-    )  # fmt: skip
+def simulated_row(budget: int, row: Mapping[str, Any]) -> list[Exact]:
+    return [
+        budget,
+        row["steps"],
+        round(row["requests_per_second"], 1),
+        round(row["ms"], 2),
+        round(row["ms"] - row["host_ms"], 2),
+        f"{row['spread']:.1%}",
+        f"×{most_gain(row['ms'], row['host_ms']):.3f}",
+    ]
 
 
 def tokens_of(work: StepWork) -> int:
@@ -176,8 +177,9 @@ def tokens_of(work: StepWork) -> int:
 def usual_holding(noted: Noted, budget: int) -> str:
     held = [
         " and ".join(name for name, n in (("prompts", work.prompt_tokens), ("decodes", work.num_decodes)) if n)
-        for work, _ in noted.steps if tokens_of(work) == budget
-    ]  # fmt: skip
+        for work, _ in noted.steps
+        if tokens_of(work) == budget
+    ]
     return mode(held)
 
 
@@ -193,17 +195,25 @@ class Noted:
         self.steps.append((work, host + device))
         return host, device
 
+    def to_dict(self) -> dict[str, Any]:
+        return self.cost.to_dict()
+
 
 def setting_of(arrivals: List[Arrival], budget: int, max_num_seqs: int) -> EngineSetting:
     """As the post's program has it: as many sequences as tokens at most, no prefix cache; and room for all."""
     longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
     max_num_seqs = min(budget, max_num_seqs)
     return EngineSetting(
-        max_num_seqs * -(-longest // BLOCK_SIZE), BLOCK_SIZE, max_num_seqs, longest, budget, enable_prefix_caching=False
+        num_blocks=max_num_seqs * -(-longest // BLOCK_SIZE),
+        block_size=BLOCK_SIZE,
+        max_num_seqs=max_num_seqs,
+        max_model_len=longest,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=False,
     )
 
 
-def simulated_steps(config: EngineConfig, work: Workload, budget: int) -> int:
+def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
     arrivals = work.arrivals(None)
     setting = setting_of(arrivals, budget, config.max_num_seqs)
     cost = step_cost(post_facts("003"), "7B")
@@ -213,12 +223,16 @@ def simulated_steps(config: EngineConfig, work: Workload, budget: int) -> int:
 # On the engine
 
 
-def served_run(config: EngineConfig, model: Model, work: Workload, budget: int) -> Served:
+def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> Served:
     engine = Engine(
-        model, num_blocks=config.num_blocks, block_size=config.block_size,
-        max_num_seqs=min(budget, config.max_num_seqs), max_num_batched_tokens=budget, enable_prefix_caching=False,
+        model,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        max_num_seqs=min(budget, config.max_num_seqs),
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=False,
         async_scheduling=False,
-    )  # fmt: skip
+    )
     engine.warm_up()
     return serve(engine, work.work(model, work.arrivals(None)))
 

@@ -19,17 +19,18 @@ from matplotlib.figure import Figure
 
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model
 from roseinfer.overlap import Launched, OwnClock
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import COMPUTED, KINDS, Source, post_table, source_of
-from ..report.content import Grid, Image, Section, Time, judge
+from ..report.content import Grid, Image, Time, judge
 from ..report.setting import Setting
+from ..report.template import Values
 
 BATCH, REQUESTS, TOKENS, PROMPT_LEN = 8, 16, 12, 8
 REPEATS, QUICK_REPEATS = 3, 1
@@ -38,7 +39,7 @@ IN_TURN, ONE_BEHIND, TWO_IN_FLIGHT = "in turn", "one step behind", "two batches 
 T = TypeVar("T")
 
 
-def engine(setting: Setting) -> EngineConfig:
+def engine(setting: Setting) -> PlannedEngine:
     """Of one batch. On the CPU whatever the device: its clock is a model's, so that its steps take as long as the
     post's."""
     config = setting.engine(setting.model or "tiny", BATCH, PROMPT_LEN + TOKENS, dtype="float32")
@@ -91,7 +92,7 @@ class ExecutorRun:
 
     @property
     def surplus(self) -> int:
-        """Tokens that the device computed for nobody: behind the end of a request that had stopped."""
+        """Tokens that the device computed after the end of a request that had stopped."""
         return self.device.num_tokens - sum(len(seq) - 1 for seq in self.seqs)
 
     @property
@@ -113,24 +114,34 @@ class ExecutorRun:
     def record(self) -> dict[str, Any]:
         began = self.times[0].arrival
         return {
-            "seconds": self.seconds, "latency": self.latency, "itl": self.itl, "busy": self.busy,
+            "seconds": self.seconds,
+            "latency": self.latency,
+            "itl": self.itl,
+            "busy": self.busy,
             "device": [[work.began - began, work.ended - began] for work in self.device.done],
-        }  # fmt: skip
+        }
 
 
 def run(
-    config: EngineConfig, model: Model, executor: str, params: List[SamplingParams],
+    config: PlannedEngine,
+    model: Model,
+    executor: str,
+    params: List[SamplingParams],
     seconds: Callable[[int], float] | None = None,
-) -> ExecutorRun:  # fmt: skip
+) -> ExecutorRun:
     """A request for each of params, all at once. seconds: of the device's clock, for a step of so many tokens."""
     device = Noted(seconds)
     engines = [
         Engine(
-            model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs,
-            enable_prefix_caching=False, async_scheduling=executor == ONE_BEHIND,
+            model,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            enable_prefix_caching=False,
+            async_scheduling=executor == ONE_BEHIND,
         )
         for _ in range(2 if executor == TWO_IN_FLIGHT else 1)
-    ]  # fmt: skip
+    ]
     for engine in engines:
         engine.warm_up()
         engine.runner.device = device
@@ -152,16 +163,18 @@ def steps_of(engines: list[Engine]) -> None:
 
 def take_turns(engines: list[Engine]) -> None:
     """A step of each is in flight: the host commits one and launches its next while the device computes the other."""
-    flights = {i: engine.executor.launch() for i, engine in enumerate(engines)}
+    flights = {i: engine.launch() for i, engine in enumerate(engines)}
     while flights:
         for i in list(flights):
             engine = engines[i]
-            engine.executor.commit(flights.pop(i))
+            step = flights.pop(i)
+            assert step is not None, "launched while there was work"
+            engine.commit(step)
             if engine.has_work:
-                flights[i] = engine.executor.launch()
+                flights[i] = engine.launch()
 
 
-def section(about: Mapping[str, Any], setting: Setting) -> Section:
+def section(about: Mapping[str, Any], setting: Setting) -> Values:
     config = engine(setting)
     model = prepared_copy(setting.load(config))
     whole = [SamplingParams(max_tokens=TOKENS, ignore_eos=True)] * REQUESTS
@@ -196,49 +209,47 @@ def section(about: Mapping[str, Any], setting: Setting) -> Section:
     computed = Source(COMPUTED, f"{factor} times as long, as it says, as the {gap[IN_TURN]} step of one batch")
     kind = KINDS[source_of(about, "executors.batches_in_flight").kind]
     titles = {"batches_in_flight": f"batches in flight ({kind})", "overlaps": "what overlaps"}
-    return Section(
-        "Executors: in turn, one step behind, two batches in flight",
-        [
-            "Asynchronous scheduling prepares one step while another is on the device. The post's interleaves two "
-            f"batches, and it says that each request's latency becomes {factor} times as long. Here that is two "
-            "engines on one device. Counted in steps of the device, which runs one at a time, it is what comes out, "
-            "and the number of steps in all stays the same.",
-            "The engine's own executor is one step behind: it launches the next step of the same requests before it "
-            "reads the tokens of this one, which stay on the device. By the post's definition, from being scheduled "
-            "to being there, its latency doubles as well, for a step is scheduled while the one before it runs. But a "
-            "request's tokens come one step apart, as in turn; with two batches in flight they come two apart. The "
-            "price here is another one: a request that stops with a token is in the next step already, and what that "
-            "computes for it is dropped.",
-            "The device is a thread that does the work of each step and then sleeps until the post's step time is "
-            f"over: {config.model} at the speed of the post's models. The host's work is real. With {BATCH} requests "
-            "at a time it is another one than the post's, and it competes for the same cores.",
-            "A device that computes in order has no computation beside computation: that gain of the post's several "
-            "streams, and what double_buffer adds, need a GPU. There `roseinfer bench executors --device cuda` races "
-            "steps in turn and one step behind.",
-        ],
-        facts=[
-            *(judge(f"latency in device steps, {name}", factor * held[IN_TURN], held[name], source=computed)
-              for name in (TWO_IN_FLIGHT, ONE_BEHIND)),
-            judge(f"device steps from a token to the next, {TWO_IN_FLIGHT}", factor * gap[IN_TURN], gap[TWO_IN_FLIGHT],
-                  source=computed),
-            judge(f"device steps from a token to the next, {ONE_BEHIND}", factor * gap[IN_TURN], gap[ONE_BEHIND],
-                  rule=gap[IN_TURN], source=computed,
-                  why="the next step of the same requests is launched; their tokens stay on the device"),
-            *(judge(f"requests with the tokens of steps in turn, {name}", REQUESTS, same[name],
-                    source=Source(COMPUTED, "all of them: how steps are run changes no token"))
-              for name in (ONE_BEHIND, TWO_IN_FLIGHT)),
-        ],
-        times=times,
-        grids=[
-            Grid(
-                f"{REQUESTS} requests of up to {TOKENS} tokens, {BATCH} in a batch, in steps of the device",
-                ["executor", "steps in all", "latency, at most", "token to token, at most", "tokens for nobody"], rows,
+    return {
+        "factor": factor,
+        "model": config.model,
+        "num_requests": REQUESTS,
+        "num_tokens": TOKENS,
+        "batch": BATCH,
+        "facts": [
+            *(
+                judge(f"latency in device steps, {name}", factor * held[IN_TURN], held[name], source=computed)
+                for name in (TWO_IN_FLIGHT, ONE_BEHIND)
             ),
-            Grid.of("The post's executors", post_table("003", "executors").rename(columns=titles)),
+            judge(
+                f"device steps from a token to the next, {TWO_IN_FLIGHT}",
+                factor * gap[IN_TURN],
+                gap[TWO_IN_FLIGHT],
+                source=computed,
+            ),
+            judge(
+                f"device steps from a token to the next, {ONE_BEHIND}",
+                factor * gap[IN_TURN],
+                gap[ONE_BEHIND],
+                rule=gap[IN_TURN],
+                source=computed,
+                why="the next step of the same requests is launched; their tokens stay on the device",
+            ),
+            *(
+                judge(
+                    f"requests with the tokens of steps in turn, {name}",
+                    REQUESTS,
+                    same[name],
+                    source=Source(COMPUTED, "all of them: how steps are run changes no token"),
+                )
+                for name in (ONE_BEHIND, TWO_IN_FLIGHT)
+            ),
         ],
-        images=[timeline(last) for last in drawn],
-        samples=samples,
-    )  # fmt: skip
+        "times": times,
+        "steps": rows,
+        "executors": Grid.of(post_table("003", "executors").rename(columns=titles)),
+        "timelines": [timeline(last) for last in drawn],
+        "samples": samples,
+    }
 
 
 def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
@@ -259,8 +270,8 @@ def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
     return Image(png.getvalue(), f"When the device computes, by executor; the share of the whole run: {said}.")
 
 
-def stopped(config: EngineConfig, model: Model, whole: ExecutorRun) -> ExecutorRun:
-    """One step behind, each request ended by a token in the middle of what it said: so nobody knows beforehand."""
+def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> ExecutorRun:
+    """One step behind, each request ended by a token in the middle of what it said: its end is not known ahead."""
     params = [
         SamplingParams(max_tokens=TOKENS, ignore_eos=True, stop_token_ids=(seq.output_ids[TOKENS // 2],))
         for seq in whole.seqs
@@ -269,7 +280,7 @@ def stopped(config: EngineConfig, model: Model, whole: ExecutorRun) -> ExecutorR
 
 
 def race(
-    config: EngineConfig, model: Model, params: List[SamplingParams], step_seconds: float, repeats: int
+    config: PlannedEngine, model: Model, params: List[SamplingParams], step_seconds: float, repeats: int
 ) -> dict[str, list[ExecutorRun]]:
     """Runs of each executor, in turn, after a warm-up; every step takes the device step_seconds at least."""
     contenders = {

@@ -8,16 +8,17 @@ from typing import Any
 
 from roseinfer.bench.host import Step, decode_steps
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.weights import prepare_weights
 from roseinfer.models import Model
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_table, source_of
-from ..report.content import Exact, Grid, NotRun, Section, Time, judge
+from ..report.content import Exact, NotRun, Time, judge
 from ..report.setting import Setting
+from ..report.template import Values
 
 BATCH, PROMPT_LEN = 8, 32
 STEPS, QUICK_STEPS = 24, 10
@@ -26,7 +27,7 @@ GPU_MODELS = ("random:gpt2", "random:qwen2.5-7b")
 HARDLY = 0.05  # a gain below it is hardly one
 
 
-def engines(setting: Setting) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[PlannedEngine]:
     """One a model: setting.model, or else the models for this device that fit its memory."""
     return [config for config in _configs(setting) if setting.model or _fits(config)]
 
@@ -40,7 +41,7 @@ def left_out(setting: Setting) -> list[NotRun]:
     ]
 
 
-def _configs(setting: Setting) -> list[EngineConfig]:
+def _configs(setting: Setting) -> list[PlannedEngine]:
     return [setting.engine(model, BATCH, PROMPT_LEN + STEPS) for model in _models(setting)]
 
 
@@ -50,12 +51,12 @@ def _models(setting: Setting) -> tuple[str, ...]:
     return GPU_MODELS if setting.on_gpu else CPU_MODELS
 
 
-def _fits(config: EngineConfig) -> bool:
+def _fits(config: PlannedEngine) -> bool:
     fit = config.sizes().fit()
     return fit is None or fit[0] >= 0  # None: a device that is not here, in a dry run
 
 
-def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Section:
+def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Values:
     rows, times = _post_rows()
     steps = post_table("003", "steps").set_index("model")
     gains = {row.Index: most_gain(row.step_ms, row.host_ms) for row in steps.itertuples()}
@@ -70,31 +71,28 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Sec
         times.append(Time(f"step, {config.model}", "ms", None, 1e3 * step, 1e3 * floor))
         times.append(Time(f"host work, {config.model}", "ms", None, 1e3 * host))
         rows.append([f"here: {config.model}", *_bound(step, host)])
-    return Section(
-        "Host work in a step, and what hiding it could gain",
-        [
-            "The post's host work is scheduling and the work before and after the model. If all of it ran while the "
-            "device computes, steps could come at most step / (step - host) times as fast. That is reckoned below from "
-            "the post's own figures, and explains why its simple asynchronous scheduling hardly gains anything, by "
-            f"which less than {HARDLY:.0%} is meant here. The bound grows as steps get shorter: with a smaller model, "
-            "or fewer tokens a step.",
-            "Here host work is what the engine does before and after the model and the choice of tokens: schedule, "
-            f"prepare the inputs, commit. Batch {BATCH}, prompts of {PROMPT_LEN} tokens, in turn; medians of decode "
-            "steps, without a profiler.",
-            "On a CPU the host and the device are the same cores, so nothing can be hidden behind anything. The bound "
-            "is then what a device of its own, as fast as these cores, would leave to gain.",
+    return {
+        "hardly": f"{HARDLY:.0%}",
+        "batch": BATCH,
+        "prompt_len": PROMPT_LEN,
+        "facts": [
+            judge(
+                f"what simple asynchronous scheduling gains, {largest}",
+                about["claims"]["simple_async_gain"],
+                simple_gain,
+                source=source_of(about, "claims.simple_async_gain"),
+            ),
+            judge(
+                "which model gains more",
+                about["claims"]["gains_more"],
+                smallest if gains[smallest] > gains[largest] else largest,
+                source=source_of(about, "claims.gains_more"),
+            ),
         ],
-        facts=[
-            judge(f"what simple asynchronous scheduling gains, {largest}", about["claims"]["simple_async_gain"],
-                  simple_gain, source=source_of(about, "claims.simple_async_gain")),
-            judge("which model gains more", about["claims"]["gains_more"],
-                  smallest if gains[smallest] > gains[largest] else largest,
-                  source=source_of(about, "claims.gains_more")),
-        ],
-        times=times,
-        grids=[Grid("The most that hiding all host work could gain", ["step", "host's share", "at most"], rows)],
-        samples=samples,
-    )  # fmt: skip
+        "times": times,
+        "bounds": rows,
+        "samples": samples,
+    }
 
 
 def most_gain(step: float, host: float) -> float:
@@ -117,7 +115,7 @@ def _bound(step: float, host: float) -> tuple[str, str]:
     return f"{host / step:.1%}", f"×{most_gain(step, host):.3f}"
 
 
-def measure(setting: Setting, config: EngineConfig, machine: Machine) -> tuple[list[Step], float]:
+def measure(setting: Setting, config: PlannedEngine, machine: Machine) -> tuple[list[Step], float]:
     """Decode steps of the engine, part by part, and the floor of the middle one in seconds."""
     model = setting.load(config)
     context_lens = [PROMPT_LEN + STEPS // 2] * BATCH
@@ -126,12 +124,15 @@ def measure(setting: Setting, config: EngineConfig, machine: Machine) -> tuple[l
     return engine_steps(model, config, QUICK_STEPS if setting.quick else STEPS), floor
 
 
-def engine_steps(model: Model, config: EngineConfig, steps: int) -> list[Step]:
+def engine_steps(model: Model, config: PlannedEngine, steps: int) -> list[Step]:
     """`steps` tokens for each of as many sequences as the engine has places. In turn, so that a step's parts add up."""
     engine = Engine(
-        model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs,
+        model,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
         async_scheduling=False,
-    )  # fmt: skip
+    )
     engine.warm_up()
     params = SamplingParams(max_tokens=steps, ignore_eos=True)
     for prompt in random_prompts(model, config.max_num_seqs, PROMPT_LEN):

@@ -7,16 +7,17 @@ from collections.abc import Sequence as List
 from statistics import mean
 
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.engine.config import EngineConfig
-from roseinfer.engine.definitions import METRICS
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
+from roseinfer.planning.definitions import METRICS
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_facts, post_table
-from ..report.content import Exact, Fact, Grid, Section, Time, judge
+from ..report.content import Exact, Fact, Time, judge
 from ..report.setting import Setting
+from ..report.template import Values
 
 PLACES, LATECOMERS = 4, 2
 PROMPT_LEN, TOKENS = 8, 6
@@ -25,11 +26,11 @@ RENAMED = {"scheduling2inference": "scheduling_time"}  # the post's name -> the 
 Stamps = dict[str, float]
 
 
-def engine(setting: Setting) -> EngineConfig:
+def engine(setting: Setting) -> PlannedEngine:
     return setting.engine(setting.model or "tiny", PLACES, PROMPT_LEN + TOKENS, dtype="float32")
 
 
-def section(setting: Setting) -> Section:
+def section(setting: Setting) -> Values:
     config = engine(setting)
     requests = record_times(config, setting.load(config))
     tokens = [stamps for request in requests for stamps in timestamps(request)]
@@ -57,28 +58,19 @@ def section(setting: Setting) -> Section:
     times.append(Time("TTFT, mean: waiting_time and the first step", "ms", None, 1e3 * ttft))
     first_ended = min(request.ended for request in requests)
     waited = sum(request.first_scheduled >= first_ended for request in requests)
-    return Section(
-        "The times of a request",
-        [
-            "The post takes six timestamps of a request and four differences of them. It writes waiting_time as "
-            "arrival_ts - first_scheduled_ts, which is below zero for every request; the other way round it is the "
-            "queue time that is meant.",
-            f"The engine takes the same six. Checked with real ones: {len(requests)} requests arrive at once at an "
-            f"engine with {PLACES} places. {waited} of them wait until another has finished.",
-            "latency starts when a request is scheduled. It leaves the queue out, and is of one token, not of the "
-            "whole answer. When figures are compared the definition belongs beside them.",
-        ],
-        facts=facts,
-        times=times,
-        grids=[
-            Grid("Definitions", ["the post's", "what the post says", "the engine's", "what it means"], definitions),
-            Grid("Signs", ["time", "taken", "below 0 as printed", "below 0 turned round"], signs),
-        ],
-        samples={"requests": [timestamps(request) for request in requests]},
-    )
+    return {
+        "num_requests": len(requests),
+        "num_places": PLACES,
+        "waited": waited,
+        "facts": facts,
+        "times": times,
+        "definitions": definitions,
+        "signs": signs,
+        "samples": {"requests": [timestamps(request) for request in requests]},
+    }
 
 
-def record_times(config: EngineConfig, model: Model) -> list[SequenceTimes]:
+def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
     """Of more requests than the engine has places, which all come at once. Steps in turn."""
     engine = Engine(model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
@@ -96,11 +88,13 @@ def timestamps(request: SequenceTimes) -> list[Stamps]:
     return [
         first
         | {
-            "scheduled_ts": step.scheduled, "inference_begin_ts": step.inference_begin,
-            "inference_end_ts": step.inference_end, "finish_ts": step.finish,
+            "scheduled_ts": step.scheduled,
+            "inference_begin_ts": step.inference_begin,
+            "inference_end_ts": step.inference_end,
+            "finish_ts": step.finish,
         }
         for step in request.steps
-    ]  # fmt: skip
+    ]
 
 
 def never_negative(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) -> str:

@@ -1,11 +1,11 @@
 """Post 004, "Paged Attention Block Table Cache": its benchmark before and after, and how often a row is built.
 
-Before: block tables built anew on every step (stage 05). After: a sequence's rows kept until its blocks change (06).
+Before: block tables built again on every step (stage 05). After: a sequence's rows kept until its blocks change (06).
 """
 
 from __future__ import annotations
 
-from roseinfer.engine.config import EngineConfig
+from roseinfer.planning.sizes import PlannedEngine
 
 from ..data import post_facts
 from ..posted_command import arguments_here, command_line, parsed
@@ -15,7 +15,7 @@ from . import tables
 from .run import AFTER, BEFORE, Measured, arguments, measure
 
 
-def engines(setting: Setting) -> list[EngineConfig]:
+def engines(setting: Setting) -> list[PlannedEngine]:
     """One: both stages have the same sizes."""
     args = parsed(arguments(setting))
     return [setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens + 1)]
@@ -27,15 +27,20 @@ def reproduce(setting: Setting) -> PostReport:
     sections = [
         tables.summary(m),
         tables.rebuilds(m),
-        tables.price(setting, m),
+        tables.price(setting),
         tables.definitions(m),
         tables.signature(),
     ]
     arguments = {
-        "model": m.args.hf_model_id, "dtype": setting.dtype, "before": m.stages[BEFORE].name,
-        "after": m.stages[AFTER].name, "num_requests": m.args.num_requests, "max_new_tokens": m.args.max_new_tokens,
-        "warmup_runs": m.args.warmup_runs, "repeat_runs": m.args.repeat_runs,
-    }  # fmt: skip
+        "model": m.args.hf_model_id,
+        "dtype": setting.dtype,
+        "before": m.stages[BEFORE].name,
+        "after": m.stages[AFTER].name,
+        "num_requests": m.args.num_requests,
+        "max_new_tokens": m.args.max_new_tokens,
+        "warmup_runs": m.args.warmup_runs,
+        "repeat_runs": m.args.repeat_runs,
+    }
     return setting.report("004", arguments, sections, not_run(setting, m))
 
 
@@ -48,10 +53,13 @@ def not_run(setting: Setting, m: Measured) -> list[NotRun]:
         parts.append(NotRun(f"{facts['max_new_tokens']} tokens a request", what_all_tokens_need(setting, m)))
     if not setting.on_gpu:
         parts += [
-            NotRun("attention by a Triton kernel, as the post's before and after had", "an NVIDIA GPU: in Triton's "
-                   "interpreter its times say nothing, so both stages use the plain PyTorch walk"),
+            NotRun(
+                "attention by a Triton kernel, as the post's before and after had",
+                "an NVIDIA GPU: in Triton's "
+                "interpreter its times say nothing, so both stages use the plain PyTorch walk",
+            ),
             NotRun("the timelines of nsys and ncu", "an NVIDIA GPU and Nsight; the README has the command lines"),
-        ]  # fmt: skip
+        ]
     return parts
 
 

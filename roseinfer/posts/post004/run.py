@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.table_steps import table_steps
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models import Model
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model
@@ -72,7 +73,7 @@ def measure(setting: Setting) -> Measured:
     runs = interleaved({when: partial(served, when) for when in stages}, args.repeat_runs, args.warmup_runs)
     setting.say("counting the rows that each step builds")
 
-    def count(stage: Stage) -> None:
+    def count(stage: Any) -> None:
         rows.append(stage.rows_built - sum(rows))
 
     command.serve(stages[AFTER], after_step=count)
@@ -90,5 +91,5 @@ def post_rows(setting: Setting) -> dict[str, list[int]]:
 
 def flat_model() -> Model:
     """As many layers and positions as the post's model, and nothing else of its size: tables do not see the rest."""
-    small = {"vocab_size": 64, "hidden_size": 8, "num_heads": 1, "num_kv_heads": 1, "head_dim": 8}
+    small: dict[str, Any] = {"vocab_size": 64, "hidden_size": 8, "num_heads": 1, "num_kv_heads": 1, "head_dim": 8}
     return random_model(replace(shape_of(POST_MODEL), **small, intermediate_size=8))

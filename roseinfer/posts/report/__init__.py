@@ -1,11 +1,12 @@
 """The reproduction of a post: what it is given (Setting), what it says (PostReport), and the report's three faces.
 
-The packages post000 to post004 each have engines(setting) -> list[EngineConfig] and reproduce(setting) -> PostReport.
-A report is written once, as Markdown (markdown), and the HTML page is made of that (page). A terminal gets its verdicts
-and times (terminal).
+The packages post000 to post004 each have engines(setting) -> list[PlannedEngine], reproduce(setting) -> PostReport, and
+a report.md with the text. A report is written once, as Markdown (template), and the HTML page is made of that (page). A
+terminal gets its verdicts and times (terminal).
 """
 
 from .content import Fact, Grid, Image, NotRun, PostReport, Section, Time, judge
 from .setting import Setting
+from .template import Values
 
-__all__ = ["Fact", "Grid", "Image", "NotRun", "PostReport", "Section", "Setting", "Time", "judge"]
+__all__ = ["Fact", "Grid", "Image", "NotRun", "PostReport", "Section", "Setting", "Time", "Values", "judge"]

@@ -1,7 +1,7 @@
 """What a reproduction says: each of a post's tables beside ours.
 
 Exact facts are judged. Times are another machine's: they stand side by side, with their ratio and the floor of this
-machine, and nobody judges them.
+machine, and are not judged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def judge(
 ) -> Fact:
     """`here` beside the post's value.
 
-    rule: what must come out here, reckoned from what is known to differ (versions, sizes), the post's value if None;
+    rule: what must come out here, computed from what is known to differ (versions, sizes), the post's value if None;
     why: the rule in a few words. Equal to the post's is EQUAL, and shows no why; equal to the rule is EXPLAINED; else
     DIFFERENT. source: of the post's value.
     """
@@ -81,7 +81,7 @@ class Time:
         """How much of the best is reached, 1 being all: a rate (tok/s) over its floor, a floor over its time."""
         if not self.floor or not self.here:
             return None
-        is_rate = re.search(r"/s\b", self.unit)  # ms/step is none
+        is_rate = re.search(r"/s\b", self.unit)  # ms/step is not one
         return self.here / self.floor if is_rate else self.floor / self.here
 
 
@@ -89,23 +89,23 @@ class Time:
 class Grid:
     """Any other table: a histogram, definitions, a query's result. rows hold a value for each column."""
 
-    title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Exact | None]]
+    title: str = ""  # the bold line above it, in the template
 
     @classmethod
-    def of(cls, title: str, frame: pd.DataFrame) -> Grid:
+    def of(cls, frame: pd.DataFrame) -> Grid:
         """A frame's columns and rows. What it lacks (NaN) is None."""
-        return cls(title, list(frame.columns), frame.astype(object).where(frame.notna(), None).to_numpy().tolist())
+        return cls(list(frame.columns), frame.astype(object).where(frame.notna(), None).to_numpy().tolist())
 
     @classmethod
-    def of_runs(cls, title: str, what: str, runs: Mapping[str, Sequence[float]], decimals: int) -> Grid:
+    def of_runs(cls, what: str, runs: Mapping[str, Sequence[float]], decimals: int) -> Grid:
         """Median, least and most of each row's figures; a row without any is left out. One run has no spread."""
         rows: list[tuple[Exact | None, ...]] = []
         for name, figures in runs.items():
             spread = [round(of(figures), decimals) for of in (min, max)] if len(figures) > 1 else [None, None]
             rows += [(name, len(figures), round(median(figures), decimals), *spread)] if figures else []
-        return cls(title, (what, "runs", "median", "least", "most"), rows)
+        return cls((what, "runs", "median", "least", "most"), rows)
 
 
 def change(before: Sequence[float], after: Sequence[float]) -> str | None:
@@ -120,7 +120,7 @@ def change_verdict(before: Sequence[float], after: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Image:
-    """png: its bytes. alt: what it shows, in words, for whoever does not see it."""
+    """png: its bytes. alt: what it shows, in words, for readers who do not see it."""
 
     png: bytes
     alt: str
@@ -128,15 +128,13 @@ class Image:
 
 @dataclass(frozen=True)
 class Section:
-    """One of the post's tables or claims, beside ours.
+    """One of the post's tables or claims, beside ours, as template.written makes it.
 
-    text: short paragraphs. code: a command line or query that was run, as one types it. samples: raw figures behind the
-    tables, for the JSON file alone.
+    markdown: all of it, heading and tables included. samples: raw figures behind the tables, for the JSON file alone.
     """
 
     title: str
-    text: Sequence[str] = ()
-    code: str = ""
+    markdown: str
     facts: Sequence[Fact] = ()
     times: Sequence[Time] = ()
     grids: Sequence[Grid] = ()
@@ -184,8 +182,8 @@ class PostReport:
         return [(s.title, fact) for s in self.sections for fact in s.facts if fact.verdict == DIFFERENT]
 
     def to_json(self) -> str:
-        """Everything but the images, raw samples included."""
+        """What was measured, raw samples included, without the text and the images around it."""
         data = asdict(self)
         for section in data["sections"]:
-            del section["images"]
+            del section["images"], section["markdown"]
         return json.dumps(data | {"verdicts": dict(self.verdicts)}, indent=1, allow_nan=False)

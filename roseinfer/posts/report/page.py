@@ -12,8 +12,8 @@ from typing import Any
 import mistune
 
 from .content import DIFFERENT, EQUAL, EXPLAINED, Image
-from .markdown import PICTURE
 from .tables import MARKS
+from .template import PICTURE
 
 FLAG = re.compile(r"(?<!\S)--[\w-]+")  # a line is not to end inside one
 TALLY = re.compile(rf"<strong>(\d+) {EQUAL}, (\d+) {EXPLAINED}, (\d+) {DIFFERENT}\.</strong>")

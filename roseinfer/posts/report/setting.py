@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from roseinfer.bench.contenders import BLOCK_SIZE
 from roseinfer.bench.provenance import describe_host
-from roseinfer.engine.config import EngineConfig
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models import Model, load_model
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.stage import Stage
 
 from ..data import post_facts
-from .content import NotRun, PostReport, Section
+from .content import NotRun, PostReport
+from .template import Values, templates, written
 
 
 @dataclass(frozen=True)
@@ -44,23 +45,29 @@ class Setting:
 
     def engine(
         self, model: str, num_seqs: int, tokens: int, dtype: str | None = None, max_model_len: int | None = None
-    ) -> EngineConfig:
+    ) -> PlannedEngine:
         """On this device, with room for num_seqs sequences that have so many tokens cached."""
         blocks = -(-tokens // BLOCK_SIZE)
-        return EngineConfig(
-            model=model, num_blocks=num_seqs * blocks, block_size=BLOCK_SIZE, max_num_seqs=num_seqs,
-            max_model_len=max_model_len, dtype=dtype or self.dtype, device=str(self.device),
-        )  # fmt: skip
+        return PlannedEngine(
+            model=model,
+            num_blocks=num_seqs * blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=num_seqs,
+            max_model_len=max_model_len,
+            dtype=dtype or self.dtype,
+            device=str(self.device),
+        )
 
-    def load(self, config: EngineConfig) -> Model:
+    def load(self, config: PlannedEngine) -> Model:
         """Raises ValueError for a model that is not found or does not fit."""
         self.say(f"loading {config.model} in {config.dtype}")
         return load_model(config.model, device=config.device, dtype=getattr(torch, config.dtype))
 
     def report(
-        self, post: str, arguments: dict[str, Any], sections: Sequence[Section], not_run: Sequence[NotRun]
+        self, post: str, arguments: dict[str, Any], measured: Sequence[Values], not_run: Sequence[NotRun]
     ) -> PostReport:
-        """The finished report, with where and when it ran."""
+        """The finished report, with where and when it ran. measured: the values of each section of its template."""
+        sections = [written(template, values) for template, values in zip(templates(post), measured, strict=True)]
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         arguments = {"device": str(self.device), "quick": self.quick, **arguments}
         return PostReport(

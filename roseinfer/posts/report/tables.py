@@ -5,7 +5,7 @@ A value under "post" that the post does not state has a mark, and `notes` says b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from roseinfer.display.cells import Cells, Column, are_numbers
@@ -20,9 +20,9 @@ MARKS = "†‡§¶"
 
 def facts_table(facts: Sequence[Fact]) -> Cells:
     """Beside `notes`. The column `why` is left out where no fact needs one."""
-    columns = ["what", _post_column(facts), Column("here", verbatim), "verdict"]
+    columns: list[Column | str] = ["what", _post_column(facts), Column("here", verbatim), "verdict"]
     posted = _posted(facts, verbatim)
-    rows: list[tuple[Exact, ...]] = [(f.what, p, f.here, f.verdict) for f, p in zip(facts, posted, strict=True)]
+    rows: list[tuple[Exact | None, ...]] = [(f.what, p, f.here, f.verdict) for f, p in zip(facts, posted, strict=True)]
     if any(fact.why for fact in facts):
         columns.append("why")
         rows = [(*row, fact.why) for row, fact in zip(rows, facts, strict=True)]
@@ -38,8 +38,8 @@ def different_table(different: Sequence[tuple[str, Fact]]) -> Cells:
 
 def posted_text(fact: Fact) -> str:
     """The post's value where no notes follow: "448 (computed)"."""
-    stated = fact.source is None or fact.source.is_stated
-    return verbatim(fact.post) + ("" if stated else f" ({KINDS[fact.source.kind]})")
+    source = fact.source
+    return verbatim(fact.post) + ("" if source is None or source.is_stated else f" ({KINDS[source.kind]})")
 
 
 def notes(rows: Sequence[Fact | Time]) -> list[str]:
@@ -56,7 +56,7 @@ def marks(rows: Sequence[Fact | Time]) -> dict[Source, str]:
 
 def _posted(rows: Sequence[Fact | Time], show: Callable[[Any], str]) -> list[str | None]:
     """The column "post": values with their marks."""
-    of = marks(rows)
+    of: Mapping[Any, str] = marks(rows)
     return [None if row.post is None else " ".join(filter(None, (show(row.post), of.get(row.source)))) for row in rows]
 
 
@@ -67,9 +67,12 @@ def _post_column(rows: Sequence[Fact | Time]) -> Column:
 def times_table(times: Sequence[Time]) -> Cells:
     """Beside `notes`. The two columns of the floor are left out where no row has one."""
     columns = [
-        Column("what"), Column("unit"), Column("post", right=True), Column("here", significant, right=True),
+        Column("what"),
+        Column("unit"),
+        Column("post", right=True),
+        Column("here", significant, right=True),
         Column("here ÷ post", lambda ratio: significant(ratio, 3), right=True),
-    ]  # fmt: skip
+    ]
     posted = _posted(times, exact)
     rows: list[tuple[Any, ...]] = [(t.what, t.unit, p, t.here, t.ratio) for t, p in zip(times, posted, strict=True)]
     if any(t.floor is not None for t in times):

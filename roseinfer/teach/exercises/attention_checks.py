@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from roseinfer.kernels.cases import PagedCase, paged_case
 
-from .drawn import Expected, compare
+from .drawn import Comparison, Expected
 from .explain import explain_tensor
 from .kernel_checks import TOLERANCE, plain_attention
 from .tensor_checks import require_unchanged
@@ -31,33 +32,34 @@ LARGE_SCORES: list[Batch] = [
 ]
 
 
-def require_attention(
-    attention: Attention,
-    batches: Iterable[Batch],
+def attention_comparison(
+    batches: Sequence[Batch],
     mistakes: Mapping[str, str],
     device: str = "cpu",
     walks: Mapping[str, Attention] | None = None,
-) -> None:
-    """Raises Wrong about the smallest batch on which `attention` is not what plain attention gives, in q's dtype, or
-    changes what it is given. mistakes: as in kernel_checks.plain_attention -> what is said of it. walks: what is said
-    of a mistake that is none of plain attention's -> the attention that makes it."""
+) -> Comparison:
+    """An attention against plain attention, in q's dtype; it may not change what it is given.
 
-    def right(lengths: list[int], *shape: object, mistake: str = "") -> Tensor:
+    mistakes: as in kernel_checks.plain_attention -> what is said of it. walks: what is said of a mistake that is none
+    of plain attention's -> the attention that makes it.
+    """
+
+    def right(lengths: list[int], *shape: Any, mistake: str = "") -> Tensor:
         return _right(tuple(lengths), *shape, mistake=mistake, device=device)
 
-    def attend(attention: Attention, *batch: object) -> Tensor:
+    def attend(attention: Attention, *batch: Any) -> Tensor:
         return _attend(attention, _case_of(*batch, device=device))
 
-    def mistaken(*batch: object, walk: Attention) -> Tensor:
+    def mistaken(*batch: Any, walk: Attention) -> Tensor:
         return walk(*_case_of(*batch, device=device))
 
     known = {why: partial(right, mistake=mistake) for mistake, why in mistakes.items()}
     known |= {why: partial(mistaken, walk=walk) for why, walk in (walks or {}).items()}
-    compare(attention, batches, Expected(right, known, _explain), _describe, attend)
+    return Comparison(batches, Expected(right, known, _explain), _describe, attend)
 
 
 @cache  # a loop is tried on the same batches as plain Python, and compiled
-def _right(*batch: object, mistake: str, device: str) -> Tensor:
+def _right(*batch: Any, mistake: str, device: str) -> Tensor:
     case = _case_of(*batch, device=device)
     return plain_attention(case, mistake).to(case.q.device, case.q.dtype)
 
@@ -69,13 +71,25 @@ def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) ->
 
 
 def _case_of(
-    context_lens: list[int], num_kv_heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int = 1,
-    *, device: str,
-) -> PagedCase:  # fmt: skip
+    context_lens: list[int],
+    num_kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    dtype: str,
+    times: int = 1,
+    *,
+    device: str,
+) -> PagedCase:
     case = paged_case(
-        context_lens, num_kv_heads=num_kv_heads, group=group, head_dim=head_dim, block_size=block_size,
-        dtype=DTYPES[dtype], device=device,
-    )  # fmt: skip
+        context_lens,
+        num_kv_heads=num_kv_heads,
+        group=group,
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=DTYPES[dtype],
+        device=device,
+    )
     return case._replace(q=case.q * times) if times != 1 else case
 
 

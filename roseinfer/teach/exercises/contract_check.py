@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 
-from roseinfer.contract import Promise, check_promises
+from roseinfer.contract import PROMISES, QUEUE_PROMISES, check_promises
 from roseinfer.stage import Stage
 
 from ..measure.contract_report import ContractReport
-from .exercise import Wrong
+from .wrong import Wrong
 
 
-def require_contract(stage_class: type[Stage], promises: Iterable[Promise] | None = None) -> None:
-    """Raises Wrong about the first promise that is broken, without the slow ones. promises: None for all that fit the
-    stage, those of a queue too where it has one."""
+def require_contract(
+    stage_class: type[Stage],
+    titles: Collection[str] = (),
+    explain: Callable[[Exception | None], str] = lambda error: "",
+) -> None:
+    """Raises Wrong about the first promise that is broken, without the slow ones.
+
+    titles: of the promises to try; empty for all that fit the stage, those of a queue too where it has one.
+    explain: what an error says about this exercise's answers; empty for its own message.
+    """
+    by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
+    promises = [by_title[title] for title in titles] or None
     report = ContractReport(stage_class, tuple(check_promises(stage_class, promises=promises, quick=True)))
     if report.broken:
         first = report.broken[0]
-        raise Wrong(f"the promise **{first.promise.title}** ({first.promise.why}) is broken: {report.message(first)}")
+        message = explain(first.error) or report.message(first)
+        raise Wrong(f"the promise **{first.promise.title}** ({first.promise.why}) is broken: {message}")

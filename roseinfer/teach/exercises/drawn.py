@@ -1,7 +1,8 @@
 """Compare an answer with a reference on many small cases, and tell the smallest one on which they differ.
 
     CASES = [*EDGES, *draw(lambda rng: (rng.randint(1, 6), lengths(rng)))]
-    compare(answer, CASES, Expected(right, {"pads are made by zeros": with_pads}), describe)
+    MISTAKES = {"pads are made by zeros": with_pads}
+    register("01.2", Comparison(CASES, Expected(right, MISTAKES), inputs("num_layers", "lengths")))
 
 A case is the tuple of an answer's arguments; the answer gets copies of them. Edges are listed on purpose, the other
 cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs. What an
@@ -13,18 +14,18 @@ from __future__ import annotations
 import copy
 import io
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from .exercise import Failed, Wrong
 from .explain import explain_value, plain
+from .wrong import Failed, Wrong
 
 FEWEST = 50  # cases of an exercise
 
 Case = tuple[Any, ...]
-Call = Callable[..., Any]  # (answer, *case) -> what is compared
+Call = Callable[..., Any]  # (answer, *case) -> what is compared: a value, or a dict of values by name
 Describe = Callable[..., str]  # (*case) -> the inputs, as the learner reads them
 
 
@@ -46,27 +47,41 @@ def draw(make: Callable[[random.Random], Case], number: int = FEWEST, seed: int 
     return [make(rng) for _ in range(number)]
 
 
-def compare(
-    answer: Callable[..., Any],
-    cases: Iterable[Case],
-    expected: Expected | Mapping[str, Expected],
-    describe: Describe,
-    call: Call = lambda answer, *case: answer(*case),
-) -> None:
-    """Raises Wrong about the smallest case on which `answer` is not as expected: the inputs, what it gives, why.
+@dataclass(frozen=True)
+class Comparison:
+    """A checker: raises Wrong about the smallest case on which an answer is not as expected: inputs, value and why.
 
-    expected: of the one value that `call` gives; or by name, where it gives a dict (see dict_of and values_of).
-    call: what to do with an answer besides calling it. May raise Wrong for what a comparison would not show.
+    expected: of the one value that `call` gives, or of several by name.
+    call: what to do with an answer. By default it is called with the case, and returns the value, or a tuple of them.
+    It may raise Wrong for what a comparison would not show.
     """
-    tried, refused = _try_all(answer, _from_small_to_large(cases), describe, call)
-    parts = expected if isinstance(expected, Mapping) else {"": expected}
-    for t in tried:
-        for name, part in parts.items():
-            if message := part.explain(t.value(name), part.right(*t.case)):
-                why = _why(part, [(other.case, other.value(name)) for other in tried])
-                t.tell(Wrong(": ".join(filter(None, (describe(*t.case), name, message, why)))))
-    if refused is not None:
-        refused.tell(refused.got)
+
+    cases: Sequence[Case]
+    expected: Expected | Mapping[str, Expected]
+    describe: Describe
+    call: Call | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Expected]:
+        """What is expected, by name: "" for the one value."""
+        return self.expected if isinstance(self.expected, Mapping) else {"": self.expected}
+
+    def __call__(self, answer: Callable[..., Any], call: Call | None = None) -> None:
+        """call: for one that needs more than the case, in place of this comparison's own."""
+        call = call or self.call or (_call if "" in self.parts else values_of(*self.parts))
+        tried, refused = _try_all(answer, _from_small_to_large(self.cases), self.describe, call)
+        for t in tried:
+            for name, part in self.parts.items():
+                if message := part.explain(t.value(name), part.right(*t.case)):
+                    why = _why(part, [(other.case, other.value(name)) for other in tried])
+                    t.tell(Wrong(": ".join(filter(None, (self.describe(*t.case), name, message, why)))))
+        if refused is not None:
+            refused.tell(refused.got)
+
+
+def inputs(*names: str) -> Describe:
+    """Describe a case by the names of its values: "lengths=[3], block_size=4"."""
+    return lambda *case: ", ".join(f"{name}={value}" for name, value in zip(names, case, strict=True))
 
 
 def require_all(cases: Iterable[Case], judge: Callable[..., None], describe: Describe) -> None:
@@ -74,9 +89,13 @@ def require_all(cases: Iterable[Case], judge: Callable[..., None], describe: Des
 
     Nothing is tried behind it, so a judge may take longer than an answer to compare.
     """
-    _, refused = _try_all(judge, _from_small_to_large(cases), describe, lambda judge, *case: judge(*case))
+    _, refused = _try_all(judge, _from_small_to_large(cases), describe, _call)
     if refused is not None:
         refused.tell(refused.got)
+
+
+def _call(answer: Callable[..., Any], *case: Any) -> Any:
+    return answer(*case)
 
 
 def _from_small_to_large(cases: Iterable[Case]) -> list[Case]:

@@ -1,9 +1,6 @@
 """Exercises: registered by lessons, shown as cards, checked at once, with hints that come one by one.
 
-    @exercise(
-        "01.1", title="Bytes of the cache", minutes=5, difficulty=1, importance=4,
-        stub="def cache_bytes(num_tokens): ...", task="...", hints=(...),
-    )
+    @exercise("01.1")  # its text is in lesson01/exercises.md, see text.py
     def bytes_of_cache(answer):
         ...  # raise Wrong("what is mistaken"), or return for PASS
 
@@ -15,87 +12,54 @@ counted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import torch
 
 from roseinfer.display.view import View, card, inline, prose
 
 from ..journal import entries as journal
-from . import EXERCISE_ID, lessons, load_lesson
+from . import lessons, load_lesson
 from .attempt import describe_error, is_stub
+from .drawn import Comparison
 from .librarys_own import librarys_own
+from .text import Text, text_of
+from .wrong import Failed, Wrong
 
 Checker = Callable[..., None]
 
-SCALE = 5  # difficulty and importance go from 1 to this
-FEWEST_HINTS = 3
-
-
-class Wrong(Exception):
-    """Raised by a checker: the message names the mistake, in the learner's words."""
-
-
-class Failed(Wrong):
-    """Raised by a checker when the answer itself raised `error`: the message says on which inputs."""
-
-    def __init__(self, inputs: str, error: Exception) -> None:
-        super().__init__(inputs)
-        self.error = error
-
 
 @dataclass(frozen=True)
-class Exercise:
-    """stub: the code of the learner's cell as handed out. task and hints: text for view.prose. checker: see the
-    module's docstring.
+class Exercise(Text):
+    """checker: see the module's docstring. comparisons: those that it makes, so that tests try their named mistakes."""
 
-    difficulty and importance: 1 to 5. Important is what later lessons and real engines rest on.
-    """
-
-    id: str
-    title: str
-    minutes: int
-    difficulty: int
-    importance: int
-    stub: str
-    task: str
-    hints: tuple[str, ...]
     checker: Checker
-
-    def __post_init__(self) -> None:
-        if not EXERCISE_ID.fullmatch(self.id):
-            raise ValueError(f'id must look like "01.2", got {self.id!r}')
-        if self.minutes < 1:
-            raise ValueError(f"minutes must be at least 1, got {self.minutes!r} for {self.id}")
-        for name in ("difficulty", "importance"):
-            if (value := getattr(self, name)) not in range(1, SCALE + 1):
-                raise ValueError(f"{name} must be 1 to {SCALE}, got {value!r} for {self.id}")
-        if isinstance(self.hints, str) or len(self.hints) < FEWEST_HINTS:
-            raise ValueError(f"hints must be a tuple of at least {FEWEST_HINTS}, got {self.hints!r} for {self.id}")
+    comparisons: tuple[Comparison, ...]
 
 
 _registered: dict[str, Exercise] = {}
 _hints_shown: dict[str, int] = {}
 
 
-def exercise(
-    id: str,
-    *,
-    title: str,
-    minutes: int,
-    difficulty: int,
-    importance: int,
-    stub: str,
-    task: str,
-    hints: tuple[str, ...],
-) -> Callable[[Checker], Checker]:
-    """Register the decorated checker. A second one of the same id takes the place of the first."""
+def exercise(text: str | Text, *comparisons: Comparison) -> Callable[[Checker], Checker]:
+    """Register the decorated checker. text: the id of a section of the lesson's exercises.md, or a text of its own."""
 
-    def register(checker: Checker) -> Checker:
-        _registered[id] = Exercise(id, title, minutes, difficulty, importance, stub, task, hints, checker)
+    def decorate(checker: Checker) -> Checker:
+        register(text, checker, *comparisons)
         return checker
 
-    return register
+    return decorate
+
+
+def register(text: str | Text, checker: Checker, *comparisons: Comparison) -> None:
+    """The same for a checker that is made already. A second one of the same id takes the place of the first."""
+    text = text_of(text) if isinstance(text, str) else text
+    if isinstance(checker, Comparison):
+        comparisons = (checker, *comparisons)
+    _registered[text.id] = Exercise(**vars(text), checker=checker, comparisons=comparisons)
 
 
 def find(exercise_id: str) -> Exercise:
@@ -157,7 +121,8 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
     if is_stub(answer, task.stub):
         return Verdict(task, "not attempted")
     try:
-        task.checker(answer, **context)
+        with _one_thread():
+            task.checker(answer, **context)
     except Failed as failed:
         return Verdict(task, "not yet", f"{failed}: {describe_error(failed.error, namespace)}")
     except Wrong as wrong:
@@ -167,6 +132,18 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
     if name := librarys_own(answer):
         return Verdict(task, "not yet", f"it does what it should, and it is the library's own: `{name}`. Write yours")
     return Verdict(task, "PASS")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch's loops, and Numba's, on one thread. A checker runs thousands of operations on tensors of a few hundred
+    values: threads that wait for each other would take many times as long, above all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,7 +181,7 @@ class ExerciseCard(View):
 
     def __repr__(self) -> str:
         e = self.exercise
-        return f"exercise {e.id}: {e.title}\n{_facts(e)}"
+        return f"exercise {e.id}: {e.title}\n{e.facts}"
 
     def to_html(self) -> str:
         e = self.exercise
@@ -212,13 +189,9 @@ class ExerciseCard(View):
             f"<details><summary>Hint {i}</summary>{prose(text)}</details>" for i, text in enumerate(e.hints, 1)
         )
         return card(
-            f"<p><b>Exercise {e.id}: {inline(e.title)}</b> <span class='rose-muted'>{_facts(e)}</span></p>"
+            f"<p><b>Exercise {e.id}: {inline(e.title)}</b> <span class='rose-muted'>{e.facts}</span></p>"
             f"{prose(e.task)}{hints}"
         )
-
-
-def _facts(e: Exercise) -> str:
-    return f"{e.minutes} minutes, difficulty {e.difficulty} of {SCALE}, importance {e.importance} of {SCALE}"
 
 
 def show_exercise(exercise_id: str) -> ExerciseCard:

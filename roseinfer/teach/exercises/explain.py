@@ -16,7 +16,7 @@ MOST_DIMENSIONS = 5  # permutations tried: at most 120
 
 
 def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
-    """Type, shape (and the permutation that would mend it), dtype, device, then values, NaN first.
+    """Type, shape (and the permutation that would fix it), dtype, device, then values, NaN first.
 
     Whole numbers are exact, whatever rtol and atol.
     """
@@ -137,7 +137,7 @@ def _equal(got: Real, want: Real) -> bool:
     return got == want if isinstance(want, Integral) else math.isclose(got, want, rel_tol=1e-9)
 
 
-def _number(number: float) -> str:
+def _number(number: Any) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.10g}"
 
 
@@ -160,9 +160,9 @@ def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:
             if mistake := explain_tokens(one, other):
                 return f"sequence {i}: {mistake}"
         return None
-    for i, (token, other) in enumerate(zip(got, want, strict=False)):
-        if token != other:
-            return f"token {i} is {token!r}, expected {other}" + (f"; the {i} before it are right" if i else "")
+    for i, (token, right) in enumerate(zip(got, want, strict=False)):
+        if token != right:
+            return f"token {i} is {token!r}, expected {right}" + (f"; the {i} before it are right" if i else "")
     if len(got) != len(want):
         return f"{len(got)} tokens, expected {len(want)}; the first {min(len(got), len(want))} are right"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,6 +95,14 @@ def trials() -> list[Trial]:
         ),
         Trial("blocks that are not full", lambda: _case([9, 1, 15], num_kv_heads=1)),
         Trial("several blocks", lambda: _case([17, 40, 0, 32], num_kv_heads=1)),
+        Trial(
+            "scores of a few hundred",
+            _large,
+            "right for small scores: no exp may get an argument above 0, so the new top is the larger of the old one "
+            "and the tile's largest score",
+            "NaN, and right for small scores: exp overflows past 88. The new top is the larger of the old one and the "
+            "tile's largest score, so that no exp gets an argument above 0",
+        ),
         Trial("2 KV heads with 3 query heads each", lambda: _case([5, 20], group=3)),
         Trial(
             "a head size of 80, padded to 128",
@@ -111,8 +120,19 @@ def trials() -> list[Trial]:
     ]
 
 
-def _case(context_lens: list[int], **shape: object) -> PagedCase:
+def _case(context_lens: list[int], **shape: Any) -> PagedCase:
     return paged_case(context_lens, device="cuda" if triton_mode.MODE == "compile" else "cpu", **shape)
+
+
+def _large() -> PagedCase:
+    """Several tiles, whose scores are more than 88 apart: the new token's score is the largest in sequence 0 and the
+    smallest in sequence 1; in sequence 2 the largest one is in the first tile."""
+    case = _case([40, 40, 40], num_kv_heads=1)
+    k = case.k.clone()
+    k[0], k[1] = case.q[0], -case.q[1]
+    k_cache = case.k_cache.clone()
+    k_cache[case.block_table[2, 0], 0] = case.q[2]
+    return case._replace(q=64 * case.q, k=k, k_cache=k_cache)
 
 
 def _aimed(context_lens: list[int], factor: float) -> PagedCase:

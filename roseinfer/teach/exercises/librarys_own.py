@@ -12,8 +12,18 @@ from ..source import members
 
 LIBRARY = ("roseinfer", "stages")
 # What every class has, or what says nothing of what it does.
-GIVEN = {*vars(type("Empty", (), {})), "__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "name",
-         "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__"}  # fmt: skip
+GIVEN = {
+    *vars(type("Empty", (), {})),
+    "__orig_bases__",
+    "__parameters__",
+    "__abstractmethods__",
+    "_abc_impl",
+    "name",
+    "__qualname__",
+    "__annotations__",
+    "__firstlineno__",
+    "__static_attributes__",
+}
 
 
 def librarys_own(answer: Any) -> str:
@@ -66,7 +76,7 @@ def _passes_on_to(function: Any) -> Any:
         nodes = ast.walk(ast.parse(members.source_of(function)))
         made = next(node for node in nodes if isinstance(node, (ast.FunctionDef, ast.Lambda)))
         names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-        call = made.body if isinstance(made, ast.Lambda) else made.body[-1].value
+        call = made.body if isinstance(made, ast.Lambda) else getattr(made.body[-1], "value", None)
         only = isinstance(made, ast.Lambda) or all(isinstance(part, (ast.Expr, ast.Return)) for part in made.body)
         # Only a name is looked up: nothing of the learner's runs here.
         if only and isinstance(call, ast.Call) and _is_name(call.func) and _handed(call) == _taken(made.args):

@@ -11,7 +11,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from roseinfer.contract import bytes_held
 from roseinfer.generate import begin, decode_step, generate
@@ -22,8 +24,8 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .drawn import draw, require_all
-from .exercise import Wrong
 from .explain import explain_tensor, explain_tokens
+from .wrong import Wrong
 
 GATHER_SPAN = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND_SPAN = "roseinfer.kv.append_token"
@@ -45,9 +47,16 @@ def drawn_model(num_layers: int = 2, num_kv_heads: int = 2) -> Model:
 @cache
 def _drawn_model(num_layers: int, num_kv_heads: int) -> Model:
     config = ModelConfig(
-        architecture="gpt2", vocab_size=31, hidden_size=16, num_layers=num_layers, num_heads=4,
-        num_kv_heads=num_kv_heads, head_dim=4, intermediate_size=16, max_model_len=192,
-    )  # fmt: skip
+        architecture="gpt2",
+        vocab_size=31,
+        hidden_size=16,
+        num_layers=num_layers,
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        head_dim=4,
+        intermediate_size=16,
+        max_model_len=192,
+    )
     model = random_model(config, seed=1)
     for weight in model.parameters():
         if weight.dim() > 1:
@@ -66,13 +75,28 @@ def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block
 
 
 def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12) -> None:
-    """Raises Wrong unless a mixed batch gives the reference's tokens."""
+    """Raises Wrong unless a mixed batch gives the reference's tokens, from attention with as many keys as values."""
     require_stage(stage_class)
     stage = stage_on_copy(stage_class, model, num_blocks=8)
-    seqs = generate(stage, MIXED, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    with _KeysAndValuesInPairs():
+        seqs = generate(stage, MIXED, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     for i, (seq, want) in enumerate(zip(seqs, _reference(model, max_tokens), strict=True)):
         if message := explain_tokens(seq.output_ids, want):
             raise Wrong(f"prompt {i} of {len(MIXED)} (mixed lengths): {message}")
+
+
+class _KeysAndValuesInPairs(TorchFunctionMode):
+    """Raises Wrong where scaled_dot_product_attention gets keys of more or fewer tokens than values. PyTorch's kernel
+    for CPUs does not look: it counts the values and reads as many keys, from beyond the end of a slice if need be."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+            num_keys, num_values = given["key"].size(-2), given["value"].size(-2)
+            if num_keys != num_values:
+                raise Wrong(f"attention gets keys of {num_keys} tokens and values of {num_values}: cut both alike")
+        return func(*args, **kwargs)
 
 
 @lru_cache(maxsize=4)
@@ -102,10 +126,16 @@ def draw_batch(rng: Random) -> Batch:
 
 
 BATCHES = [
-    Batch((3, 5), 0, 2, 2, 64), Batch((1,), 1, 1, 1, 64), Batch((4, 8), 0, 2, 2, 4), Batch((4, 8, 1), 1, 2, 2, 4),
-    Batch((3, 7), 1, 2, 4, 4), Batch((5, 5, 5), 2, 3, 2, 16), Batch((63, 64, 65), 2, 1, 1, 64),
-    Batch((2, 1), 1, 5, 1, 4), *draw(draw_batch),
-]  # fmt: skip
+    Batch((3, 5), 0, 2, 2, 64),
+    Batch((1,), 1, 1, 1, 64),
+    Batch((4, 8), 0, 2, 2, 4),
+    Batch((4, 8, 1), 1, 2, 2, 4),
+    Batch((3, 7), 1, 2, 4, 4),
+    Batch((5, 5, 5), 2, 3, 2, 16),
+    Batch((63, 64, 65), 2, 1, 1, 64),
+    Batch((2, 1), 1, 5, 1, 4),
+    *draw(draw_batch),
+]
 
 
 @torch.inference_mode()
@@ -154,7 +184,7 @@ def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
     if (grown := held[2] - held[1]) > 0:
         raise Wrong(
             f"the tokens are right, but {grown:,} bytes of a batch stay behind when all its sequences are freed: what "
-            "is gathered for one step must not be kept for ever"
+            "is gathered for one step must not be kept"
         )
 
 
@@ -174,7 +204,7 @@ def require_repeatable(stage_class: type[Stage], read: Read) -> None:
         raise Wrong(f"a step is interrupted in layer 1 of the model, and repeated: {wrong}") from None
 
 
-def _interrupt_step(stage: Stage, seqs: list[Sequence]) -> None:
+def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
     model = stage.model
     stage.model = _InterruptedModel(model)
     try:
@@ -184,7 +214,7 @@ def _interrupt_step(stage: Stage, seqs: list[Sequence]) -> None:
 
 
 class _Interrupt(BaseException):
-    """Ctrl-C, as it were: nobody's `except Exception` takes it."""
+    """Like Ctrl-C: no `except Exception` catches it."""
 
 
 class _InterruptedModel:
@@ -203,12 +233,12 @@ class _InterruptedModel:
         return self.model(token_ids, positions, attend_until_layer_1)
 
 
-def by_sequence(stage: Stage, seqs: list[Sequence]) -> list[list[KV]]:
+def by_sequence(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
     """What gather_sequence gives."""
     return [[stage.gather_sequence(seq, layer) for seq in seqs] for layer in range(stage.config.num_layers)]
 
 
-def by_batch(stage: Stage, seqs: list[Sequence]) -> list[list[KV]]:
+def by_batch(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
     """What build_batched_past gives, cut to each sequence's own tokens."""
     lengths = [seq.num_cached_tokens for seq in seqs]
     with _nan_in_empty_tensors():
@@ -257,7 +287,7 @@ def _pair(pair: object, layer: int) -> KV:
 
 
 def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) -> str:
-    """Whose keys or values these are, when they are somebody else's: of all tokens, or of the newest alone."""
+    """Whose keys or values these are, when they are another sequence's: of all tokens, or of the newest alone."""
     if got.dim() != 4:
         return ""
     right = want[layer][i]["kv".index(name)]

@@ -14,7 +14,7 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from .drawn import draw
-from .exercise import Wrong
+from .wrong import Wrong
 
 NAMES = "ABCDE"
 BLOCK_SIZE, NUM_BLOCKS = 4, 16

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .exercise import Wrong
+from .wrong import Wrong
 
 
 def named_tensors(got: object, *names: str) -> dict[str, Tensor]:

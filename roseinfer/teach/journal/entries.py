@@ -56,7 +56,7 @@ def entries() -> list[Entry]:
 
 
 def clear() -> Path | None:
-    """Begin anew. Returns the file in which the record so far is kept; None when there was none. Raises OSError."""
+    """Begin again. Returns the file in which the record so far is kept; None when there was none. Raises OSError."""
     path = place()
     if path is None or not path.exists():
         return None

@@ -34,9 +34,9 @@ def predict(label: str, guess: float | None = None) -> Prediction:
     """
     if guess is None or guess is Ellipsis:
         return Prediction(label, None)
-    prediction = Prediction(label, _number("guess", guess))
-    journal.note_guess(label, prediction.guess)
-    return prediction
+    number = _number("guess", guess)
+    journal.note_guess(label, number)
+    return Prediction(label, number)
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +92,7 @@ class Reveal(View):
     def _explanation(self) -> str:
         if self.explained:
             return "explains the measured number"
+        assert self.value is not None, "only with a formula"
         difference = self.measured - self.value
         missing = f"{shown_number(abs(difference))} too {'few' if difference > 0 else 'many'}"
         return f"{missing}, so something is still unexplained"

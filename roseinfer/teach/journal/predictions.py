@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from roseinfer.display.cells import Cells, Column
 from roseinfer.display.chart import PAGE_WIDTH, Chart
@@ -60,7 +61,8 @@ class Predictions(View):
         summary = f"<p><b>{html.escape(self.in_words())}</b>{waiting}</p>"
         if not self.guesses:
             return card(summary)
-        columns = ["", Column("guess", shown_number), Column("measured", shown_number), "what", "how far"]
+        numbers = (Column("guess", shown_number), Column("measured", shown_number))
+        columns: list[Column | str] = ["", *numbers, "what", "how far"]
         rows = [(i, g.guess, g.measured, g.label, g.in_words()) for i, g in enumerate(self.guesses, 1)]
         table = Cells.of(columns, rows).html("Guesses, and what was measured")
         return card(summary + _picture(self.guesses, self.in_words()) + table)
@@ -79,7 +81,7 @@ def predictions() -> Predictions:
 
 def _picture(guesses: list[Guess], words: str) -> str:
     """An <img> with a row a guess. Empty when a logarithmic axis has room for none."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"guess": f"{i}. {g.label}", "ratio": g.guess / g.measured, "times": g.factor}
         for i, g in enumerate(guesses, 1)
         if g.guess > 0 and g.measured > 0
@@ -90,9 +92,10 @@ def _picture(guesses: list[Guess], words: str) -> str:
 
     widest = max(10, *(2 * row["times"] for row in rows))
     x = alt.X(
-        "ratio:Q", title="your guess / measured; shaded: within a factor of 2",
+        "ratio:Q",
+        title="your guess / measured; shaded: within a factor of 2",
         scale=alt.Scale(type="log", domain=[1 / widest, widest], nice=False),
-    )  # fmt: skip
+    )
     y = alt.Y("guess:N", title=None, sort=None, axis=alt.Axis(labelLimit=LABEL_WIDTH, grid=True))
     near = alt.Chart(alt.Data(values=[{"from": 1 / NEAR, "to": NEAR}]), width=PAGE_WIDTH - LABEL_WIDTH - 40)
     near = near.properties(height=22 * len(rows))

@@ -88,7 +88,7 @@ def progress(*, reset: bool = False) -> Progress:
             attempts[id] += 1
             if entry["passed"]:
                 passed.add(id)
-    return Progress(find_all(), frozenset(passed), attempts, _note(aside and aside.name))
+    return Progress(find_all(), frozenset(passed), attempts, _note(aside.name if aside else None))
 
 
 def _note(aside: str | None) -> str:

@@ -22,12 +22,13 @@ from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from . import freed_memory
 from .progress_bar import progress_bar
 
 try:
     import resource
 except ImportError:  # Windows has none
-    resource = None
+    resource = None  # type: ignore[assignment]  # a module that is not there has no type
 
 
 def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
@@ -52,14 +53,16 @@ def compare_shapes(
     import pandas as pd
 
     check_stages(stages)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
         for name, lengths in shapes.items():
             counted, timed = _on_one_batch(stages, model, lengths, steps, block_size, done)
+            freed_memory.give_back()  # or the copies of the weights that the next stages make come on top
             medians = {stage: median(seconds for seconds, _ in steps) for stage, steps in timed.items()}
             for stage, seconds in medians.items():
-                rows.append({"batch": name, "stage": stage, "cached tokens": sum(lengths), **counted[stage]})
+                rows.append({"batch": name, "stage": stage})  # what a narrow page cuts off are the counts
                 rows[-1] |= {"step ms": 1e3 * seconds, "speed": medians[stages[0].name] / seconds}
+                rows[-1] |= {"cached tokens": sum(lengths), **counted[stage]}
                 rows[-1]["page faults"] = round(median(faults for _, faults in timed[stage]))
     exact = ["batch", "stage", "cached tokens", "copies", "cats", "selects", "bytes copied", "bytes zeroed"]
     return Table(
@@ -97,17 +100,20 @@ def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dic
     One whole stage.decode, as the ladder counts: choosing the tokens is not included.
     """
     counted: list[Any] = []
+    logits: list[Tensor] = []
     for count in (partial(count_ops, outside=MODEL_OPS), bytes_copied):
-        logits: list[Tensor] = []
-        counted.append(count(lambda logits=logits: logits.append(stage.decode(seqs))))
-        for seq, token in zip(seqs, sample(logits[0], seqs), strict=True):
+        counted.append(count(lambda: logits.append(stage.decode(seqs))))
+        for seq, token in zip(seqs, sample(logits.pop(), seqs), strict=True):
             seq.append(token)
         done()
     ops, moved = counted
     return {
-        "copies": ops["aten::copy_"], "cats": ops["aten::cat"], "selects": ops["aten::select"],
-        "bytes copied": moved.copied, "bytes zeroed": moved.filled,
-    }  # fmt: skip
+        "copies": ops["aten::copy_"],
+        "cats": ops["aten::cat"],
+        "selects": ops["aten::select"],
+        "bytes copied": moved.copied,
+        "bytes zeroed": moved.filled,
+    }
 
 
 def _timed(decode: Callable[[], object], done: Callable[[], None]) -> tuple[float, int]:

@@ -48,17 +48,17 @@ def count_loads(attention: Callable[..., Tensor], case: PagedCase) -> tuple[Tens
 
 def _count(attention: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     caches = tuple(cache.contiguous() for cache in arguments[3:5])
-    counts = tuple(torch.zeros(cache.shape, dtype=torch.int64) for cache in caches)
+    k_counts, v_counts = (torch.zeros(cache.shape, dtype=torch.int64) for cache in caches)
 
     def note(kind: str, addresses: np.ndarray) -> None:
-        for cache, count in zip(caches, counts, strict=True):
+        for cache, count in zip(caches, (k_counts, v_counts), strict=True):
             element = (addresses.astype(np.int64) - cache.data_ptr()) // cache.element_size()
             inside = element[(element >= 0) & (element < cache.numel())]
             count.view(-1).add_(torch.from_numpy(np.bincount(inside, minlength=cache.numel())))
 
     with watched(note):
         attention(*arguments[:3], *caches, *arguments[5:])
-    return counts
+    return k_counts, v_counts
 
 
 @contextmanager

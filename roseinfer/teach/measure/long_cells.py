@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from IPython import get_ipython
 from IPython.display import HTML, display
 
-from .progress_bar import somebody_looks
+from .progress_bar import is_watched
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +24,7 @@ INTERRUPTED = "KeyboardInterrupt: this cell was interrupted. Run it again to sta
 
 def install() -> None:
     """From the next cell on. Outside a notebook, and in a run that is recorded or compared, there is nothing to do."""
-    if not somebody_looks():
+    if not is_watched():
         return
     shell = get_ipython()
     shell.events.register("pre_run_cell", _sign.begin)

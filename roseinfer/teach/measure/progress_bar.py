@@ -1,4 +1,4 @@
-"""A bar for work of more than a second or two, in a notebook that somebody looks at; gone when the work is done."""
+"""A bar for work of more than a second or two, in a notebook with a live front end; gone when the work is done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
     Nothing is shown outside a notebook, nor in a run that no learner sees (make notebooks, nbval), whose outputs
     are compared.
     """
-    if not somebody_looks():
+    if not is_watched():
         yield lambda: None
         return
     handle = display(_bar(label, 0, total), display_id=True)
@@ -41,7 +41,7 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
         handle.update(HTML(""))
 
 
-def somebody_looks() -> bool:
+def is_watched() -> bool:
     """A kernel, and not one of ours that records or compares: those keep no learner's record either."""
     return hasattr(get_ipython(), "kernel") and journal.place() is not None
 

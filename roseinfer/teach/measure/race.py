@@ -42,9 +42,16 @@ def race(
     bars = Race([stage.name for stage in stages] + ([HF_NAME] if with_hf else []))
     try:
         result = ladder(
-            stages, model, batch_size=batch_size, prompt_len=prompt_len, max_new_tokens=max_new_tokens,
-            repeats=repeats, seed=seed, with_hf=with_hf, on_progress=bars.update,
-        )  # fmt: skip
+            stages,
+            model,
+            batch_size=batch_size,
+            prompt_len=prompt_len,
+            max_new_tokens=max_new_tokens,
+            repeats=repeats,
+            seed=seed,
+            with_hf=with_hf,
+            on_progress=bars.update,
+        )
     except BaseException as error:
         bars.stop(error)
         raise

@@ -50,7 +50,7 @@ class RequestLoop(ABC):
 
     def schedule(self) -> tuple[list[Sequence], list[int]]:
         """The sequences of the next step and how many tokens of each. Raises OutOfBlocks when blocks are held that
-        nobody here can give back."""
+        no sequence here can give back."""
         if self.waiting and self.may_join(self.waiting[0]):
             return [self.waiting[0]], [len(self.waiting[0])]
         if self.waiting and not self.running:
@@ -75,8 +75,8 @@ class RequestLoop(ABC):
 
 
 class PromptByPrompt(RequestLoop):
-    """The loop of roseinfer.generate: whoever finds a place, and blocks for the longest that it may become, joins with
-    a forward of its own."""
+    """The loop of roseinfer.generate: a request joins, with a forward of its own, once a slot and blocks for
+    the longest that it may become are free."""
 
     name = "prompt by prompt"
 
@@ -85,7 +85,7 @@ class PromptByPrompt(RequestLoop):
 
 
 class StaticBatches(RequestLoop):
-    """As many as there are and fit begin together; nobody joins until the last of them has ended."""
+    """As many as there are and fit begin together; no request joins until the last of them has ended."""
 
     name = "static batches"
     is_open = False  # until its sequences decode, others may join the batch

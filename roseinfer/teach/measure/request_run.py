@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, NamedTuple
 
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.bench.online.workload import Work, Workload
-from roseinfer.engine.definitions import summary
-from roseinfer.engine.metrics import SequenceTimes, Step
+from roseinfer.engine.metrics import SequenceTimes, Timekeeper
+from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
+from roseinfer.planning.definitions import summary
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
@@ -40,10 +42,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """times: as the engine keeps them (engine/metrics.py). rows: in the step's order. num_captures: graphs that it
+    """times: as the engine keeps them (engine/step.py). rows: in the step's order. num_captures: graphs that it
     captured, which takes as long as several steps."""
 
-    times: Step
+    times: StepRecord
     rows: tuple[Row, ...]
     num_captures: int = 0
 
@@ -103,7 +105,7 @@ class Run:
             yield from ((number, row) for row in step.rows if row.request == request)
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """As engine/definitions.py defines and sums them up, in units of the clock."""
+        """As planning/definitions.py defines and sums them up, in units of the clock."""
         return summary(request.times for request in self.requests)
 
 
@@ -112,9 +114,9 @@ def work(model: Model, arrivals: List[Arrival | tuple[float, int, int]], seed: i
 
     Raises ValueError for none, one out of order, or a bad value.
     """
-    arrivals = [arrival if isinstance(arrival, Arrival) else Arrival(*arrival) for arrival in arrivals]
-    require_order(arrivals)
-    return Workload(seed=seed).work(model, arrivals)
+    own = [arrival if isinstance(arrival, Arrival) else Arrival(*arrival) for arrival in arrivals]
+    require_order(own)
+    return Workload(seed=seed).work(model, own)
 
 
 def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: str | None = None) -> Run:
@@ -135,7 +137,7 @@ def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: st
         raise ValueError(f"stage must have no work before the run, and {name_of(stage)} has")
     watch = _WallClock() if clock == "wall" else _StepClock(clock if callable(clock) else lambda num_tokens: 1)
     recorder = _Recorder(loop, watch)
-    requests = [_request(arrival, prompt) for arrival, prompt in work]
+    requests = [recorder.request(arrival, prompt) for arrival, prompt in work]
     coming = deque(requests)
     try:
         with recorder.watching():
@@ -168,16 +170,12 @@ def num_graphs(loop: Any) -> int:
     return len(getattr(getattr(loop, "stage", loop), "graphs", ()))
 
 
-def _request(arrival: Arrival, prompt: list[int]) -> RunRequest:
-    seq = Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True))
-    return RunRequest(arrival, seq, SequenceTimes(arrival.seconds))
-
-
 class _StepClock:
     """Stands still but for steps, and while nothing is there to do."""
 
     def __init__(self, step_time: StepTime) -> None:
-        self.step_time, self.time = step_time, 0
+        self.step_time = step_time
+        self.time: float = 0
 
     def now(self) -> float:
         return self.time
@@ -212,11 +210,16 @@ class _Recorder:
     def __init__(self, loop: Any, watch: _StepClock | _WallClock) -> None:
         self.loop, self.watch = loop, watch
         self.queue = getattr(loop, "scheduler", loop)  # of an Engine
+        self.timekeeper = Timekeeper()
         self.requests: dict[int, RunRequest] = {}  # by seq_id
         self.places: dict[int, int] = {}
         self.steps: list[RunStep] = []
         self._num_graphs = num_graphs(loop)
-        self._scheduled: deque[tuple[Step, list[Sequence], list[Row]]] = deque()
+        self._scheduled: deque[tuple[StepRecord, list[Row]]] = deque()
+
+    def request(self, arrival: Arrival, prompt: list[int]) -> RunRequest:
+        seq = Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True))
+        return RunRequest(arrival, seq, self.timekeeper.begin(seq, arrival.seconds))
 
     def add(self, request: RunRequest) -> None:
         self.loop.add(request.seq)
@@ -243,26 +246,24 @@ class _Recorder:
     def _schedule(self, schedule: Callable[..., Any], *args: Any, **named: Any) -> Any:
         scheduled = self.watch.now()
         step = schedule(*args, **named)
-        seqs, num_new = step
+        seqs, num_new = (step.seqs, step.num_new) if isinstance(step, Step) else step  # an engine's, or a stage's
         rows = [self._row(seq, n) for seq, n in zip(seqs, num_new, strict=True)]
         num_waiting = getattr(self.queue, "num_waiting", None)
         load = len(self.queue.running), len(self.queue.waiting) if num_waiting is None else num_waiting
-        times = Step(scheduled, self.watch.now(), None, None, sum(num_new), None, *load)
-        for seq in seqs:
-            own = self.requests[seq.seq_id].times
-            own.first_scheduled = scheduled if own.first_scheduled is None else own.first_scheduled
-        self._scheduled.append((times, seqs, rows))
+        times = StepRecord(scheduled, self.watch.now(), None, nan, sum(num_new), None, *load)
+        self.timekeeper.begin_step(seqs, scheduled)
+        self._scheduled.append((times, rows))
         return step
 
     def _row(self, seq: Sequence, n: int) -> Row:
-        request, begin = self.requests[seq.seq_id], seq.num_cached_tokens
+        request, begin = self.requests[seq.seq_id], seq.num_launched_tokens
         again = max(0, min(request.most_cached, begin + n) - begin)
         kind = RECOMPUTED if again else PROMPT if begin < seq.num_prompt_tokens else DECODE
         request.most_cached = max(request.most_cached, begin + n)
         return Row(self.places[seq.seq_id], n, begin, again, kind, got_token=False)
 
     def _commit(self, commit: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        times, _, rows = self._scheduled.popleft()
+        times, rows = self._scheduled.popleft()
         self.watch.count(times.num_tokens)
         ended = self.watch.now()
         done = commit(*args, **named)
@@ -270,11 +271,7 @@ class _Recorder:
         got = {self.places[seq.seq_id] for seq in done}
         captured, self._num_graphs = num_graphs(self.loop) - self._num_graphs, num_graphs(self.loop)
         self.steps.append(RunStep(times, tuple(row._replace(got_token=row.request in got) for row in rows), captured))
-        for seq in done:
-            own = self.requests[seq.seq_id].times
-            own.steps.append(times)
-            if seq.finish_reason:
-                own.ended = times.finish
+        self.timekeeper.end_step(times, done)
         return done
 
     def _preempt(self, preempt: Callable[..., Any], seq: Sequence) -> Any:

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 FLOOR = "floor"
 FORMATS = {
-    "bytes": "{:,}", "flops": "{:,}", "flops per byte": "{:.3f}",
-    "step ms": "{:,.3f}", "GB/s": "{:,.2f}", "GFLOP/s": "{:,.2f}", "of the roof": "{:.1%}",
-}  # fmt: skip
+    "bytes": "{:,}",
+    "flops": "{:,}",
+    "flops per byte": "{:.3f}",
+    "step ms": "{:,.3f}",
+    "GB/s": "{:,.2f}",
+    "GFLOP/s": "{:,.2f}",
+    "of the roof": "{:.1%}",
+}
 EXACT = ["step", "bytes", "flops", "flops per byte"]
 LIVE = ["step ms", "GB/s", "GFLOP/s", "of the roof", "the roof here"]
 

@@ -1,9 +1,10 @@
-"""table_price: what it costs to build the block tables anew on every step, and how much of that was news."""
+"""table_price: what it costs to build the block tables again on every step, and how much of that was news."""
 
 from __future__ import annotations
 
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -34,6 +35,7 @@ def table_price(
     rows = []
     for name, lengths in batches.items():
         prompts = [[3] * n for n in lengths]
+        stage: Any  # with block tables of its own
         stage, seqs = StageContender(stage_class, model, prompts, steps + 3, block_size=block_size).at_step(1)
         changed, step_seconds = _decode(stage, seqs, steps)
         build = partial(stage.build_block_tables, seqs, torch.empty_like(_tables(stage, seqs), device="cpu"))
@@ -43,11 +45,15 @@ def table_price(
         rows_a_step = model.config.num_layers * len(seqs)
         rows.append(
             {
-                "batch": name, "rows a step": rows_a_step, "rows built": steps * rows_a_step, "rows changed": changed,
-                "build us": 1e6 * build_seconds, "of the step": build_seconds / step_seconds,
+                "batch": name,
+                "rows a step": rows_a_step,
+                "rows built": steps * rows_a_step,
+                "rows changed": changed,
+                "build us": 1e6 * build_seconds,
+                "of the step": build_seconds / step_seconds,
                 "of the floor": build_seconds / floor.seconds,
             }
-        )  # fmt: skip
+        )
     live = ["build us", "of the step", "of the floor"]
     return Table(
         pd.DataFrame(rows),
@@ -76,5 +82,5 @@ def _decode(stage: Stage, seqs: list[Sequence], steps: int) -> tuple[int, float]
     return changed, median(seconds)
 
 
-def _tables(stage: Stage, seqs: list[Sequence]) -> torch.Tensor:
+def _tables(stage: Any, seqs: list[Sequence]) -> torch.Tensor:
     return stage.tables_of(stage.device_buffer, seqs).clone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Literal
@@ -36,9 +37,15 @@ WORD = re.compile(r"(?:<[^>]*>|[^\s<])+")  # in a line of HTML
 BREAKABLE = re.compile(r"-\S|[)\]}][\[({]")  # where browsers wrap though there is no space
 
 KINDS = (
-    (Comment, "com"), (String, "str"), (Keyword, "kw"), (Operator.Word, "kw"), (Number, "num"),
-    (Name.Function, "def"), (Name.Class, "def"), (Name.Decorator, "def"),
-)  # fmt: skip
+    (Comment, "com"),
+    (String, "str"),
+    (Keyword, "kw"),
+    (Operator.Word, "kw"),
+    (Number, "num"),
+    (Name.Function, "def"),
+    (Name.Class, "def"),
+    (Name.Decorator, "def"),
+)
 
 
 def code_lines(source: str) -> list[str]:
@@ -57,7 +64,8 @@ def code_lines(source: str) -> list[str]:
 
 def listing(source: str) -> str:
     """One source as a block that scrolls sideways."""
-    style = "overflow-x: auto; font-size: 12px; line-height: 1.45"
+    # Lab would wrap it, inside words
+    style = "overflow-x: auto; font-size: 12px; line-height: 1.45; white-space: pre; word-break: normal"
     return f'{STYLE}<pre style="{style}">{chr(10).join(code_lines(source))}</pre>'
 
 
@@ -77,7 +85,7 @@ def side_by_side(old: str, new: str, heads: tuple[str, str]) -> str:
     rows = []
     for tag, i1, i2, j1, j2 in _opcodes(old, new):
         if tag == "equal":
-            rows += [2 * [f'<td style="{CELL}">{line}</td>'] for line in same[i1:i2]]
+            rows += [2 * (f'<td style="{CELL}">{line}</td>',) for line in same[i1:i2]]
         else:
             rows += [(_cell(a, "old"), _cell(b, "new")) for a, b in zip_longest(left[i1:i2], right[j1:j2])]
     return two_columns(heads, [f"<tr>{''.join(cells)}</tr>" for cells in rows], [*old.split("\n"), *new.split("\n")])
@@ -144,7 +152,7 @@ def _unbroken(word: re.Match[str]) -> str:
     return f'<span style="white-space: nowrap">{word[0]}</span>' if whole and BREAKABLE.search(text) else word[0]
 
 
-def _opcodes(old: str, new: str) -> list[tuple[str, int, int, int, int]]:
+def _opcodes(old: str, new: str) -> Sequence[tuple[str, int, int, int, int]]:
     return SequenceMatcher(None, old.split("\n"), new.split("\n"), autojunk=False).get_opcodes()
 
 

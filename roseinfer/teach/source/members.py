@@ -15,8 +15,13 @@ from typing import Any, Generic
 
 NOT_COURSE = (object, ABC, Generic)
 LAYOUT = (
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
-)  # fmt: skip
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
 
 
 def own_methods(cls: type) -> dict[str, FunctionType]:

@@ -19,7 +19,7 @@ RESULT = re.compile(r"^(\w+) = ")
 WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\()")  # a value's name, not a function's
 # Half-transparent, of Okabe and Ito's colours: they read on Lab's light and dark pages.
 KINDS = {
-    "input": ("rgba(230, 159, 0, 0.35)", "written anew before each replay"),
+    "input": ("rgba(230, 159, 0, 0.35)", "written again before each replay"),
     "pool": ("rgba(0, 158, 115, 0.28)", "the pool and buffers"),
     "weight": ("rgba(0, 114, 178, 0.3)", "weights"),
 }

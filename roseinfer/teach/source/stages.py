@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import html
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from roseinfer.display.view import View, card, prose
@@ -50,15 +51,19 @@ def show_stage(cls: type) -> StageSource:
 
 @dataclass(frozen=True)
 class Change:
-    """One method or helper. old is empty for a new one, new is empty for one that is gone."""
+    """One method or helper. old is empty for a new one, new is empty for one that is gone. exercise: the id of the
+    exercise that asks for it, whose code is not shown; empty for none."""
 
     name: str
     kind: Literal["changed", "new", "gone"]
     old: str
     new: str
+    exercise: str = ""
 
     @property
     def counts(self) -> str:
+        if self.exercise:
+            return f"see exercise {self.exercise}"
         removed, added = listing.line_changes(self.old, self.new)
         return {"changed": f"-{removed} +{added}", "new": f"+{added}", "gone": f"-{removed}"}[self.kind]
 
@@ -78,15 +83,17 @@ class StageDiff(View):
         heads = _name(self.old), _name(self.new)
         parts = [f"<p><b><code>{html.escape(heads[0])}</code> → <code>{html.escape(heads[1])}</code></b></p>"]
         for change in self.changes:
-            title = f"<summary><code>{html.escape(change.name)}</code> {change.kind}, {change.counts} lines</summary>"
-            parts.append(f"<details open>{title}{_compare(change, heads)}</details>")
+            what = f"<code>{html.escape(change.name)}</code> {change.kind}, {change.counts}"
+            shown = f"<details open><summary>{what} lines</summary>{_compare(change, heads)}</details>"
+            parts.append(f"<p>{what}</p>" if change.exercise else shown)
         return card(listing.STYLE + ("".join(parts) if self.changes else parts[0] + "<p>no method changed</p>"))
 
 
-def show_diff(old: type, new: type) -> StageDiff:
+def show_diff(old: type, new: type, exercises: Mapping[str, str] | None = None) -> StageDiff:
     """What `new` does differently, whichever way it inherits: methods as each class finds them, and their helpers.
 
-    Works for classes from notebook cells. Raises ValueError if one is not a class, or has no source.
+    exercises: name of a method -> id of the exercise that asks for it; its code is not shown. Works for classes from
+    notebook cells. Raises ValueError if one is not a class, or has no source, and for a method that does not change.
     """
     _require_class("old", old)
     _require_class("new", new)
@@ -97,7 +104,11 @@ def show_diff(old: type, new: type) -> StageDiff:
         {name: members.source_of(f) for name, f in before.items() if name in replaced or name in gone},
         {name: members.source_of(f) for name, f in after.items() if name in replaced},
     )
-    return StageDiff(old, new, (*method_changes, *_changes(members.helpers(old), members.helpers(new))))
+    changes = [*method_changes, *_changes(members.helpers(old), members.helpers(new))]
+    for name in exercises or {}:
+        if name not in (changed := [change.name for change in changes]):
+            raise ValueError(f"exercises must name what changes, one of {', '.join(changed)}, got {name!r}")
+    return StageDiff(old, new, tuple(replace(c, exercise=(exercises or {}).get(c.name, "")) for c in changes))
 
 
 def _changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:

@@ -90,7 +90,7 @@ class Schedule:
         return owners
 
     def taken(self, number: int) -> dict[int, int | None]:
-        """Blocks that step `number` took from the pool, each with the last one who held it before (None: nobody)."""
+        """Blocks that step `number` took from the pool, each with the sequence that held it before, or None."""
         last: dict[int, int] = {}
         kept: dict[int, int] = {}  # block -> who held it when the step began
         for step in self.steps[:number]:
@@ -185,7 +185,7 @@ def record_run(
 class _Recorder:
     """A listener that keeps a step at the end of each prefill and each decode step of `stage`."""
 
-    def __init__(self, stage: Stage, seqs: list[Sequence], layer: int) -> None:
+    def __init__(self, stage: Any, seqs: list[Sequence], layer: int) -> None:
         self.stage, self.seqs, self.layer = stage, seqs, layer
         self.steps: list[ScheduleStep] = []
 

@@ -5,44 +5,40 @@ block_view shows a Schedule. walk_blocks and walk_tables run a stage and show wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
+from roseinfer.display.grid import Grid
+from roseinfer.display.shapes import WIDTH, Cell, Frame, Panel
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from ..measure.table_price import require_tables
 from .block_schedule import Held, Schedule, ScheduleStep, record_run
-from .stepper import OUTLINE, Stepper, faint
 
-TAKEN, WRITTEN, FREED = "2px solid #D55E00", "2px solid #0072B2", "2px dashed currentColor"
-CELL = (
-    "box-sizing: border-box; height: 46px; line-height: 21px; overflow: hidden; border-radius: 3px; padding: 0 6px; "
-    "font-family: monospace; font-size: 12px"
-)
-FEW_BLOCKS = 24
-TD = "text-align: center; padding: 2px 7px; font-family: monospace"
-GREY = "rgba(128, 128, 128, 0.25); opacity: 0.5"
-STEP_WIDTH = 16  # pixels of the history
-HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT = 280, 15, 10
+TAKEN, WRITTEN = PALETTE[3], PALETTE[0]
+POOL_COLUMNS, MANY_COLUMNS, FEW_BLOCKS = 3, 6, 24  # of a pool beside its tables, and of one above them
+POOL_CELL, ENTRY = (120, 42), (26, 22)
+HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT, WIDEST_STEP = 280, 16, 11, 17  # pixels
 
 
-def block_view(schedule: Schedule) -> Stepper:
+def block_view(schedule: Schedule) -> Grid:
     """A slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
 
     text/plain: the owner of every block in every step. Raises ValueError for anything but a Schedule.
     """
     if not isinstance(schedule, Schedule):
         raise ValueError(f"schedule must be a Schedule, as teach.record_schedule makes, got {schedule!r}")
-    history = _history(schedule)
+    stays = _stays(schedule)
     frames = [
-        _frame(schedule, number, f"step {number}: {_title(step)}")
-        + f"<p>Every block over all steps; the frame is step {number}</p>"
-        + f'<div style="overflow-x: auto">{history.replace("<!-- now -->", _cursor(schedule, number))}</div>'
+        _frame(schedule, number, f"step {number}: {_title(step)}", [_history(schedule, stays, number)])
         for number, step in enumerate(schedule.steps)
     ]
-    return Stepper(frames, "step", describe(schedule))
+    return Grid(frames, describe(schedule), shown=_fullest(schedule.steps))
 
 
-def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Stepper:
+def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Grid:
     """Run the prompts to their ends; a frame a step: one layer's pool, and who holds which blocks of it.
 
     prompts[i] gets max_tokens[i] new tokens.
@@ -53,10 +49,10 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
     facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
     facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
-    return Stepper(frames, "step", f"{len(frames)} frames: {facts}")
+    return Grid(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
 
 
-def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Stepper:
+def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Grid:
     """Run the prompts to their ends; a frame a decode step: one layer's pool, and its block table beside it.
 
     stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is
@@ -65,18 +61,24 @@ def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     """
     require_tables("stage", type(stage))
     schedule = _recorded(stage, prompts, max_tokens, layer)
-    decodes = [number for number, step in enumerate(schedule.steps) if step.kind == "decode"]
+    decodes = {number: step for number, step in enumerate(schedule.steps) if step.kind == "decode"}
     frames = [_frame(schedule, number, f"decode step {i}") for i, number in enumerate(decodes)]
-    tables = [schedule.steps[number].table for number in decodes]
+    tables = [step.table for step in decodes.values()]
     facts = f"largest table {max(map(len, tables))} x {max(len(table[0]) for table in tables)}; "
     facts += (
         f"of {schedule.num_blocks} blocks {schedule.num_reused} used again, {stage.num_free_blocks} free at the end"
     )
-    return Stepper(frames, "decode step", f"{len(frames)} frames: {facts}")
+    shown = _fullest(list(decodes.values()))
+    return Grid(frames, f"{len(frames)} frames: {facts}", "decode step", shown)
 
 
 def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int) -> Schedule:
     return record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens], layer)
+
+
+def _fullest(steps: Sequence[ScheduleStep]) -> int:
+    """The step with the most blocks in use: the picture for those who only read."""
+    return max(range(len(steps)), key=lambda number: steps[number].num_blocks)
 
 
 def describe(schedule: Schedule) -> str:
@@ -108,41 +110,44 @@ def _list(seqs: tuple[int, ...] | list[int]) -> str:
     return ", ".join(map(str, seqs)) or "none"
 
 
-def _frame(schedule: Schedule, number: int, title: str) -> str:
+def _frame(schedule: Schedule, number: int, heading: str, more: Sequence[Panel] = ()) -> Frame:
     step = schedule.steps[number]
     started = {seq for earlier in schedule.steps[: number + 1] for seq in earlier.seqs}
     waiting = [seq for seq in range(len(schedule.prompt_lens)) if seq not in started]
     done = sorted({seq for earlier in schedule.steps[: number + 1] for seq in earlier.freed})
-    columns = "display: flex; flex-wrap: wrap; gap: 2em; align-items: flex-start"
-    return (
-        f"<p><b>{title}</b> · a token for: {_list(step.seqs)} · waiting: {_list(waiting)} · finished: {_list(done)}</p>"
-        f'<div style="{columns}">{_pool(schedule, number)}{_tables(schedule, step)}</div>'
-    )
+    says = f"a token for: {_list(step.seqs)} · waiting: {_list(waiting)} · finished: {_list(done)}"
+    return Frame([_pool(schedule, number), _tables(schedule, step), *more], heading, says)
 
 
-def _pool(schedule: Schedule, number: int) -> str:
-    step, taken, size = schedule.steps[number], schedule.taken(number), schedule.block_size
-    cells = [_cell(f"{block} · free") for block in range(schedule.num_blocks)]
-    for held in step.held:
-        for i, block in enumerate(held.blocks):
-            tokens = min(size, max(0, held.num_tokens - i * size))
-            border, note = OUTLINE, ""
-            if block in taken:
-                border, note = TAKEN, "taken" if taken[block] is None else f"taken, was seq {taken[block]}'s"
-            elif _new_token(held, step, size) == (block, tokens - 1):
-                border, note = WRITTEN, f"slot {tokens - 1} written"
-            if held.seq in step.freed:
-                border, note = FREED, "given back now"
-            fill = f"linear-gradient(90deg, {_colour(held.seq)} {tokens / size:.0%}, transparent {tokens / size:.0%})"
-            cells[block] = _cell(f"{block} · seq {held.seq}: {tokens}/{size}", note, border, fill)
-    grid = "display: grid; grid-template-columns: repeat(auto-fill, 11.5em); gap: 3px"
-    # Two columns leave room for the tables beside them; a large pool has more, and the tables below.
-    basis = 23.5 if schedule.num_blocks <= FEW_BLOCKS else 40
-    caption = f"The pool of one layer, {step.num_blocks} of {schedule.num_blocks} blocks in use"
-    return (
-        f'<div style="flex: 1 1 {basis}em; max-width: 40em"><p>{caption}</p>'
-        f'<div style="{grid}">{"".join(cells)}</div></div>'
-    )
+def _pool(schedule: Schedule, number: int) -> Panel:
+    step = schedule.steps[number]
+    columns = POOL_COLUMNS if schedule.num_blocks <= FEW_BLOCKS else MANY_COLUMNS
+    taken, held_by = schedule.taken(number), {block: held for held in step.held for block in held.blocks}
+    cells = []
+    for block in range(schedule.num_blocks):
+        at = divmod(block, columns)
+        held = held_by.get(block)
+        cells.append(
+            _block(*at, block, held, step, taken, schedule.block_size) if held else Cell(*at, f"{block} · free")
+        )
+    title = f"The pool of one layer, {step.num_blocks} of {schedule.num_blocks} blocks in use"
+    return Panel(cells, title, cell=POOL_CELL, align="left")
+
+
+def _block(
+    row: int, column: int, block: int, held: Held, step: ScheduleStep, taken: dict[int, int | None], size: int
+) -> Cell:
+    tokens = min(size, max(0, held.num_tokens - held.blocks.index(block) * size))
+    outline, note = "", ""
+    if block in taken:
+        outline, note = TAKEN, "taken" if taken[block] is None else f"taken, was seq {taken[block]}'s"
+    elif _new_token(held, step, size) == (block, tokens - 1):
+        outline, note = WRITTEN, f"slot {tokens - 1} written"
+    is_freed = held.seq in step.freed
+    if is_freed:
+        outline, note = INK, "given back now"
+    text = f"{block} · seq {held.seq}: {tokens}/{size}"
+    return Cell(row, column, text, held.seq, note, outline, is_freed, filled=tokens / size)
 
 
 def _new_token(held: Held, step: ScheduleStep, block_size: int) -> tuple[int, int] | None:
@@ -153,71 +158,48 @@ def _new_token(held: Held, step: ScheduleStep, block_size: int) -> tuple[int, in
     return held.blocks[index], slot
 
 
-def _cell(text: str, note: str = "", border: str = OUTLINE, fill: str = "transparent") -> str:
-    return (
-        f'<div style="{CELL}; border: {border}; background: {fill}">{text}'
-        f'<div style="font-size: 10px">{note}</div></div>'
-    )
-
-
-def _tables(schedule: Schedule, step: ScheduleStep) -> str:
+def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
     """What attention was given, where it was given a table; else the blocks that each sequence holds."""
     rows = dict(zip(step.seqs, step.table, strict=True)) if step.table else {}
     width = max(len(rows.get(held.seq, held.blocks)) for held in step.held)
-    caption, heads = "Block tables", ["cached tokens", "the new token" if step.kind == "decode" else ""]
+    title, lengths = "Block tables", "cached tokens"
     if rows:
-        caption = f"The block table as attention gets it, [{len(rows)}, {width}]; grey: never used"
-        heads[0] = "context_lens"
-    body = "".join(_row(held, rows.get(held.seq), width, step, schedule.block_size) for held in step.held)
-    head = "".join(f'<th style="{TD}">{text}</th>' for text in ("", *range(width), *heads))
-    return f"<div><p>{caption}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        title = f"The block table as attention gets it, [{len(rows)}, {width}]; hatched: never used"
+        lengths = "context_lens"
+    cells = []
+    for row, held in enumerate(step.held):
+        for column, block in enumerate(rows.get(held.seq, held.blocks)):
+            is_own = column < len(held.blocks)
+            cells.append(Cell(row, column, block, held.seq if is_own else "", hatched=not is_own))
+        place = _new_token(held, step, schedule.block_size)
+        cells.append(Cell(row, width + 2, held.num_tokens - (held.seq in rows), outline="none"))
+        if place:
+            cells.append(Cell(row, width + 4, f"block {place[0]}, slot {place[1]}", width=5, outline="none"))
+    heads = [*range(width), "", "", lengths, *[""] * 3, "the new token" if step.kind == "decode" else ""]
+    return Panel(cells, title, [f"seq {held.seq}" for held in step.held], heads, cell=ENTRY)
 
 
-def _row(held: Held, row: tuple[int, ...] | None, width: int, step: ScheduleStep, block_size: int) -> str:
-    """row: as attention got it, with the tokens that were cached as the step began."""
-    entries = list(held.blocks if row is None else row)
-    grounds = [_colour(held.seq) if i < len(held.blocks) else GREY for i in range(len(entries))]
-    styles = [f"{TD}; border: {OUTLINE}; background: {ground}" for ground in grounds]
-    cells = "".join(f'<td style="{style}">{entry}</td>' for entry, style in zip(entries, styles, strict=True))
-    cells += "<td></td>" * (width - len(entries))
-    place = _new_token(held, step, block_size)
-    notes = [f"block {place[0]}, slot {place[1]}"] if place else []
-    notes += ["finished"] if held.seq in step.freed else []
-    cells += "".join(
-        f'<td style="{TD}">{text}</td>' for text in (held.num_tokens - (row is not None), "; ".join(notes))
-    )
-    return f'<tr><td style="{TD}">seq {held.seq}</td>{cells}</tr>'
-
-
-def _colour(seq: int) -> str:
-    return faint(PALETTE[seq % len(PALETTE)])
-
-
-def _row_height(schedule: Schedule) -> float:
-    return min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
-
-
-def _history(schedule: Schedule) -> str:
+def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number: int) -> Panel:
     """A row a block, a column a step; a bar for each stay of a sequence in a block, with its number."""
-    height, steps = _row_height(schedule), len(schedule.steps)
+    height = min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
+    step = min(WIDEST_STEP, (WIDTH - 40) / len(schedule.steps))
     with_text = height >= LEAST_WITH_TEXT
-    shapes = [
-        f'<text x="34" y="{(block + 0.75) * height:.1f}" text-anchor="end" font-size="10">{block}</text>'
-        for block in range(schedule.num_blocks)
-        if with_text
-    ]
-    for block, first, last, seq in _stays(schedule):
-        x, y = 40 + first * STEP_WIDTH, block * height
-        title = f"block {block}: sequence {seq}, steps {first} to {last}"
-        shapes.append(
-            f'<rect x="{x}" y="{y:.1f}" width="{(last - first + 1) * STEP_WIDTH - 1}" height="{height - 1:.1f}" '
-            f'fill="{PALETTE[seq % len(PALETTE)]}" fill-opacity="0.5"><title>{title}</title></rect>'
+    cells = [
+        Cell(
+            block,
+            first,
+            seq if with_text else "",
+            seq,
+            width=last - first + 1,
+            outline="none",
+            tooltip=f"block {block}: sequence {seq}, steps {first} to {last}",
         )
-        if with_text:
-            shapes.append(f'<text x="{x + 3}" y="{(block + 0.75) * height:.1f}" font-size="10">{seq}</text>')
-    size = f'width="{42 + steps * STEP_WIDTH}" height="{schedule.num_blocks * height + 4:.0f}"'
-    label = f'role="img" aria-label="blocks by step: {schedule.num_blocks} blocks, {steps} steps"'
-    return f'<svg {size} {label} fill="currentColor" font-family="monospace">{"".join(shapes)}<!-- now --></svg>'
+        for block, first, last, seq in stays
+    ]
+    cells.append(Cell(0, number, height=schedule.num_blocks, outline=INK))
+    labels = range(schedule.num_blocks) if with_text else ()
+    title = f"Every block over all steps; the frame is step {number}"
+    return Panel(cells, title, labels, cell=(step, height), size=10)
 
 
 def _stays(schedule: Schedule) -> list[tuple[int, int, int, int]]:
@@ -233,11 +215,3 @@ def _stays(schedule: Schedule) -> list[tuple[int, int, int, int]]:
                     del running[block]
     last = len(schedule.steps) - 1
     return stays + [(block, first, last, seq) for block, (seq, first) in running.items()]
-
-
-def _cursor(schedule: Schedule, number: int) -> str:
-    x, height = 39.5 + number * STEP_WIDTH, schedule.num_blocks * _row_height(schedule)
-    return (
-        f'<rect x="{x}" y="0.5" width="{STEP_WIDTH}" height="{height:.1f}" fill="none" stroke="currentColor" '
-        'stroke-width="1.5"/>'
-    )

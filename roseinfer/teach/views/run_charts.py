@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 WAITING, STALLED, PREEMPTED = "waiting", "stalled", "preempted"
 COLOURS = {
-    WAITING: "#BBBBBB", PROMPT: "#E69F00", DECODE: "#0072B2", STALLED: "#56B4E9", PREEMPTED: "#CC79A7",
+    WAITING: "#BBBBBB",
+    PROMPT: "#E69F00",
+    DECODE: "#0072B2",
+    STALLED: "#56B4E9",
+    PREEMPTED: "#CC79A7",
     RECOMPUTED: "#D55E00",
-}  # fmt: skip
+}
 COMPUTED = (DECODE, RECOMPUTED, PROMPT)  # from the bottom of a step's bar up
 WIDTH = PAGE_WIDTH - 110
 LANES_HEIGHT = 320  # of a run's requests at most
@@ -74,11 +78,12 @@ def draw_requests(*runs: Run) -> Chart:
         spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
         frame = pd.DataFrame(spans, columns=Span._fields).round(DIGITS)
         base = alt.Chart(csv_data(frame)).encode(
-            x=_time(runs, "begin", place == len(runs) - 1), x2="end:Q",
+            x=_time(runs, "begin", place == len(runs) - 1),
+            x2="end:Q",
             y=alt.Y("request:O", title="request", axis=alt.Axis(labelOverlap=True)),
             color=span_colours([kind for kind in COLOURS if _shown(runs, kind)]),
             tooltip=["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"],
-        )  # fmt: skip
+        )
         lane = min(LANE, LANES_HEIGHT / len(run.requests))
         is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
         thick = base.transform_filter(is_computed).mark_bar(
@@ -109,11 +114,17 @@ def draw_steps(*runs: Run) -> Chart:
         scale, axis = alt.Scale(domain=[0, most], nice=True), alt.Axis(tickCount=4)
         y = alt.Y("tokens:Q", title="tokens", stack="zero", scale=scale, axis=axis)
         title = "step" if place == len(runs) - 1 else None
-        bars = alt.Chart(csv_data(frame)).mark_bar(width=max(1.0, 0.8 * WIDTH / last)).encode(
-            x=alt.X("step:Q", title=title, scale=alt.Scale(domain=[-0.5, last - 0.5], nice=False)),
-            y=y, order="order:Q", tooltip=["step:Q", "kind:N", "tokens:Q"],
-            color=span_colours([kind for kind in COMPUTED if any(run.tokens_of(kind) for run in runs)]),
-        )  # fmt: skip
+        bars = (
+            alt.Chart(csv_data(frame))
+            .mark_bar(width=max(1.0, 0.8 * WIDTH / last))
+            .encode(
+                x=alt.X("step:Q", title=title, scale=alt.Scale(domain=[-0.5, last - 0.5], nice=False)),
+                y=y,
+                order="order:Q",
+                tooltip=["step:Q", "kind:N", "tokens:Q"],
+                color=span_colours([kind for kind in COMPUTED if any(run.tokens_of(kind) for run in runs)]),
+            )
+        )
         layers = [bars]
         if run.budget is not None and run.budget <= 1.5 * most:
             line = alt.Chart(alt.Data(values=[{"budget": run.budget}])).mark_rule(color=INK, strokeDash=[4, 3])
@@ -133,12 +144,20 @@ def draw_gaps(*runs: Run) -> Chart:
     unit = GAP[runs[0].clock][0]
     for place, run in enumerate(runs):
         frame = pd.DataFrame(_gaps(run), columns=["request", "at", "gap"]).round(DIGITS)
-        points = alt.Chart(csv_data(frame)).mark_circle(size=28, opacity=0.7, color=PALETTE[0]).encode(
-            x=_time(runs, "at", place == len(runs) - 1),
-            y=alt.Y("gap:Q", title=f"ITL ({unit})", scale=alt.Scale(domain=[0, most], nice=True),
-                    axis=alt.Axis(tickCount=4)),
-            tooltip=["request:O", "at:Q", "gap:Q"],
-        )  # fmt: skip
+        points = (
+            alt.Chart(csv_data(frame))
+            .mark_circle(size=28, opacity=0.7, color=PALETTE[0])
+            .encode(
+                x=_time(runs, "at", place == len(runs) - 1),
+                y=alt.Y(
+                    "gap:Q",
+                    title=f"ITL ({unit})",
+                    scale=alt.Scale(domain=[0, most], nice=True),
+                    axis=alt.Axis(tickCount=4),
+                ),
+                tooltip=["request:O", "at:Q", "gap:Q"],
+            )
+        )
         panels.append(points.properties(width=WIDTH, height=STEPS_HEIGHT, title=run.name))
     return Chart(_stacked(panels), "\n".join(f"{run.name}: {_gaps_text(run)}" for run in runs))
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from roseinfer.models import Attend
     from roseinfer.sequence import Sequence
-    from roseinfer.stage import Stage
 
 METHODS = ("write_prompt", "build", "step", "append")
 # Does the work of a call and returns its result. Given: the method's name, its work, its arguments.
@@ -17,7 +16,7 @@ Through = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 
 
 @contextmanager
-def calls_through(stage: Stage, through: Through) -> Iterator[None]:
+def calls_through(stage: Any, through: Through) -> Iterator[None]:
     """Until it is left, every call of this one object's METHODS goes through `through`."""
     write_prompt, build, append = stage.write_prompt, stage.build, stage.append
     made: list[Attend] = []  # by the latest build

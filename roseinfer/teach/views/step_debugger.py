@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from roseinfer.display.cells import Cells
-from roseinfer.display.table import MUTED, Table
+from roseinfer.display.grid import Grid
+from roseinfer.display.shapes import Frame, Panel, table
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from .step_record import APPEND, BEFORE, BUILD, REST, Phase, StepRecord, record_step
-from .stepper import Stepper
 
 # What moves bytes or only cuts views, counted alike by all versions; the other ops are in the live view.
 COUNTED = ("copy_", "cat", "select", "index", "index_put_")
@@ -26,7 +26,7 @@ WORDS = {
 ATTENTION = "The model hands over q, k and v of the new tokens; attention joins them with the past."
 
 
-def step_debugger(stage: Stage, seqs: list[Sequence]) -> Stepper:
+def step_debugger(stage: Stage, seqs: list[Sequence]) -> Grid:
     """Run one decode step of `seqs` on `stage` for real, and walk through it phase by phase.
 
     stage: holds every sequence, each with one token that is not cached yet, as generate.begin leaves them. They have
@@ -38,7 +38,7 @@ def step_debugger(stage: Stage, seqs: list[Sequence]) -> Stepper:
         raise ValueError(f"stage must be a Stage object that holds the sequences, got {stage!r}")
     record = record_step(stage, seqs)
     frames = [_frame(record, number) for number in range(len(record.phases))]
-    return Stepper(frames, "phase", describe(record))
+    return Grid(frames, describe(record), "phase")
 
 
 def describe(record: StepRecord) -> str:
@@ -80,44 +80,24 @@ def _cost_row(name: str, phases: list[Phase]) -> list[Any]:
     return [name, sum(phase.copied for phase in phases), sum(phase.filled for phase in phases), *counts]
 
 
-def _frame(record: StepRecord, number: int) -> str:
-    import pandas as pd
-
+def _frame(record: StepRecord, number: int) -> Frame:
     phase = record.phases[number]
-    tensors = pd.DataFrame(_tensor_rows(phase), columns=TENSOR_COLUMNS)
-    about = "Tensors (strides in elements; strided: not contiguous)"
     ops = ", ".join(f"{n} {op.removeprefix('aten::')}" for op, n in phase.ops.most_common()) or "none"
-    columns = "display: flex; flex-wrap: wrap; gap: 1em 2.5em; align-items: flex-start"
-    tables = [_costs(record, number), Table(tensors, exact=TENSOR_COLUMNS, title=about).to_html()]
+    tensors = table("Tensors (strides in elements; strided: not contiguous)", TENSOR_COLUMNS, _tensor_rows(phase))
+    panels = [_costs(record, number), tensors]
     if phase.name in (BEFORE, APPEND):
-        tables.append(_tokens(record))
-    return (
-        f'<div class="jp-RenderedHTMLCommon"><p><b>{number}: {phase.name}</b> · {WORDS.get(phase.name, ATTENTION)}</p>'
-        f'<div style="{columns}">{"".join(f"<div>{table}</div>" for table in tables)}</div>'
-        f'<div style="max-width: 60em; {MUTED}">ops started: {ops}</div></div>'
-    )
+        rows = [(i, p.token_id, p.position, p.block, p.slot) for i, p in enumerate(record.places)]
+        panels.insert(1, table("The new tokens", ["sequence", "token id", "position", "block", "slot"], rows))
+    return Frame(panels, f"{number}: {phase.name}", f"{WORDS.get(phase.name, ATTENTION)} Ops started: {ops}.")
 
 
-def _tokens(record: StepRecord) -> str:
-    import pandas as pd
-
-    rows = [(i, p.token_id, p.position, p.block, p.slot) for i, p in enumerate(record.places)]
-    columns = ["sequence", "token id", "position", "block", "slot"]
-    return Table(pd.DataFrame(rows, columns=columns), exact=columns, title="The new tokens").to_html()
-
-
-def _costs(record: StepRecord, number: int) -> str:
-    """Every phase's copied bytes, the one shown marked with an arrow."""
-    import pandas as pd
-
+def _costs(record: StepRecord, number: int) -> Panel:
+    """Every phase's copied bytes, the one shown marked by its colour."""
     whole = sum(phase.copied for phase in record.phases)
+    phases = {i: phase for i, phase in enumerate(record.phases) if phase.name != BEFORE}
     rows = [
-        ("▶" if i == number else "", p.name, p.copied, p.filled, p.copied / whole if whole else 0.0)
-        for i, p in enumerate(record.phases)
-        if p.name != BEFORE
+        (p.name, f"{p.copied:,}", f"{p.filled:,}", f"{p.copied / whole if whole else 0:.0%}") for p in phases.values()
     ]
-    columns = ["", "phase", "copied bytes", "filled bytes", "of all copied"]
-    formats = {"copied bytes": "{:,}", "filled bytes": "{:,}", "of all copied": "{:.0%}"}
-    frame = pd.DataFrame(rows, columns=columns)
-    title = f"Bytes copied in the step: {whole:,}"
-    return Table(frame, exact=columns, title=title, formats=formats, bars=["of all copied"]).to_html()
+    columns = ["phase", "copied bytes", "filled bytes", "of all copied"]
+    marked = [*phases].index(number) if number in phases else None
+    return table(f"Bytes copied in the step: {whole:,}", columns, rows, marked)

@@ -118,7 +118,7 @@ class _Watch:
         self.step: Attend | None = None
         self.kept: dict[str, list[Any]] = {}  # the step's lists that its calls made longer
         self.memory = Memory()
-        self.logits: Tensor | None = None
+        self.logits: Tensor  # of the latest decode
         self._look(BEFORE, _attributes(stage))
 
     def decode(self, seqs: list[Sequence]) -> None:

@@ -26,8 +26,10 @@ def chooses(*wishes: dict[str, float]) -> Demonstration:
         def what() -> None:
             stage, plain = (cls(copy_of("gpt2", "cpu"), num_blocks=16) for cls in (stage_class, FusedStep))
             prompts = prompts_of([3 + 4 * i for i in range(len(wishes))], 61)
-            seqs, twins = ([Sequence(list(p), SamplingParams(max_tokens=9, **w)) for p, w in zip(prompts, wishes, strict=True)]
-                           for _ in range(2))  # fmt: skip
+            seqs, twins = (
+                [Sequence(list(p), SamplingParams(max_tokens=9, **w)) for p, w in zip(prompts, wishes, strict=True)]
+                for _ in range(2)
+            )
             chosen, logits = stage.first_tokens(seqs), torch.stack([plain.prefill(twin) for twin in twins])
             for _ in range(5):
                 right = sample(logits, twins)

@@ -183,7 +183,7 @@ def rearranged(fresh: bool = False, **sizes: int) -> Demonstration:
             prompt, *fill = prompts_of([33] + [16] * 5, 97, seed=3)
             moves = Sequence(prompt, SamplingParams(max_tokens=1))
             arrangements = list(itertools.permutations(range(5), 3))
-            for blocks in (arrangements[::7] + arrangements[::3] + arrangements):
+            for blocks in arrangements[::7] + arrangements[::3] + arrangements:
                 fillers = [Sequence(tokens, SamplingParams(max_tokens=1)) for tokens in fill]
                 for seq in fillers:
                     engine.prefill(seq)

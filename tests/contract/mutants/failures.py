@@ -73,8 +73,9 @@ class Contiguous(Stage):
     def append(self, seqs, step):
         grown = {
             (seq.seq_id, layer): self.grown(seq, layer, k[i, :, None], v[i, :, None])
-            for layer, (k, v) in self.new.items() for i, seq in enumerate(seqs)
-        }  # fmt: skip
+            for layer, (k, v) in self.new.items()
+            for i, seq in enumerate(seqs)
+        }
         self.caches |= grown
 
     def free(self, seq):

@@ -73,9 +73,16 @@ def edit_template(name: str, old: str, new: str, shows: Demonstration, *named: s
     def make() -> type[Stage]:
         template = vars(edited(roseinfer.stage, old, new).Stage)
         methods = (
-            "prefill", "claimed", "prompt_logits", "decode", "inputs", "free", "positions", "check_fits",
+            "prefill",
+            "claimed",
+            "prompt_logits",
+            "decode",
+            "inputs",
+            "free",
+            "positions",
+            "check_fits",
             "_check_decodable",
-        )  # fmt: skip
+        )
         return type("OtherTemplate", (NaiveCat,), {name: template[name] for name in methods})
 
     return Mutant(f"stage: {name}", make, shows, named)

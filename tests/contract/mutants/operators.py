@@ -20,8 +20,14 @@ TOKENS = (*FIRST, "blocks_come_back")
 EDGES = ("block_edges", "small_blocks", "blocks_come_back")
 
 S01, S02, S03, S04, S05, S06, S07 = (
-    NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged,
-)  # fmt: skip
+    NaiveCat,
+    PreallocGather,
+    SelectAppend,
+    VectorizedGather,
+    BlockTable,
+    BlockTableCache,
+    TritonPaged,
+)
 
 MUTANTS = (
     # 01, naive cat

@@ -15,10 +15,13 @@ KEY = 'sha256(before + array("q", token_ids).tobytes()).digest()'
 EXACT = in_turn([7, 3, 9], [7, 3, 9], [7, 3, 9])
 TOGETHER = served("+a9*9 s2 +b12=8a*3 s2 +c12=8a*7 s4 +d14*5 +e10*6 s2 +f12=8a*4")
 TIGHT = served("+a9*3 s4 +b12*3 s4 +c12*7 s4 +d14=8a*5 +e12=8b*6 s2 +f12=8a*4 s9 +g12=8b*3 s9 +h12=8c*3", num_blocks=7)
-SAMPLES = any_of(*(
-    served(f"+a{length}*12? s{steps} +b:a*6 +c:a*8 s +d9*4", max_num_batched_tokens=5)
-    for length in (3, 5, 6, 7) for steps in (1, 2, 4)
-))  # fmt: skip
+SAMPLES = any_of(
+    *(
+        served(f"+a{length}*12? s{steps} +b:a*6 +c:a*8 s +d9*4", max_num_batched_tokens=5)
+        for length in (3, 5, 6, 7)
+        for steps in (1, 2, 4)
+    )
+)
 AT_ONCE = any_of(*(served(f"+a{length}*12? +b:a*6 +c:a*8") for length in (3, 5, 6, 7)))
 SHARED = ("shared_beginnings",)
 APART = ("told_apart_by_all_tokens",)

@@ -1,94 +1,38 @@
 // The course's pages in JupyterLab, written as what a bundler would make of it: nothing has to be built.
 //
-// 1. An output of type STEPS is shown as its text/html, a <details> for each frame, with a slider and a play button.
-//    It needs no kernel, and no trust: HTML of a notebook that is not trusted is sanitised.
+// 1. A Vega chart's controls lie above it, its checkbox named play is a button, and it is no wider than the page.
 // 2. A range input keeps its keys. JupyterLab would take the arrows to move to another cell.
 // 3. A notebook that was only opened is not unsaved. JupyterLab writes the kernel's version into it, and calls it changed.
+// 4. A panel of widgets that lost its kernel says how to get it back. JupyterLab says "model not found".
 
 "use strict";
 
 (() => {
-  const STEPS = "application/vnd.roseinfer.steps+json";
-  const PLAY_MS = 700; // a frame
-  const SVG = {
-    svg: ["width", "height", "viewBox", "viewbox", "role", "aria-label", "fill", "font-family", "font-size"],
-    g: [], title: [],
-    rect: ["x", "y", "width", "height", "rx", "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity"],
-    text: ["x", "y", "text-anchor", "fill", "font-size", "font-weight", "fill-opacity", "opacity"],
-    path: ["d", "fill", "stroke-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity"],
-  };
-  const HTML = ["b", "br", "code", "details", "div", "em", "i", "p", "span", "strong", "summary", "table", "tbody", "td",
-    "th", "thead", "tr"];
-  // What frames are made of; JupyterLab's own list has no SVG. Its list of styles is left as it is.
-  const FRAMES = {
-    allowedTags: [...HTML, ...Object.keys(SVG)],
-    allowedAttributes: { "*": ["aria-label", "class", "style", "title"], th: ["scope"], details: ["open"], ...SVG },
-  };
+  const LOST = "Error displaying widget: model not found";
+  const RUN_AGAIN = "This panel is no longer connected to a kernel. Run the cell again to use it.";
+  const CHARTS = `
+    .vega-embed:has(.vega-bind) { display: flex; flex-direction: column; align-items: flex-start; }
+    .vega-embed svg { max-width: 100%; height: auto; }
+    .vega-bindings { order: -1; display: flex; flex-wrap: wrap; align-items: center; gap: 0 0.7em; margin: 4px 0; }
+    .vega-bind label { display: flex; align-items: center; gap: 0.5em; }
+    .vega-bind input[type=range] { width: 22em; }
+    .vega-bind:has(input[name=play]) .vega-bind-name { position: absolute; clip-path: inset(50%); }
+    .vega-bind input[name=play] { appearance: none; border: 1px solid; border-radius: 3px; padding: 0 0.5em; margin: 0; }
+    .vega-bind input[name=play]::before { content: "▶"; }
+    .vega-bind input[name=play]:checked::before { content: "⏸"; }`;
+  document.head.append(Object.assign(document.createElement("style"), { textContent: CHARTS }));
 
   document.addEventListener("focusin", ({ target }) => {
     if (target.matches("input[type=range]")) target.setAttribute("data-lm-suppress-shortcuts", "true");
   });
 
-  function element(tag, properties) {
-    return Object.assign(document.createElement(tag), properties);
-  }
-
-  function show(node, label) {
-    const frames = [...node.querySelectorAll(":scope > .rose-steps > details")];
-    const last = frames.length - 1;
-    const controls = element("div", { className: "rose-steps-controls" });
-    const play = element("button", { type: "button" });
-    const slider = element("input", { type: "range", min: 0, max: last, value: 0, ariaLabel: label });
-    const shown = element("output");
-    let timer = null;
-
-    const draw = () => {
-      frames.forEach((frame, number) => Object.assign(frame, { open: true, hidden: number !== slider.valueAsNumber }));
-      shown.value = `${label} ${slider.value} of ${last}`;
+  function lost({ INotebookTracker }) {
+    const explain = (changes) => {
+      for (const { target } of changes) if (target.firstChild?.data === LOST) target.textContent = RUN_AGAIN;
     };
-    const stop = () => {
-      clearInterval(timer);
-      timer = null;
-      Object.assign(play, { textContent: "▶", title: "play", ariaLabel: "play" });
-    };
-    const next = () => {
-      if (!node.isConnected || slider.valueAsNumber === last) return stop();
-      slider.stepUp();
-      draw();
-    };
-    play.addEventListener("click", () => {
-      if (timer !== null) return stop();
-      if (slider.valueAsNumber === last) slider.value = 0;
-      draw();
-      timer = setInterval(next, PLAY_MS);
-      Object.assign(play, { textContent: "⏸", title: "pause", ariaLabel: "pause" });
-    });
-    slider.addEventListener("input", () => { stop(); draw(); });
-
-    for (const frame of frames) frame.querySelector("summary").hidden = true; // the slider says which one it is
-    controls.style.cssText = "display: flex; align-items: center; gap: 0.7em; margin: 4px 0";
-    slider.style.width = "22em";
-    controls.append(play, slider, shown);
-    node.prepend(controls);
-    stop();
-    draw();
-  }
-
-  function renderer({ Widget }) {
-    class Steps extends Widget {
-      constructor({ sanitizer }) {
-        super();
-        this.sanitizer = sanitizer;
-        this.addClass("jp-RenderedHTMLCommon");
-      }
-      async renderModel({ data, trusted }) {
-        const html = data["text/html"];
-        this.node.innerHTML = trusted ? html : this.sanitizer.sanitize(html, FRAMES);
-        show(this.node, data[STEPS].label);
-      }
-    }
-    const rendererFactory = { safe: true, mimeTypes: [STEPS], createRenderer: (options) => new Steps(options) };
-    return { id: "roseinfer-pages:steps", rendererFactory, rank: 0, dataType: "json" };
+    const opened = (tracker, { node }) => new MutationObserver(explain).observe(node, { childList: true, subtree: true });
+    const activate = (app, tracker) => void tracker.widgetAdded.connect(opened);
+    return { id: "roseinfer-pages:lost", autoStart: true, requires: [INotebookTracker], activate };
   }
 
   function clean({ INotebookTracker }) {
@@ -106,15 +50,14 @@
     return { id: "roseinfer-pages:clean", autoStart: true, requires: [INotebookTracker], activate };
   }
 
-  const MODULES = { "./renderer": ["@lumino/widgets", renderer], "./clean": ["@jupyterlab/notebook", clean] };
+  const plugins = (library) => [clean(library), lost(library)];
   let shared;
   window._JUPYTERLAB ??= {};
   window._JUPYTERLAB["roseinfer-pages"] = {
     init: (scope) => { shared = scope; },
-    get: async (name) => {
-      const [library, make] = MODULES[name];
-      const [version] = Object.values(shared[library]);
-      const made = make((await version.get())());
+    get: async () => {
+      const [version] = Object.values(shared["@jupyterlab/notebook"]);
+      const made = plugins((await version.get())());
       return () => ({ __esModule: true, default: made });
     },
   };

@@ -1,0 +1,75 @@
+"""Step: what the engine computes at once, from the scheduler's choice to the tokens that are appended."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from roseinfer.sequence import Sequence
+
+from .logprobs import StepLogprobs
+
+
+class StepRecord(NamedTuple):
+    """One step of an engine, and the timestamps that its tokens have in common, in seconds by the engine's clock.
+
+    scheduled: the scheduler begins to put the step together. inference_begin: it is handed over to be run.
+    inference_end: its tokens are on the host. finish: its sequences have them.
+    num_tokens: that it computed. num_new_tokens: that it chose. num_running, num_waiting: sequences, as it was put
+    together. Of another engine's step nothing but finish may be known; the rest is None then. Its type is Any, not
+    None: a step of this engine has them all, and needs no check.
+    """
+
+    scheduled: float | Any
+    inference_begin: float | Any
+    inference_end: float | Any
+    finish: float
+    num_tokens: int | Any = None
+    num_new_tokens: int | Any = None
+    num_running: int | Any = None
+    num_waiting: int | Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """num_new[i] tokens of seqs[i]: the scheduler makes it, the runner computes it, and the scheduler commits it.
+
+    seqs: first those that decode, then prompts. is_cut: the last one is a prompt that goes on in the next step.
+    Once launched, copies: blocks that are copied first, {block: source}. future: what the device is making of it.
+    scheduled, launched: timestamps, when the scheduler began and when the step was handed over. load: how many
+    sequences ran and waited, as the step was put together.
+    """
+
+    seqs: list[Sequence]
+    num_new: list[int]
+    is_cut: bool = False
+    copies: dict[int, int] = field(default_factory=dict)
+    future: Future[StepTokens] = field(init=False)
+    scheduled: float = field(init=False)
+    launched: float = field(init=False)
+    load: tuple[int, int] = field(init=False)
+
+    @property
+    def chosen(self) -> list[Sequence]:
+        """The sequences that get a token: all but a cut prompt."""
+        return self.seqs[:-1] if self.is_cut else self.seqs
+
+    @property
+    def is_decode(self) -> bool:
+        """One new token of each sequence."""
+        return len(self.num_new) == sum(self.num_new)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """The tokens of a step, [B], on the device, where the next step finds them; the same on the host, once is_copied
+    has been waited for (None: at once); log-probabilities where a request asked for them."""
+
+    on_device: Tensor
+    on_host: Tensor
+    is_copied: torch.cuda.Event | None
+    logprobs: StepLogprobs | None

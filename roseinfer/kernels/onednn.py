@@ -1,0 +1,45 @@
+"""oneDNN's products with a matrix in its own order, by private operations of torch.compile's: called from here alone.
+
+Stage 12 shows the same calls, because they are its one change.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pack(weight: Tensor, num_rows: int) -> Tensor:
+    """weight [M, K] in the order that oneDNN multiplies fastest by num_rows rows.
+
+    Raises RuntimeError where oneDNN does not multiply this dtype on this CPU, AttributeError where torch has no such
+    operation.
+    """
+    return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None, gelu: bool = False) -> Tensor:
+    """x [N, K] -> x @ W.T + bias [N, M]. gelu: applied to the result, before it is written (the tanh form)."""
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "gelu" if gelu else "none", [], "tanh" if gelu else "")
+
+
+@cache
+def packs(dtype: torch.dtype) -> bool:
+    """Whether both work here in that dtype, found out by a small product. Warns once if torch lost the operations."""
+    x, weight, bias = torch.ones(2, 64, dtype=dtype), torch.eye(32, 64, dtype=dtype), torch.ones(32, dtype=dtype)
+    try:
+        out = packed_linear(x, pack(weight, len(x)), bias)
+    except AttributeError:
+        warnings.warn(
+            f"torch {torch.__version__} has no torch.ops.mkldnn._linear_pointwise: linear layers on a CPU are not "
+            "packed, and steps take longer. roseinfer knows torch 2.11 to 2.13",
+            stacklevel=2,
+        )
+        return False
+    except RuntimeError:
+        return False
+    return torch.equal(out, F.linear(x, weight, bias))

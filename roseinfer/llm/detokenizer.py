@@ -1,0 +1,256 @@
+"""The text of a request while its tokens come: whole characters alone, and nothing that may yet become a stop string.
+
+The text is what the tokenizer's `decode` makes of all tokens, at a cost a token that does not grow with their number.
+Two kinds of tokenizers need two ways:
+
+byte-level (GPT-2, Llama 3, Qwen): a token is some bytes, and may end within a UTF-8 character. An incremental decoder
+    keeps those that are no character yet.
+pieces of text (Llama 2 and others after SentencePiece): a token has one text at the beginning, where a leading space is
+    dropped, and one anywhere else. Characters without a piece are spelled as a run of byte tokens, which the tokenizer
+    judges as a whole: as long as a run goes on, none of it is shown.
+
+A prompt may end within a character or a run. The text begins after the prompt's own characters. A character that the
+prompt begins and the new tokens complete belongs to the text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Text(Protocol):
+    """What turns tokens to text, one after another."""
+
+    def feed(self, token_id: int) -> str:
+        """The text that this token settles; often a little less or more than its own."""
+
+    def rest(self) -> str:
+        """What was kept back, as no more tokens come."""
+
+
+class Detokenizer:
+    """The text of one request's new tokens, cut before the stop string that is complete first. From a Vocabulary."""
+
+    def __init__(self, text: Text, stop: tuple[str, ...]) -> None:
+        self._text, self._stop = text, stop
+        self._first = {text[0] for text in stop}
+        self._shown: list[str] = []
+        self._held = ""  # may be the beginning of a stop string
+
+    @property
+    def text(self) -> str:
+        """All that is settled: it is the beginning of every later one."""
+        self._shown = ["".join(self._shown)]
+        return self._shown[0]
+
+    def add(self, token_id: int) -> str | None:
+        """Take a new token. The stop string that it completes, or None; nothing may be added after one."""
+        new = self._text.feed(token_id)
+        if self._held or not self._first.isdisjoint(new):
+            return self._search(new)
+        self._shown.append(new)  # most tokens: no stop string begins in them
+        return None
+
+    def finish(self) -> str | None:
+        """Show what was held back: no more tokens come. The stop string that is complete now, or None."""
+        stop = self._search(self._text.rest())
+        self._shown.append(self._held)
+        self._held = ""
+        return stop
+
+    def _search(self, new: str) -> str | None:
+        text, self._held = self._held + new, ""
+        if found := first_stop(text, self._stop):
+            start, stop = found
+            self._shown.append(text[:start])
+            return stop
+        held = possible_stop(text, self._stop)
+        self._shown.append(text[:held])
+        self._held = text[held:]
+        return None
+
+
+def first_stop(text: str, stops: Iterable[str]) -> tuple[int, str] | None:
+    """(where it begins, the stop string) of the one that is complete first as text is read; of those, the longest."""
+    found = [(start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0]
+    return min(found)[1:] if found else None
+
+
+def possible_stop(text: str, stops: Iterable[str]) -> int:
+    """Where the longest end of text begins that more text could make a stop string; len(text) where none does."""
+    first = len(text)
+    for stop in stops:
+        start = text.find(stop[0], max(0, len(text) - len(stop) + 1), first)
+        while start >= 0 and not stop.startswith(text[start:]):
+            start = text.find(stop[0], start + 1, first)
+        first = start if start >= 0 else first
+    return first
+
+
+class Vocabulary:
+    """What of a tokenizer all requests share. Raises ValueError for a decoder that looks beyond a token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        kinds = decoder_kinds(tokenizer)
+        self._table = ByteTable(tokenizer) if kinds == ["ByteLevel"] else PieceTable(tokenizer, "ByteFallback" in kinds)
+
+    def detokenizer(self, prompt_ids: Iterable[int] = (), stop: tuple[str, ...] = ()) -> Detokenizer:
+        """Return the detokenizer of one request. Its text continues the prompt's and repeats none of it."""
+        return Detokenizer(self._table.text(prompt_ids), stop)
+
+
+NO_DECODER: dict[str, Any] = {"type": "Sequence", "decoders": []}
+
+
+def decoder_kinds(tokenizer: Tokenizer) -> list[str]:
+    """The steps of a tokenizer's decoder. Raises ValueError where they look beyond a token and a run of bytes."""
+    state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else NO_DECODER
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    kinds = [step["type"] for step in steps]
+    fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
+    # Once pieces are fused, what is left to do may touch the very first character, and no other.
+    local = set(kinds[:fused]) <= {"Replace", "ByteFallback", "Metaspace", "Strip", "WordPiece"}
+    at_start = all(step["type"] == "Strip" and step["start"] <= 1 and not step["stop"] for step in steps[fused + 1 :])
+    if kinds != ["ByteLevel"] and not (local and at_start):
+        raise ValueError(f"the tokenizer's decoder ({', '.join(kinds)}) is not supported: it looks beyond a token")
+    return kinds
+
+
+def hidden_ids(tokenizer: Tokenizer) -> set[int]:
+    """Special tokens, which are no text."""
+    return {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+
+
+# Bytes
+
+
+def byte_of_character() -> dict[str, int]:
+    """The byte that each character of a byte-level token stands for (GPT-2: Radford et al., 2019): visible characters
+    of Latin-1 stand for themselves, the other bytes are, in order, the characters from 256 on."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+class ByteTable(dict[int, bytes]):
+    """The bytes of a byte-level tokenizer's tokens, looked up when first asked for."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__({token_id: b"" for token_id in hidden_ids(tokenizer)})
+        self._tokenizer, self._byte_of = tokenizer, byte_of_character()
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._tokenizer.id_to_token(token_id) or ""  # models pad their vocabularies with ids that no token has
+        if all(character in self._byte_of for character in token):
+            self[token_id] = bytes(self._byte_of[character] for character in token)
+        else:  # an added token, spelled as it is
+            self[token_id] = token.encode()
+        return self[token_id]
+
+    def text(self, prompt_ids: Iterable[int]) -> ByteText:
+        return ByteText(self, prompt_ids)
+
+
+class ByteText:
+    def __init__(self, table: ByteTable, prompt_ids: Iterable[int]) -> None:
+        self._table = table
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder.decode(b"".join(map(table.__getitem__, prompt_ids)))
+        self._within_prompts_character = bool(self._decoder.getstate()[0])
+
+    def feed(self, token_id: int) -> str:
+        return self._decode(self._table[token_id])
+
+    def rest(self) -> str:
+        return self._decode(b"", final=True)
+
+    def _decode(self, data: bytes, final: bool = False) -> str:
+        text = self._decoder.decode(data, final)
+        if text and self._within_prompts_character:  # if it stays incomplete, the prompt's text ends with its "�"
+            self._within_prompts_character = False
+            return text.removeprefix("�")
+        return text
+
+
+# Pieces
+
+
+class PieceTable(dict[int, str]):
+    """The text of each token that is not the first, which the tokenizer gives when it is first asked for."""
+
+    def __init__(self, tokenizer: Tokenizer, byte_fallback: bool) -> None:
+        super().__init__()
+        self._tokenizer, self._hidden = tokenizer, hidden_ids(tokenizer)
+        vocabulary = tokenizer.get_vocab()
+        byte_tokens = ((i, BYTE_TOKEN.fullmatch(token)) for token, i in vocabulary.items() if byte_fallback)
+        self.bytes = {i: int(match[1], 16) for i, match in byte_tokens if match}
+        # Tokens are decoded after this one, so that they are not the first.
+        candidates = (i for i in sorted(vocabulary.values()) if i not in self.bytes and tokenizer.decode([i]))
+        self._before = next(candidates)
+        self._before_length = len(tokenizer.decode([self._before]))
+
+    def __missing__(self, token_id: int) -> str:
+        self[token_id] = self.decode([token_id])
+        return self[token_id]
+
+    def decode(self, token_ids: list[int], first: bool = False) -> str:
+        if first:
+            return self._tokenizer.decode(token_ids)
+        return self._tokenizer.decode([self._before, *token_ids])[self._before_length :]
+
+    def is_hidden(self, token_id: int) -> bool:
+        return token_id in self._hidden or self._tokenizer.id_to_token(token_id) is None
+
+    def text(self, prompt_ids: Iterable[int]) -> PieceText:
+        return PieceText(self, prompt_ids)
+
+
+class PieceText:
+    def __init__(self, table: PieceTable, prompt_ids: Iterable[int]) -> None:
+        self._table = table
+        self._begun = False  # whether any token was no special one
+        self._run: list[int] = []  # byte tokens that others may follow
+        self._num_of_prompt = 0  # tokens of the run that belong to the prompt
+        for token_id in prompt_ids:
+            self.feed(token_id)
+        self._num_of_prompt = len(self._run)
+
+    def feed(self, token_id: int) -> str:
+        if token_id in self._table.bytes:
+            self._run.append(token_id)
+            return ""
+        if self._begun and not self._run:
+            return self._table[token_id]
+        if self._table.is_hidden(token_id):
+            return ""
+        return self.rest() + (self._table[token_id] if self._begun else self._decode([token_id]))
+
+    def rest(self) -> str:
+        if not self._run:
+            return ""
+        start = self._num_prompt_characters()
+        run, self._run, self._num_of_prompt = self._run, [], 0
+        return self._decode(run)[start:]
+
+    def _num_prompt_characters(self) -> int:
+        """Number of characters of the run's text that the prompt's text has already."""
+        run, num_bytes = self._run, self._num_of_prompt
+        data = bytes(self._table.bytes[token_id] for token_id in run)
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return num_bytes  # the tokenizer makes one "�" of each byte
+        complete = data[:num_bytes].decode(errors="ignore").encode()
+        return len(self._table.decode(run[: len(complete)], first=not self._begun)) if complete else 0
+
+    def _decode(self, token_ids: list[int]) -> str:
+        first, self._begun = not self._begun, True
+        return self._table.decode(token_ids, first)

@@ -1,0 +1,257 @@
+"""LLM: the engine as one uses it. Text or token ids in, text out; named as in vLLM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence as List
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from tokenizers import Tokenizer
+
+from roseinfer.arguments import refuse_wrong_arguments, takes_settings
+from roseinfer.engine.config import EngineConfig, check_block_size
+from roseinfer.engine.engine import Engine
+from roseinfer.models import Model
+from roseinfer.planning.pool_size import bytes_of_steps, most_blocks, pool_blocks
+from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
+from roseinfer.stage import check_fits
+
+from .chat import ChatTemplate, Message
+from .detokenizer import Vocabulary
+from .live_requests import Inbox, LiveRequests
+from .loading import default_params, model_to_serve, tokenizer_to_serve
+from .outputs import RequestOutput
+from .progress import progress_bar
+from .request import Request, Sample
+from .request_stream import RequestStream
+
+Prompt = str | List[int]
+
+
+@refuse_wrong_arguments
+@takes_settings(EngineConfig, apart_from="num_blocks")
+class LLM:
+    """A model that answers, with a KV cache for many requests at a time. One thread at a time may call it.
+
+    model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype. tokenizer:
+    a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty. dtype: of
+    weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU where there
+    is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of the longest
+    sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time; others wait, and
+    scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of requests whose
+    lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
+    max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024; longer prompts are computed in chunks,
+    and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA graphs on a
+    GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before it are read,
+    so that the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
+    from which requests without a seed of their own draw.
+    The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
+    either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
+    memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
+    is still there, the full blocks of a text that both begin with.
+
+    Raises ValueError (ModelLoadError is one) for a wrong value, and for an argument that is unknown (with the nearest
+    name) or missing.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        tokenizer: str | Tokenizer | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+        quantization: str | None = None,
+        num_kvcache_blocks: int | None = None,
+        kv_cache_memory_bytes: int | None = None,
+        gpu_memory_utilization: float | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        config = EngineConfig(num_blocks=1, **settings)  # checked before a model is loaded; its pool is sized after it
+        if not is_count(seed) or seed > MOST_SEED:
+            raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
+        self.model = model_to_serve(model, dtype, device, quantization)
+        check_block_size(config.block_size, self.model.device.type)
+        self.spec = model if isinstance(model, str) else None
+        self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
+        self._default_params = default_params(self.spec)
+        self._template_spec = self.spec if tokenizer is None else tokenizer
+        self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
+        self.max_model_len = config.longest(self.model.config)
+        num_blocks = pool_blocks(
+            self.model,
+            config.block_size,
+            most_blocks(self.max_model_len, config.block_size, config.max_num_seqs),
+            num_kvcache_blocks,
+            kv_cache_memory_bytes,
+            gpu_memory_utilization,
+            bytes_of_steps(self.model, config.step_tokens, config.max_num_seqs),
+        )
+        self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
+        self.engine.warm_up()
+        torch.manual_seed(seed)
+        self._request_ids = itertools.count()
+        self._live = LiveRequests(self.engine)
+
+    def generate(
+        self,
+        prompts: Prompt | List[Prompt],
+        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        priority: List[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Run all prompts to their end; the outputs in the order of the prompts.
+
+        prompts: a text or a list of token ids, or a list of them. sampling_params: one for all, or one for each (None:
+        get_default_sampling_params()). use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for
+        each prompt; among queued requests the lowest goes first, whatever the scheduling policy (None: all have 0).
+        A sample whose logits are not finite ends with finish_reason "error" and a message in `error`; the others go on.
+        Raises ValueError for a request that can never run, before any does, and RuntimeError while another thread is in
+        a call. Whatever ends the call, Ctrl-C too, none of its requests stays in the engine.
+        """
+        return self._finished(self._requests(prompts, sampling_params, priority), use_tqdm)
+
+    def stream(
+        self,
+        prompts: Prompt | List[Prompt],
+        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        priority: List[int] | None = None,
+    ) -> RequestStream:
+        """As generate, but give a request's output whenever it has a new token, many requests interleaved.
+
+        Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
+        characters that are not whole, are held back. Call close() to end all its requests early; the next call of this
+        LLM ends those of a stream that was given up without it. Wrong arguments raise here, not at the first output.
+        """
+        return RequestStream(self._live, self._requests(prompts, sampling_params, priority))
+
+    def chat(
+        self,
+        messages: list[Message] | list[list[Message]],
+        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[RequestOutput]:
+        """The answer to a conversation, or to each of several, written down by the model's chat template.
+
+        messages: [{"role": "user", "content": "..."}, ...]. add_generation_prompt: an answer begins.
+        continue_final_message: the last message goes on instead (and add_generation_prompt is False).
+        Raises ValueError for wrong messages and for a model without a template, and as generate does.
+        """
+        many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
+        conversations: list[Any] = [*messages] if many else [messages]
+        texts = [self.chat_template.render(one, add_generation_prompt, continue_final_message) for one in conversations]
+        # Special tokens, BOS among them, are the template's business.
+        return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
+
+    def abort(self, request_id: str) -> None:
+        """End a request of a stream now: its last output has finish_reason "abort". KeyError when it does not run."""
+        with self._live.call():
+            self._live.abort(request_id)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what requests that have ended computed, as before timing a prompt that was run already."""
+        with self._live.call():
+            self.engine.blocks.forget_idle()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
+        if self.tokenizer is None:
+            raise ValueError(f"{self._name} has no tokenizer: give token ids, or LLM(..., tokenizer=...)")
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the params of requests that bring none: temperature, top_k, top_p and max_new_tokens of the model's
+        generation_config.json, or SamplingParams() if it has none of them."""
+        return self._default_params
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Raises ValueError for a model without one."""
+        if not isinstance(self._template_spec, str):
+            raise ValueError(f"{self._name} has no chat template: only a model or tokenizer that is a folder has one")
+        return ChatTemplate(self._template_spec)
+
+    @property
+    def _name(self) -> str:
+        return repr(self.spec or type(self.model).__name__)
+
+    # Requests
+
+    def _requests(
+        self, prompts: object, params: object, priority: object = None, add_special_tokens: bool = True
+    ) -> list[Request]:
+        """A request for each prompt, none of them begun. Raises ValueError unless all of them can run."""
+        one = isinstance(prompts, str) or _is_token_ids(prompts)
+        prompts = [prompts] if one else prompts
+        if not isinstance(prompts, List):
+            raise ValueError(f"prompts must be a text, a list of token ids, or a list of them, got {prompts!r:.100}")
+        params = self.get_default_sampling_params() if params is None else params
+        params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if not isinstance(params, List) or len(params) != len(prompts):
+            raise ValueError(f"sampling_params must be a SamplingParams or {len(prompts)} of them, got {params!r:.100}")
+        priority = [0] * len(prompts) if priority is None else priority
+        if not isinstance(priority, List) or len(priority) != len(prompts):
+            raise ValueError(f"priority must be a list of {len(prompts)} integers, got {priority!r:.100}")
+        requests = []
+        for i, (prompt, wish, place) in enumerate(zip(prompts, params, priority, strict=True)):
+            try:
+                requests.append(self._request(prompt, wish, place, add_special_tokens))
+            except ValueError as e:
+                raise ValueError(f"{'' if one else f'prompts[{i}]: '}{e}") from e
+        return requests
+
+    def _request(self, prompt: Prompt, params: SamplingParams, priority: int, add_special_tokens: bool) -> Request:
+        text, token_ids = None, prompt
+        if isinstance(prompt, str):
+            text, token_ids = prompt, self.get_tokenizer().encode(prompt, add_special_tokens=add_special_tokens).ids
+            if not token_ids:
+                raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
+        seq = Sequence(cast("list[int]", token_ids), params, priority)
+        self.engine.scheduler.policy.check(params)
+        if params.stop and not self.tokenizer:
+            raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
+        check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
+        return Request(str(next(self._request_ids)), text, self._samples(seq))
+
+    def _samples(self, seq: Sequence) -> list[Sample]:
+        """As many as its params ask for. The first one is `seq`, and the others share its prompt's cache."""
+        params, seqs = seq.params, [seq]
+        seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
+        samples = []
+        for index, each in enumerate(seqs):
+            if params.n > 1 or params.stop:
+                # The engine runs one sample at a time, and sees no text: the detokenizer looks for stop strings.
+                seed = None if params.seed is None else params.seed + index
+                each.params = replace(params, n=1, seed=seed, stop=())
+            detokenizer = self._vocabulary.detokenizer(each.token_ids, params.stop) if self._vocabulary else None
+            samples.append(Sample(each, detokenizer))
+        return samples
+
+    # Running them
+
+    def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
+        num_done = num_tokens = 0
+        inbox = Inbox()
+        with self._live.call() as edge:
+            try:
+                self._live.add(requests, inbox)
+                with progress_bar(len(requests), use_tqdm) as show:
+                    while num_done < len(requests):
+                        num_tokens += self._live.step()
+                        num_done += sum(request.finished for request in inbox)
+                        inbox.clear()
+                        show(num_done, num_tokens)
+                        edge()
+            finally:
+                self._live.end(requests)
+        return [request.output() for request in requests]
+
+
+def _is_token_ids(prompts: object) -> bool:
+    return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)

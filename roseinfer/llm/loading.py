@@ -1,0 +1,101 @@
+"""The model and the tokenizer that LLM serves, from what it was given, and how it samples by default."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from tokenizers import Tokenizer
+
+from roseinfer.engine.config import check_device, check_dtype, check_quantization
+from roseinfer.engine.weights import prepare_weights
+from roseinfer.models import Model, ModelLoadError, generation_config, load_model, load_tokenizer, tokenizer_folder
+from roseinfer.sequence import SamplingParams
+
+# Settings of generation_config.json that change a text and that the engine does not have: key -> value without effect.
+NOT_APPLIED = {
+    "repetition_penalty": 1,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0,
+    "top_h": 0,
+    "typical_p": 1,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "num_beams": 1,
+    "penalty_alpha": 0,
+    "guidance_scale": 1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "num_return_sequences": 1,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "sequence_bias": {},
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "stop_strings": [],
+    "exponential_decay_length_penalty": None,
+    "watermarking_config": None,
+    "dola_layers": None,
+}
+
+
+def model_to_serve(model: str | Model, dtype: str | None, device: str | None, quantization: str | None) -> Model:
+    """A Model as it is, or the one that a spec names, its matrices in the layout for this machine.
+
+    None is float32, a GPU where there is one and else the CPU, and no quantisation. Raises ValueError for a wrong
+    value, and for any beside a Model.
+    """
+    if isinstance(model, Model):
+        for name, value in {"dtype": dtype, "device": device, "quantization": quantization}.items():
+            if value is not None:
+                raise ValueError(f"{name}={value!r} is for a spec: a Model has its own")
+        return model
+    if not isinstance(model, str) or not model:
+        raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
+    dtype = "float32" if dtype is None else dtype
+    check_dtype(dtype)
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    check_device(device)
+    check_quantization(quantization, device)
+    loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
+    prepare_weights(loaded, quantization)
+    return loaded
+
+
+def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
+    """What was asked for, else the own one of a model's spec, else None.
+
+    Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
+    """
+    if isinstance(tokenizer, Tokenizer):
+        for state, off in (("truncation", "no_truncation"), ("padding", "no_padding")):
+            if value := getattr(tokenizer, state):
+                raise ValueError(f"tokenizer.{state} must be None, got {value}: call tokenizer.{off}() first")
+        return tokenizer
+    if tokenizer is not None:
+        return load_tokenizer(tokenizer)
+    if not spec or spec.startswith("random:") or not (tokenizer_folder(spec) / "tokenizer.json").is_file():
+        return None
+    return load_tokenizer(spec)
+
+
+def default_params(spec: str | None) -> SamplingParams:
+    """Return the params of requests that bring none: those of the model's generation_config.json, as in vLLM.
+
+    do_sample=false is greedy, and so is a file without do_sample and temperature. Warns of settings there that the
+    engine does not have. Raises ModelLoadError for a value out of range.
+    """
+    found = {key: value for key, value in (generation_config(spec) if spec else {}).items() if value is not None}
+    where = f"{spec}: generation_config.json"
+    for key in found.keys() & NOT_APPLIED.keys():
+        if found[key] != NOT_APPLIED[key]:
+            warnings.warn(f"{where}: {key}={found[key]!r} is not applied, the engine does not have it", stacklevel=3)
+    chosen = {"max_tokens": found.get("max_new_tokens")}
+    if found.get("do_sample") is not False:
+        temperature = found.get("temperature", 1.0 if found.get("do_sample") else None)
+        chosen |= {"temperature": temperature, "top_k": found.get("top_k"), "top_p": found.get("top_p")}
+    try:
+        return SamplingParams(**{name: value for name, value in chosen.items() if value is not None})
+    except ValueError as e:
+        raise ModelLoadError(f"{where}: {e}") from e

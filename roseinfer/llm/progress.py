@@ -1,0 +1,33 @@
+"""A bar for requests that run: in a terminal or a notebook, and nowhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+REDRAW_SECONDS = 0.1
+LAYOUT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
+
+
+@contextmanager
+def progress_bar(total: int, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """`with progress_bar(...) as show:`, and show(requests done, tokens made) as often as you like. Gone after it."""
+    from tqdm.auto import tqdm
+    from tqdm.notebook import tqdm_notebook
+
+    if not (shown and total and ((sys.stderr and sys.stderr.isatty()) or issubclass(tqdm, tqdm_notebook))):
+        yield lambda num_done, num_tokens: None
+        return
+    begun = perf_counter()
+    # miniters=0: drawn by the clock, as a step that finishes no request makes tokens too.
+    with tqdm(
+        total=total, desc="requests", leave=False, mininterval=REDRAW_SECONDS, miniters=0, bar_format=LAYOUT
+    ) as bar:
+
+        def show(num_done: int, num_tokens: int) -> None:
+            bar.set_postfix_str(f"{num_tokens / (perf_counter() - begun):,.0f} tok/s", refresh=False)
+            bar.update(num_done - bar.n)
+
+        yield show

@@ -1,0 +1,77 @@
+"""Request: a prompt and its samples, each a sequence with its text. What LLM keeps of them while the engine runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roseinfer.engine.metrics import RequestMetrics, SequenceTimes
+from roseinfer.sequence import Sequence
+
+from .detokenizer import Detokenizer
+from .outputs import CompletionOutput, RequestOutput
+
+
+@dataclass(eq=False, slots=True)
+class Sample:
+    """One continuation of a prompt. detokenizer: None where there is no tokenizer. times: from its begin on."""
+
+    seq: Sequence
+    detokenizer: Detokenizer | None
+    finish_reason: str | None = field(init=False, default=None)
+    stop_reason: str | int | None = field(init=False, default=None)
+    times: SequenceTimes | None = field(init=False, default=None)
+    num_read: int = field(init=False)  # of the sequence's tokens, those that the text knows
+
+    def __post_init__(self) -> None:
+        self.num_read = len(self.seq)
+
+    def read(self) -> None:
+        """Make text of the tokens that came. The sample has ended when the sequence has, or at a stop string."""
+        seq, stop = self.seq, None
+        if self.detokenizer:
+            end = len(seq) - (seq.finish_reason == "stop")  # a token that ends the sequence is no text
+            for token_id in seq.token_ids[self.num_read : end]:
+                stop = stop or self.detokenizer.add(token_id)
+            if seq.finish_reason:
+                stop = stop or self.detokenizer.finish()
+        self.num_read = len(seq)
+        if stop and not seq.error:
+            self.finish_reason, self.stop_reason = "stop", stop
+        elif seq.finish_reason:
+            self.finish_reason = seq.finish_reason
+            if seq.finish_reason == "stop" and seq.last_token_id in seq.params.stop_token_ids:
+                self.stop_reason = seq.last_token_id
+
+    def output(self, index: int) -> CompletionOutput:
+        """All of it so far."""
+        seq = self.seq
+        text, token_ids = self.detokenizer.text if self.detokenizer else "", seq.output_ids
+        logprobs = total = None
+        if seq.logprobs is not None:
+            logprobs = list(seq.logprobs)
+            total = sum(at[token_id] for at, token_id in zip(logprobs, token_ids, strict=True))
+        return CompletionOutput(
+            index, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason, seq.error
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """prompt: its text, None where it was given as token ids. samples: params.n of them, at least one."""
+
+    request_id: str
+    prompt: str | None
+    samples: list[Sample]
+
+    @property
+    def finished(self) -> bool:
+        return all(sample.finish_reason for sample in self.samples)
+
+    def output(self) -> RequestOutput:
+        """All of it so far."""
+        seq = self.samples[0].seq
+        prompt_ids = seq.token_ids[: seq.num_prompt_tokens]
+        outputs = [sample.output(index) for index, sample in enumerate(self.samples)]
+        times = [sample.times for sample in self.samples if sample.times]
+        metrics = RequestMetrics.of(times) if times else None
+        return RequestOutput(self.request_id, self.prompt, prompt_ids, outputs, self.finished, metrics)

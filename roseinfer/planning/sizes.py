@@ -1,0 +1,270 @@
+"""PlannedEngine: an engine that is not there yet. EngineSizes: all that it will keep in memory, nothing allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from roseinfer.arguments import counted, refuse_wrong_arguments
+from roseinfer.engine.batch import batch_shapes, padded_bytes
+from roseinfer.engine.config import (
+    DTYPE_BYTES,
+    EngineConfig,
+    check_block_size,
+    check_device,
+    check_dtype,
+    check_quantization,
+)
+from roseinfer.engine.linear import padded_rows
+from roseinfer.engine.sampler import sampler_shapes
+from roseinfer.engine.weights import int8_sizes, packed_output_bytes
+from roseinfer.hardware import available_bytes
+from roseinfer.models import ModelConfig, empty_model, model_config
+from roseinfer.models.rope import Rotation
+from roseinfer.profiling.facts import Facts, HasFacts
+
+BLOCK_ID_BYTES = 4  # block tables are int32
+MIB = 2**20
+
+
+def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
+    """K and V of a block's tokens, in all layers."""
+    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * block_size * value_bytes
+
+
+@refuse_wrong_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEngine(EngineConfig):
+    """An engine and the model that it will have. Construction reads no file, needs no network and no GPU.
+
+    model: a spec as load_model takes it. quantization: "int8" for matrices in 8 bits, on a CPU. device: where the
+    engine will run; it need not exist here. Raises ValueError as EngineConfig does.
+    """
+
+    model: str
+    dtype: str = "float32"
+    quantization: str | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ValueError(f"model must be a spec such as 'tiny' or 'random:gpt2', got {self.model!r}")
+        EngineConfig.__post_init__(self)
+        check_dtype(self.dtype)
+        check_device(self.device)
+        check_quantization(self.quantization, self.device)
+        check_block_size(self.block_size, torch.device(self.device).type)
+
+    def sizes(self) -> EngineSizes:
+        """All sizes, from the model's config alone: its weights are counted on the meta device, not read or made.
+
+        Raises ValueError for a model that is not found, or a max_model_len above the model's.
+        """
+        shape = model_config(self.model)
+        self.longest(shape, self.model)
+        return EngineSizes.of(self, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSizes(HasFacts):
+    """What an engine of `config` keeps for as long as it is there, its weights as LLM prepares them: exact integers,
+    shown as a table.
+
+    shape: of the model. num_weights: values, tied ones counted once; num_in_int8 of them are not in the dtype but in 8
+    bits, int8_bytes with their scales. packed_bytes: of an output matrix that is there once more in another layout.
+    Left out is what comes and goes with a step, the activations; what a GPU's runtime and its graphs take for
+    themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
+    objects.
+    """
+
+    config: PlannedEngine
+    shape: ModelConfig
+    num_weights: int
+    num_in_int8: int = 0
+    int8_bytes: int = 0
+    packed_bytes: int = 0
+
+    @classmethod
+    def of(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes:
+        """Weights are counted on the meta device."""
+        model = empty_model(shape)
+        num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
+        if torch.device(config.device).type != "cpu":
+            return cls(config, shape, num_weights)
+        if config.quantization:
+            return cls(config, shape, num_weights, *int8_sizes(model))
+        packed_bytes = packed_output_bytes(model, getattr(torch, config.dtype))
+        return cls(config, shape, num_weights, packed_bytes=packed_bytes)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.config.longest(self.shape)
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.max_model_len // self.config.block_size)
+
+    @property
+    def table_width(self) -> int:
+        """Entries of a block table's row: no sequence holds more blocks than the pool has."""
+        return min(self.max_blocks, self.config.num_blocks)
+
+    @property
+    def max_num_tokens(self) -> int:
+        """Tokens of one step."""
+        return self.config.step_tokens
+
+    @property
+    def num_row_counts(self) -> int:
+        """Different numbers of rows that products in oneDNN's layout meet, at most. oneDNN keeps a compiled product for
+        each of them and each shape of matrix, in memory of its own. 0 where oneDNN multiplies nothing."""
+        if not self._on_cpu or self.config.quantization:
+            return 0
+        return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Weights as they are loaded, and as a stage or transformers has them."""
+        return self.num_weights * self._item
+
+    @property
+    def weight_bytes(self) -> int:
+        return (self.num_weights - self.num_in_int8) * self._item + self.int8_bytes + self.packed_bytes
+
+    @property
+    def rotation_bytes(self) -> int:
+        """Of the table of cosines and sines, for models with rotary positions."""
+        s = self.shape
+        return Rotation(s.rope, s.head_dim, s.max_model_len).num_values * self._item if s.rope else 0
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """K and V of one token, in all layers."""
+        return block_bytes(self.shape, 1, self._item)
+
+    @property
+    def block_bytes(self) -> int:
+        """One block in all layers."""
+        return block_bytes(self.shape, self.config.block_size, self._item)
+
+    @property
+    def pool_bytes(self) -> int:
+        """With the dummy block, which belongs to no sequence."""
+        return (self.config.num_blocks + 1) * self.block_bytes
+
+    @property
+    def pool_tokens(self) -> int:
+        return self.config.num_blocks * self.config.block_size
+
+    @property
+    def longest_seqs_in_pool(self) -> int:
+        """Sequences of max_model_len tokens that the pool holds at once; max_num_seqs may allow fewer."""
+        return self.config.num_blocks // self.max_blocks
+
+    @property
+    def input_bytes(self) -> int:
+        """What the host tells a step, on the device; on a GPU the host has a copy of it."""
+        num_seqs = self.config.max_num_seqs
+        batch = batch_shapes(num_seqs, self.max_num_tokens, self.table_width)
+        return sum(padded_bytes(batch)) + sum(padded_bytes(sampler_shapes(num_seqs)))
+
+    @property
+    def attended_bytes(self) -> int:
+        """Attention's result, for all tokens of a step."""
+        return self.max_num_tokens * self.shape.num_heads * self.shape.head_dim * self._item
+
+    @property
+    def block_table_bytes(self) -> int:
+        """The table [max_num_seqs, table_width] of int32, one for all layers, on the host."""
+        return self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        """On the device."""
+        on_device = self.weight_bytes + self.rotation_bytes + self.pool_bytes + self.input_bytes + self.attended_bytes
+        return on_device + (self.block_table_bytes if self._on_cpu else 0)
+
+    @property
+    def title(self) -> str:
+        return f"{self.config.model} in {self.config.dtype} on {self.config.device}"
+
+    def facts(self) -> Facts:
+        """The sizes, exact; and where the device is here, a live row on whether they fit its memory."""
+        import pandas as pd
+
+        rows = self.rows()
+        exact_rows = [True] * len(rows)
+        if fit := self.fit():
+            left, verdict = fit
+            rows.append(("fits", left, "bytes left", verdict))
+            exact_rows.append(False)
+        df = pd.DataFrame(rows, columns=["what", "size", "unit", "how"])
+        df["MiB"] = df["size"].where(df["unit"].str.startswith("bytes")) / MIB
+        return Facts(
+            df[["what", "size", "unit", "MiB", "how"]],
+            exact=["what", "size", "unit", "MiB", "how"],
+            exact_rows=exact_rows,
+            title=self.title,
+            note="without activations, which come and go with a step",
+            formats={"size": "{:,}", "MiB": "{:,.3f}"},
+        )
+
+    def fit(self) -> tuple[int, str] | None:
+        """(bytes of the device that are free now less total_bytes, the same in words); None where this machine has no
+        such device."""
+        free = available_bytes(self.config.device)
+        if free is None:
+            return None
+        left = free - self.total_bytes
+        verdict, than = ("yes", "more") if left >= 0 else ("no", "fewer")
+        here = f"{self.config.device} here has {free:,} bytes free"
+        return left, f"{verdict}: {here}, {abs(left):,} {than} than the total"
+
+    @property
+    def _item(self) -> int:
+        return DTYPE_BYTES[self.config.dtype]
+
+    @property
+    def _on_cpu(self) -> bool:
+        return torch.device(self.config.device).type == "cpu"
+
+    def rows(self) -> list[tuple[str, int, str, str]]:
+        """(what, size, unit, how it is computed): the exact ones."""
+        c, s, item = self.config, self.shape, self._item
+        blocks, seqs = counted(c.num_blocks, "block"), counted(c.max_num_seqs, "sequence")
+        weights = f"{self.num_weights - self.num_in_int8:,} x {item}"
+        weights += f" + {self.int8_bytes:,} for matrices in 8 bits" if self.int8_bytes else ""
+        weights += f" + {self.packed_bytes:,} for the output matrix, packed" if self.packed_bytes else ""
+        layers, kv_heads = counted(s.num_layers, "layer"), counted(s.num_kv_heads, "KV head")
+        token = f"2 (K, V) x {layers} x {kv_heads} x {s.head_dim} x {item}"
+        longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
+        step, width = counted(self.max_num_tokens, "token"), counted(self.table_width, "block")
+        attended = f"{step} x {counted(s.num_heads, 'head')} x {s.head_dim} x {item}"
+        on_device = {
+            "weights": self.weight_bytes,
+            "rotary positions": self.rotation_bytes,
+            "pool": self.pool_bytes,
+            "inputs": self.input_bytes,
+            "attention's result": self.attended_bytes,
+            "block table": self.block_table_bytes if self._on_cpu else 0,
+        }
+        row_counts = self.num_row_counts
+        rotation = f"{counted(s.max_model_len, 'position')} x 3 (cos, -sin, sin) x {s.head_dim // 2} x {item}"
+        host = "" if self._on_cpu else ", on the host"
+        return [
+            ("weights", self.weight_bytes, "bytes", weights),
+            *([("rotary positions", self.rotation_bytes, "bytes", rotation)] if s.rope else []),
+            ("K and V of a token", self.kv_bytes_per_token, "bytes", token),
+            ("block", self.block_bytes, "bytes", counted(c.block_size, "token")),
+            ("pool", self.pool_bytes, "bytes", f"{blocks} + 1 dummy block"),
+            ("tokens in the pool", self.pool_tokens, "tokens", f"{blocks} x {c.block_size:,}"),
+            ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
+            *([("row counts", row_counts, "counts", f"of products, up to {step}")] if row_counts else []),
+            ("inputs", self.input_bytes, "bytes", f"{step}, {seqs} of {width}"),
+            ("attention's result", self.attended_bytes, "bytes", attended),
+            ("block table", self.block_table_bytes, "bytes", f"[{seqs}, {width}] x {BLOCK_ID_BYTES}{host}"),
+            ("total", self.total_bytes, "bytes", " + ".join(name for name, size in on_device.items() if size)),
+        ]

@@ -1,0 +1,126 @@
+"""Text that is filled with what was measured: a post's report.md, section by section, and report.md here around it.
+
+In a template `{{ value }}` is a value's text, so that Markdown shows it as it is. A section's template also has
+`{{ facts }}` and `{{ times }}`, which are their tables and notes; `{{ table(rows, "column", ...) }}` or
+`{{ table(grid) }}`, under a bold line that names it; `{{ picture(image) }}`; and `{{ lines | fenced }}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from roseinfer.bench.provenance import short_commit
+from roseinfer.display.cells import Cells, markdown_text
+from roseinfer.display.number_text import exact, verbatim
+
+from ..data import fact_text, source_of
+from .content import DIFFERENT, Fact, Grid, Image, PostReport, Section, Time
+from .tables import different_table, facts_table, grid_table, not_run_table, notes, times_table
+
+POSTS = Path(__file__).parents[1]
+PICTURE = "Picture, in the HTML page: "  # GitHub shows none that lies inside the text
+EXACT_FACTS, TIMES = "Exact facts", "Times"
+TABLE_TITLE = re.compile(r"^\*\*(.+)\*\*\n\n\| ", re.MULTILINE)
+BLOCK_START = re.compile(r"^(\s*)(?=#+(?:\s|$)|[+-]+(?:\s|$)|>)|^(\s*\d+)(?=[.)](?:\s|$))")  # heading, list, quotation
+Values = Mapping[str, Any]
+
+
+class Markdown(str):
+    """Markdown already, which is not escaped again; jinja2 knows such text by its __html__, and a macro's has one."""
+
+    def __html__(self) -> str:
+        return self
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "__html__"):
+        return value
+    text = markdown_text(exact(value) if isinstance(value, float) else verbatim(value))
+    return Markdown(BLOCK_START.sub(r"\1\2\\", text))
+
+
+def _fenced(text: str) -> Markdown:
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markdown(f"{fence}\n{text.rstrip()}\n{fence}")
+
+
+def _code(value: Any) -> Markdown:
+    return Markdown(f"`{value}`")
+
+
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(POSTS),
+    undefined=StrictUndefined,
+    autoescape=True,
+    finalize=_text,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters |= {"fenced": _fenced, "code": _code}
+
+
+def templates(post: str) -> list[str]:
+    """The sections of the post's report.md, each from its heading on. What stands before the first belongs to each."""
+    shared, *sections = re.split("(?m)^(?=## )", (POSTS / f"post{post}" / "report.md").read_text(encoding="utf-8"))
+    return [shared + section for section in sections]
+
+
+def written(template: str, values: Values) -> Section:
+    """A section of a report. values: what its template names; among them facts, times and samples, if there are any."""
+    facts, times = values.get("facts", ()), values.get("times", ())
+    grids: list[Grid] = []
+    images: list[Image] = []
+
+    def table(rows: Grid | Sequence[Sequence[Any]], *columns: str) -> Markdown:
+        grids.append(rows if isinstance(rows, Grid) else Grid(columns, list(rows)))
+        return _table(grid_table(grids[-1]))
+
+    def picture(image: Image) -> Markdown:
+        images.append(image)
+        return Markdown(f"*{PICTURE}{markdown_text(image.alt)}*")
+
+    tables = {"facts": _noted(EXACT_FACTS, facts, facts_table), "times": _noted(TIMES, times, times_table)}
+    text = ENVIRONMENT.from_string(template).render({**values, **tables, "table": table, "picture": picture})
+    text = re.sub("\n{3,}", "\n\n", text).strip()
+    titles = [title for title in TABLE_TITLE.findall(text) if title not in (EXACT_FACTS, TIMES)]
+    named = [replace(grid, title=title) for grid, title in zip(grids, titles, strict=True)]
+    title = text.splitlines()[0].removeprefix("## ")
+    return Section(title, text, facts, times, named, images, values.get("samples", {}))
+
+
+def _noted(title: str, rows: Sequence[Fact] | Sequence[Time], table_of: Any) -> Markdown:
+    """The rows as a table with its title, and its notes."""
+    return Markdown("\n\n".join([f"**{title}**", _table(table_of(rows)), *map(markdown_text, notes(rows))]))
+
+
+def _table(cells: Cells) -> Markdown:
+    return Markdown(cells.markdown(bold=DIFFERENT))
+
+
+def to_markdown(report: PostReport, command: str) -> str:
+    """command: what to type to run this again."""
+    return ENVIRONMENT.get_template("report/report.md").render(
+        report=report,
+        about={name: _known(report.about, name) for name in ("model", "hardware", "torch")},
+        commit=short_commit(report.commit),
+        date=f"{datetime.fromisoformat(report.recorded_at):%Y-%m-%d %H:%M}",
+        different=_table(different_table(report.different)),
+        not_run=_table(not_run_table(report.not_run)),
+        sections=Markdown("\n\n".join(section.markdown for section in report.sections)),
+        command=command,
+    )
+
+
+def _known(about: Mapping[str, Any], name: str) -> str:
+    """A fact, and what it comes from if the post does not state it."""
+    source = source_of(about, name) if about.get(name) else None
+    return fact_text(about, name) if source is None or source.is_stated else f"{about[name]} ({source})"

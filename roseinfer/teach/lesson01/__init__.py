@@ -1,0 +1,1 @@
+"""What lesson 01 alone needs."""

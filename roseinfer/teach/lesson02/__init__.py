@@ -1,0 +1,1 @@
+"""What lesson 02 alone needs."""

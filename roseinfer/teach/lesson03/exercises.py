@@ -1,0 +1,204 @@
+"""Checkers of lesson 03: the slice rule, the post's batch, the position bug, and an append with fewer views."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from random import Random
+
+from roseinfer.generate import generate
+from roseinfer.models import Model
+from roseinfer.posts.data import post_table
+from roseinfer.profiling.slice_rule import slice_dispatches
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams
+from roseinfer.stage import Stage
+
+from ..exercises.drawn import Case, Comparison, Expected, draw
+from ..exercises.exercise import exercise, register
+from ..exercises.explain import plain
+from ..exercises.stage_checks import (
+    APPEND_SPAN,
+    NUM_SEQS,
+    by_sequence,
+    require_cached,
+    require_nothing_kept,
+    require_repeatable,
+    require_tokens,
+    step_ops,
+)
+from ..exercises.wrong import Wrong
+from ..lesson00.exercises import SHAPE
+from ..lesson01.exercises import BLOCK_SIZE
+
+OLD, NEW = (2, 6), (2, 13)
+ALL = slice(None)
+POST_COUNTS = post_table("000", "gather_after").set_index("name")["n"]
+POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["aten::copy_"])
+
+
+# 03.1
+
+# Why it is wrong -> which ranges a learner takes for a slice who makes that mistake; "" is the rule itself.
+RANGES: dict[str, Callable[[slice, int], bool]] = {
+    "": lambda part, size: (part.start or 0, part.stop) != (0, size),
+    "a range that covers its whole dimension is dropped": lambda part, size: True,
+    "a range that starts at 0 is dropped when it covers its whole dimension, and not otherwise": (
+        lambda part, size: part.start not in (None, 0)
+    ),
+    "a range to the end of its dimension is dropped when it starts at 0, and not otherwise": (
+        lambda part, size: part.stop not in (None, size)
+    ),
+    "slice(None, n) starts at 0, too": lambda part, size: part != slice(0, size),
+    "slice(0, n) says the same as slice(None, n)": lambda part, size: part != slice(None, size),
+    "an empty range is a slice like any other": (
+        lambda part, size: RANGES[""](part, size) and (part.start or 0) != (size if part.stop is None else part.stop)
+    ),
+    "a range is no bare `:`, it is a slice before torch 2.9 and since": lambda part, size: False,
+}
+COLONS: dict[str, Callable[[bool], bool]] = {
+    "": lambda colon_is_free: not colon_is_free,
+    "a bare `:` is no slice from torch 2.9 on": lambda colon_is_free: True,
+    "a bare `:` is a slice before torch 2.9": lambda colon_is_free: False,
+    "a bare `:` is a slice before torch 2.9, and none since": lambda colon_is_free: colon_is_free,
+}
+INTEGERS = {"": 0, "an integer is a select, never a slice": 1}
+
+
+def _miscounts() -> dict[str, Callable[..., int]]:
+    """Every mistake alone, then several at once."""
+
+    def counting(ranges: Callable, colons: Callable, integer: int) -> Callable[..., int]:
+        def count(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
+            return sum(
+                integer if isinstance(part, int) else colons(colon_is_free) if part == ALL else ranges(part, size)
+                for part, size in zip(index, shape, strict=False)
+            )
+
+        return count
+
+    mistaken = {
+        tuple(filter(None, whys)): counting(RANGES[whys[0]], COLONS[whys[1]], INTEGERS[whys[2]])
+        for whys in itertools.product(RANGES, COLONS, INTEGERS)
+    }
+    return {"; ".join(whys): mistaken[whys] for whys in sorted(mistaken, key=len) if whys}
+
+
+def _draw_index(rng: Random) -> Case:
+    shape = tuple(rng.randint(1, 5) for _ in range(rng.randint(1, 4)))
+    index = tuple(_draw_part(rng, size) for size in shape[: rng.randint(1, len(shape))])
+    return index, shape, rng.random() < 0.5
+
+
+def _draw_part(rng: Random, size: int) -> int | slice:
+    start, stop = sorted((rng.randint(0, size), rng.randint(0, size)))
+    ranges = [slice(0, size), slice(None, size), slice(0, stop), slice(start, stop), slice(start, size)]
+    ranges += [slice(None, stop), slice(start or 1, None)]
+    parts: list[int | slice] = [rng.randrange(-size, size), ALL, ALL, *ranges]
+    return rng.choice(parts)
+
+
+INDICES: list[Case] = [
+    (index, shape, free)
+    for index, shape in (
+        ((0, slice(1, 2)), (2, 3, 4)),
+        ((0, ALL), (2, 3)),
+        ((ALL, slice(1, 2)), (2, 3)),
+        ((slice(0, 2), ALL), (2, 3)),
+        ((slice(0, 2),), (3, 4)),
+        ((slice(None, 3),), (3, 4)),
+        ((slice(0, 1),), (1,)),
+        ((slice(0, 0),), (2,)),
+        ((), (2, 3)),
+        ((slice(1, 2), ALL, slice(4, 5), ALL), (8, 12, 5, 64)),
+    )
+    for free in (False, True)
+] + draw(_draw_index)
+
+
+def describe_index(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> str:
+    def end(value: int | None) -> str:
+        return "" if value is None else str(value)
+
+    parts = [str(p) if isinstance(p, int) else f"{end(p.start)}:{end(p.stop)}" for p in index]
+    text = ", ".join(parts) + "," * (len(parts) == 1) if parts else "()"
+    return f"x[{text}] of shape {shape}, colon_is_free={colon_is_free}"
+
+
+def right(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
+    return slice_dispatches(index, shape, NEW if colon_is_free else OLD)
+
+
+UNNAMED = {"a dimension that the index does not name costs nothing": lambda index, shape, free: len(shape)}
+
+register("03.1", Comparison(INDICES, Expected(right, _miscounts() | UNNAMED), describe_index))
+
+
+# 03.2
+
+
+def post_gather_slices(lengths: list[int]) -> int:
+    """out[:, 0:n, :] = block[:, 0:n, :] for each (layer, sequence), K and V, on the post's torch."""
+    heads, dim = SHAPE.num_kv_heads, SHAPE.head_dim
+    return (
+        SHAPE.num_layers
+        * 2
+        * sum(
+            slice_dispatches((ALL, slice(0, n), ALL), (heads, max(lengths), dim), OLD)
+            + slice_dispatches((ALL, slice(0, n), ALL), (heads, BLOCK_SIZE, dim), OLD)
+            for n in lengths
+        )
+    )
+
+
+@exercise("03.2")
+def posts_batch(answer: list[int]) -> None:
+    lengths = plain(answer)
+    if not isinstance(lengths, list) or not all(isinstance(n, int) and 1 <= n < BLOCK_SIZE for n in lengths):
+        raise Wrong(f"expected a list of lengths from 1 to {BLOCK_SIZE - 1}, got {answer!r}")
+    if not lengths:
+        raise Wrong("the batch is empty")
+    copies = SHAPE.num_layers * 2 * len(lengths)
+    if copies != POST_COPIES:
+        raise Wrong(f"{len(lengths)} sequences make {copies} copies a step; the post's table has {POST_COPIES}")
+    if (slices := post_gather_slices(lengths)) != POST_SLICES:
+        longest = sum(n == max(lengths) for n in lengths)
+        raise Wrong(f"these lengths make {slices} slices, the post has {POST_SLICES}; {longest} of them are longest")
+
+
+# 03.3
+
+
+@exercise("03.3")
+def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
+    got = answer()
+    prompts = plain(got)
+    valid = isinstance(prompts, list) and all(isinstance(p, list) and p for p in prompts)
+    if not prompts or not valid or not all(isinstance(token, int) for p in prompts for token in p):
+        raise Wrong(f"expected a list of prompts, each a list of token ids, got {got!r}")
+    if len(prompts) == 1:
+        raise Wrong("one sequence alone is always the longest: its position is right")
+    if len({len(p) for p in prompts}) == 1:
+        raise Wrong(f"all prompts have {len(prompts[0])} tokens: the longest length is right for each of them")
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    seqs = generate(buggy_stage(model, num_blocks=64), prompts, params)
+    if [seq.output_ids for seq in seqs] == reference_generate(model, prompts, 12):
+        raise Wrong("the tokens happen to be equal on these prompts: make the lengths differ more")
+
+
+# 03.4
+
+
+@exercise("03.4")
+def fewer_selects(answer: type[Stage], model: Model) -> None:
+    require_cached(answer, by_sequence)
+    require_tokens(answer, model)
+    require_repeatable(answer, by_sequence)
+    require_nothing_kept(answer, model)
+    ops = step_ops(answer, model, APPEND_SPAN)
+    budget = 4 * model.config.num_layers * NUM_SEQS
+    if (too_many := ops["aten::select"] - budget) > 0:
+        raise Wrong(
+            f"the tokens are right, but append makes {too_many} selects too many ({ops['aten::select']}, the budget is "
+            f"{budget}, 4 for each layer and sequence)"
+        )

@@ -1,0 +1,1 @@
+"""What lesson 04 alone needs."""

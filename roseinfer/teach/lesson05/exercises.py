@@ -1,0 +1,268 @@
+"""Checkers of lesson 05: a padded block table, looking a token up in it, and attention that reads through it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.cases import paged_case
+from roseinfer.models import Model
+from roseinfer.profiling import bytes_copied, count_ops
+from roseinfer.stage import Stage
+
+from ..exercises.attention_checks import Batch, attention_comparison, draw_lengths
+from ..exercises.contract_check import require_contract
+from ..exercises.drawn import Comparison, Expected, draw, inputs
+from ..exercises.exercise import exercise, register
+from ..exercises.explain import explain_tensor
+from ..exercises.stage_checks import require_tokens
+from ..exercises.tensor_checks import named_tensors, require_unchanged
+from ..exercises.wrong import Wrong
+from ..lesson04.exercises import on_lists
+
+LARGEST_ID = 70_000
+
+
+# 05.1
+
+
+def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
+    """One in four has a sequence that is too long, anywhere in the batch."""
+    max_blocks, num_seqs = rng.randint(1, 6), rng.randint(1, 6)
+    widths = [rng.randint(0, max_blocks) for _ in range(num_seqs)]
+    if rng.random() < 0.25:
+        widths[rng.randrange(num_seqs)] = max_blocks + rng.randint(1, 2)
+    ids = iter(rng.sample(range(rng.choice((60, LARGEST_ID))), sum(widths)))
+    return [[next(ids) for _ in range(width)] for width in widths], max_blocks
+
+
+# (block ids of each sequence, max_blocks)
+BATCHES = [
+    ([[7], [4, 9]], 3),
+    ([[5, 3, 8]], 3),  # full
+    ([[6], []], 2),
+    ([[0], [1, 2, 6], [9, 4], [5], [3]], 3),  # more sequences than blocks
+    ([[2, 3], [1]], 1),  # the first is too long
+    ([[1], [2, 3]], 1),
+    ([[1], [2, 3], [4]], 1),
+    ([[2, 3], [4, 5]], 1),  # all are, and equally so
+    *draw(_draw_batch),
+]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A ValueError, with its text when it is the learner's."""
+
+    text: str = ""
+
+
+def _table_or_refusal(answer: Callable[..., object], block_lists: list[list[int]], max_blocks: int) -> object:
+    def refusing(*batch: Any) -> object:
+        try:
+            return answer(*batch)
+        except ValueError as error:
+            return Refused(str(error))
+        except Exception as error:
+            if too_long:
+                raise Wrong(f"ends in {type(error).__name__}, expected a ValueError") from error
+            raise
+
+    too_long = isinstance(_table(block_lists, max_blocks), Refused)
+    return on_lists(refusing, block_lists, max_blocks)
+
+
+def _table(block_lists: list[list[int]], max_blocks: int) -> Tensor | Refused:
+    if any(len(blocks) > max_blocks for blocks in block_lists):
+        return Refused()
+    return _cut_off(block_lists, max_blocks)
+
+
+def _cut_off(block_lists: list[list[int]], max_blocks: int) -> Tensor:
+    return torch.tensor([(blocks + [0] * max_blocks)[:max_blocks] for blocks in block_lists], dtype=torch.int32)
+
+
+CUT_OFF = "what does not fit is cut off, and that sequence forgets its newest tokens"
+
+
+def _explain_table(got: object, want: Tensor | Refused) -> str | None:
+    if isinstance(want, Tensor):
+        if isinstance(got, Refused):
+            return f"refused with ValueError({got.text!r}), but every sequence fits"
+        return explain_tensor(got, want)
+    if isinstance(got, Refused):
+        return None
+    returned = f"a table of shape {tuple(got.shape)}" if isinstance(got, Tensor) else f"{got!r}"
+    return f"no ValueError, though a sequence has more than max_blocks; you return {returned}"
+
+
+register(
+    "05.1",
+    Comparison(
+        BATCHES,
+        Expected(_table, {CUT_OFF: _cut_off}, _explain_table),
+        inputs("block_lists", "max_blocks"),
+        _table_or_refusal,
+    ),
+)
+
+
+# 05.2
+
+
+def _draw_places(rng: Random) -> tuple[list[list[int]], list[int], int]:
+    size, width, num_seqs = rng.choice((1, 4, 7, 8, 10)), rng.randint(1, 6), rng.randint(1, 6)
+    ids = iter(rng.sample(range(rng.choice((100, LARGEST_ID))), width * num_seqs))
+    table = [[next(ids) for _ in range(width)] for _ in range(num_seqs)]
+    return table, [rng.randrange(width * size) for _ in range(num_seqs)], size
+
+
+# (block table, a position in each row, block size)
+PLACES = [
+    ([[5, 2, 7], [4, 6, 9], [8, 3, 1]], [8, 15, 3], 8),  # at the beginning and at the end of a block, and between
+    ([[5, 2, 7]], [16], 8),
+    ([[3], [0]], [0, 63], 64),
+    *draw(_draw_places),
+]
+
+
+def _look_up_with(
+    answer: Callable[..., object], table: list[list[int]], positions: list[int], size: int
+) -> dict[str, Tensor]:
+    given = torch.tensor(table, dtype=torch.int32), torch.tensor(positions)
+    handed = [tensor.clone() for tensor in given]
+    got = named_tensors(answer(*handed, size), "blocks", "slots")
+    require_unchanged(given, handed, ("block_table", "positions"))
+    return got
+
+
+def _blocks(table: list[list[int]], positions: list[int], size: int) -> Tensor:
+    return torch.tensor([row[position // size] for row, position in zip(table, positions, strict=True)])
+
+
+def _slots(table: list[list[int]], positions: list[int], size: int) -> Tensor:
+    return torch.tensor([position % size for position in positions])
+
+
+BLOCK_MISTAKES = {
+    "these are logical blocks, columns of the table; the table says where each of them lies": (
+        lambda table, positions, size: torch.tensor([position // size for position in positions])
+    ),
+    "block_table[:, columns] reads every column in every row; row i wants its own column only": (
+        lambda table, positions, size: torch.tensor([[row[p // size] for p in positions] for row in table])
+    ),
+    "every row is read in the same column": (
+        lambda table, positions, size: torch.tensor([row[positions[0] // size] for row in table])
+    ),
+}
+
+
+LOOK_UP = Comparison(
+    PLACES,
+    {"blocks": Expected(_blocks, BLOCK_MISTAKES, explain_tensor), "slots": Expected(_slots, explain=explain_tensor)},
+    inputs("block_table", "positions", "block_size"),
+    _look_up_with,
+)
+
+
+@exercise("05.2", LOOK_UP)
+def look_up(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
+    LOOK_UP(answer)
+    few, many, wide = (_num_ops(answer, *shape) for shape in ((2, 4), (64, 4), (2, 64)))
+    if many > few:
+        raise Wrong(f"the places are right, but 2 sequences take {few} ops and 64 take {many}: let one gather read all")
+    if wide > few:
+        raise Wrong(f"the places are right, but 4 columns take {few} ops and 64 take {wide}: let one gather read all")
+    _require_no_values_read(answer)
+
+
+def _places(num_seqs: int, width: int) -> tuple[Tensor, Tensor, int]:
+    table = torch.arange(width * num_seqs, dtype=torch.int32).view(num_seqs, width)
+    return table, torch.arange(num_seqs) % 32, 8
+
+
+def _num_ops(answer: Callable[..., object], num_seqs: int, width: int) -> int:
+    return sum(count_ops(partial(answer, *_places(num_seqs, width))).values())
+
+
+def _require_no_values_read(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
+    """On torch's meta device a tensor has a shape and no values: reading one on the host fails there."""
+    table, positions, size = _places(5, 4)
+    try:
+        got = answer(table.to("meta"), positions.to("meta"), size)
+    except Exception as error:
+        raise Wrong(
+            "the places are right, but you read a tensor's values on the host (.tolist(), .item(), int(), numpy, a "
+            f"loop over its elements): on a GPU every such read waits for the device ({type(error).__name__}: {error})"
+        ) from error
+    for name, tensor in zip(("blocks", "slots"), got, strict=True):
+        if tensor.device.type != "meta":
+            raise Wrong(f"{name} lies on {tensor.device}, expected the device of block_table and positions")
+
+
+# 05.3
+
+# Cached tokens of each sequence, and what is asked when more than the budget is copied.
+RAGGED = (
+    ([1] * 15 + [248], "does a short sequence pay for the longest one?"),
+    ([24] * 31 + [248], "does a sequence read more of its row than its own blocks, -(-n // block_size)?"),
+)
+COPIES = 6
+
+
+MISTAKES = {
+    "new": "that is attention over the cached tokens alone: a new token reads itself too, its k and v",
+    "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
+    "one block": "only each sequence's first block is read: its row of the table names more",
+    "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
+}
+
+
+def _draw_case(rng: Random) -> Batch:
+    block_size, dtype = rng.choice((1, 3, 4, 8, 16)), rng.choice(("fp32", "fp32", "fp16", "bf16"))
+    lengths = draw_lengths(rng, block_size, most=40)
+    return lengths, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), block_size, dtype
+
+
+CASES: list[Batch] = [
+    ([0], 1, 1, 4, 8, "fp32"),
+    ([11, 8, 1, 17], 4, 1, 4, 8, "fp32"),  # several blocks, an edge exactly, one token
+    ([9, 16, 3], 2, 2, 4, 8, "fp32"),  # query heads that share KV heads
+    ([5, 0], 2, 1, 4, 8, "fp32"),
+    ([9, 3], 2, 2, 4, 8, "bf16"),
+    ([9, 3], 2, 2, 4, 8, "fp16"),
+    ([300], 1, 1, 4, 4, "fp32"),  # 75 blocks
+    *draw(_draw_case),
+]
+ATTENDED = attention_comparison(CASES, MISTAKES)
+
+
+@exercise("05.3", ATTENDED)
+def paged_attention(answer: type[Stage], model: Model) -> None:
+    if not (isinstance(answer, type) and issubclass(answer, Stage) and hasattr(answer, "attention")):
+        raise Wrong(f"expected a subclass of BlockTable with an attention of its own, got {answer!r}")
+    if not isinstance(inspect.getattr_static(answer, "attention"), staticmethod):
+        raise Wrong("attention must be a @staticmethod of your class: it is called without self")
+    ATTENDED(answer.attention)
+    require_tokens(answer, model)
+    for lengths, question in RAGGED:
+        _require_few_copies(answer, lengths, question)
+    require_contract(answer)
+
+
+def _require_few_copies(answer: Any, lengths: list[int], question: str) -> None:
+    case = paged_case(lengths, num_kv_heads=2, block_size=8, head_dim=4)
+    own = 2 * case.k_cache[1:].nbytes  # K and V; block 0 belongs to no sequence
+    copied = bytes_copied(lambda: answer.attention(*case)).copied
+    if copied > COPIES * own:
+        raise Wrong(
+            f"right tokens, but a ragged batch copies {copied:,} bytes; its sequences' own blocks hold {own:,}, and "
+            f"the budget is {COPIES} times that: {question}"
+        )

@@ -1,0 +1,1 @@
+"""What lesson 08 alone needs."""

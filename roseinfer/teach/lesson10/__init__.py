@@ -1,0 +1,1 @@
+"""What lesson 10 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 11 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 12 alone needs."""

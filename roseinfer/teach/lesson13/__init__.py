@@ -1,0 +1,1 @@
+"""What lesson 13 alone needs."""

@@ -1,0 +1,277 @@
+"""Checkers of lesson 13: buckets, rows that fill up, a step that can be captured, graphs from the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.generate import begin, decode_step
+from roseinfer.graphs import Graph, capture
+from roseinfer.profiling.replay import FROM_PYTHON, record_step
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams
+from roseinfer.stage import Stage
+
+from ..exercises.contract_check import require_contract
+from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
+from ..exercises.exercise import exercise, register
+from ..exercises.explain import explain_tensor, explain_tokens
+from ..exercises.stage_checks import drawn_model, require_stage
+from ..exercises.tensor_checks import require_unchanged
+from ..exercises.wrong import Wrong
+from .padding_checks import require_filled
+
+CPU = torch.device("cpu")
+
+
+# 13.1
+
+
+def _smallest(size: int, buckets: list[int]) -> int | None:
+    return min((bucket for bucket in buckets if bucket >= size), default=None)
+
+
+def padding_rows(sizes: list[int], buckets: list[int], choose: Callable = _smallest) -> int:
+    return sum(bucket - size for size in sizes if (bucket := choose(size, buckets)) is not None)
+
+
+def num_captures(sizes: list[int], buckets: list[int]) -> int:
+    return len({_smallest(size, buckets) for size in sizes} - {None})
+
+
+def _draw_run(rng: Random) -> tuple[list[int], list[int]]:
+    sizes = rng.choice(((1, 2, 3, 4, 6, 8, 12, 16), (1, 8, 16, 100, 255, 256, 257, 4000)))
+    buckets = rng.sample(sizes, rng.randint(1, 5))
+    top = max(buckets) + rng.choice((0, 0, 3))
+    return [rng.randint(1, top) for _ in range(rng.randint(1, 8))], buckets
+
+
+RUNS = [([4], [4]), ([3], [4]), ([3], [4, 8]), ([3, 3], [8, 4]), ([5], [4]), ([1, 2, 3], [1, 2, 4]), *draw(_draw_run)]
+ROW_MISTAKES: dict[str, Callable[..., Any]] = {
+    "a batch as large as a bucket fits into it": partial(
+        padding_rows, choose=lambda size, buckets: min((b for b in buckets if b > size), default=None)
+    ),
+    "those are all the rows computed; the sequences' own are no padding": lambda sizes, buckets: sum(
+        _smallest(size, buckets) or 0 for size in sizes
+    ),
+    "the smallest bucket that is large enough, not the largest": partial(
+        padding_rows, choose=lambda size, buckets: max(buckets) if max(buckets) >= size else None
+    ),
+    "buckets come in no order: the first that is large enough need not be the smallest": partial(
+        padding_rows, choose=lambda size, buckets: next((b for b in buckets if b >= size), None)
+    ),
+    "a batch that no bucket is large enough for has no rows too many, and none too few": lambda sizes, buckets: sum(
+        (_smallest(size, buckets) or max(buckets)) - size for size in sizes
+    ),
+    "every step counts, also one of a size that was there before": lambda sizes, buckets: padding_rows(
+        list(dict.fromkeys(sizes)), buckets
+    ),
+    "the nearest bucket may be too small": lambda sizes, buckets: sum(
+        min(abs(bucket - size) for bucket in buckets) for size in sizes
+    ),
+}
+CAPTURE_MISTAKES = {
+    "a graph is captured once, and used on every later step": lambda sizes, buckets: sum(
+        _smallest(size, buckets) is not None for size in sizes
+    ),
+    "a bucket that no batch needs is never captured": lambda sizes, buckets: len(buckets),
+    "a graph serves every batch that its bucket is the smallest for, not just one size": lambda sizes, buckets: len(
+        {size for size in sizes if _smallest(size, buckets)}
+    ),
+    "a batch that no bucket is large enough for is not captured": lambda sizes, buckets: len(
+        {_smallest(size, buckets) for size in sizes}
+    ),
+}
+
+COSTS = {"padding_rows": Expected(padding_rows, ROW_MISTAKES), "captures": Expected(num_captures, CAPTURE_MISTAKES)}
+register("13.1", Comparison(RUNS, COSTS, inputs("batch_sizes", "buckets")))
+
+# 13.2
+
+register("13.2", require_filled)
+
+# 13.3
+
+END = 0
+
+
+def next_tokens(scores: Tensor, token_ids: Tensor, positions: Tensor, banned: list[int]) -> Tensor:
+    allowed = scores[token_ids]
+    allowed[:, banned] = -torch.inf
+    allowed[:, END] += positions
+    return torch.where(token_ids == END, END, allowed.argmax(dim=-1))
+
+
+@exercise("13.3")
+def step_to_capture(answer: Callable[..., Any]) -> None:
+    require_all(STEPS, partial(_judge_step, answer), _describe_step)
+
+
+Steps = tuple[int, int, tuple[int, ...], int, int]  # size of the vocabulary, rows, banned ids, first position, seed
+STARTS = (0, 0, 1000, 100_000)
+WIDE: Steps = (40, 8, (3, 7), 0, 7)  # so much varies that no mistake looks like another
+
+
+def _draw_step(rng: Random) -> Steps:
+    vocab = rng.randint(5, 9)
+    banned = tuple(rng.sample(range(1, vocab), rng.randint(1, 2)))
+    return vocab, rng.randint(1, 4), banned, rng.choice(STARTS), rng.randrange(1000)
+
+
+STEPS: list[Steps] = [(5, 1, (4,), 0, 0), (5, 2, (1,), 0, 1), (6, 3, (2, 3), 0, 2), *draw(_draw_step)]
+
+
+def _describe_step(vocab: int, num_rows: int, banned: tuple[int, ...], start: int, seed: int) -> str:
+    return f"{vocab} tokens, {num_rows} rows, banned={list(banned)}"
+
+
+def _draw_scores(vocab: int, start: int, seed: int) -> Tensor:
+    """Exact in fp32, never equal, and such that token 0 is sometimes the best at positions from `start` to start + 20.
+
+    Far from 0 they are negative, and a shorter dtype cannot tell them apart.
+    """
+    places = torch.randperm(vocab * vocab, generator=torch.Generator().manual_seed(seed)).view(vocab, vocab)
+    step = 2.0 ** -math.ceil(math.log2(vocab**2 / 20))  # between two scores, which go from 0 to at most 20
+    scores = step * places - start
+    scores[:, END] -= start + step / 2
+    return scores
+
+
+def _judge_step(answer: Callable[..., Any], *case: Any) -> None:
+    scores, banned, replays = _replayed(answer, *case)
+    for i, (ids, at, got) in enumerate(replays, 1):
+        if message := explain_tensor(got, next_tokens(scores, ids, at, banned)):
+            where = f"replay {i}, token_ids={ids.tolist()}, positions={at.tolist()}"
+            raise Wrong(f"{where}: {message}{_why_stale(answer)}")
+
+
+@torch.inference_mode()
+def _replayed(
+    answer: Callable[..., Any], vocab: int, num_rows: int, banned: tuple[int, ...], start: int, seed: int
+) -> tuple[Tensor, list[int], list[tuple[Tensor, Tensor, Tensor]]]:
+    """The scores, the banned tokens, and of six replays token_ids, positions and what came out."""
+    draw_ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
+    scores = _draw_scores(vocab, start, seed)
+    token_ids, positions = torch.ones(num_rows, dtype=torch.long), torch.zeros(num_rows, dtype=torch.long)
+    step = answer(scores.clone(), token_ids, positions, list(banned))
+    if not callable(step):
+        raise Wrong(f"make_step must return the step, a function without arguments; got {type(step).__name__}")
+    _require_eager(step, scores, token_ids, positions, banned)
+    graph = _captured(step)
+    replays: list[tuple[Tensor, Tensor, Tensor]] = []
+    for _ in range(6):
+        token_ids.copy_(draw_ints(vocab, (num_rows,)))
+        positions.copy_(start + draw_ints(20, (num_rows,)))
+        before = token_ids.clone(), positions.clone()
+        got = graph.replay()
+        require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
+        replays.append((*before, got.clone()))
+    return scores, list(banned), replays
+
+
+def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
+    """A first call, with rows that begin together, as the broken step has it."""
+    got, want = step(), next_tokens(scores, token_ids, positions, list(banned))
+    if message := explain_tensor(got, want):
+        raise Wrong(f"called once, with token_ids={token_ids.tolist()} and positions of 0: {message}")
+
+
+def _captured(step: Callable[[], Any]) -> Any:
+    for name, (given, *_) in [op for op in record_step(step, []).ops if op[0] == FROM_PYTHON]:
+        if len(given) > 2:  # its shape, dtype and address; a number is a kernel's argument
+            raise Wrong(
+                f"{name}: the step makes a tensor of a Python list, and a GPU would have to fetch it from the host "
+                "during the capture: make it once, outside of step"
+            )
+    try:
+        return capture(step, CPU)
+    except RuntimeError as error:
+        raise Wrong(f"the capture is refused: {error}") from error
+
+
+def _why_stale(answer: Callable[..., Any]) -> str:
+    """What explains every token of a wide case, if not the buffers."""
+    try:
+        scores, banned, replays = _replayed(answer, *WIDE)
+    except Exception:
+        return ""
+
+    def all_from(inputs: Callable[..., tuple[Tensor, Tensor]]) -> bool:
+        return all(torch.equal(got, next_tokens(scores, *inputs(ids, at), banned)) for ids, at, got in replays)
+
+    if all_from(lambda ids, at: (ids, torch.zeros_like(at))):
+        return "; in every replay each position counts as 0: does the step read `positions` itself, and not a copy?"
+    if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 4)):  # captures call it
+        return "; all come with a position that has stayed what it was at the capture"
+    if all_from(lambda ids, at: (torch.ones_like(ids), torch.zeros_like(at))):
+        return "; all are the tokens of the capture: the step reads a copy of its buffers"
+    if all_from(lambda ids, at: (ids, at[:1].expand_as(at))):
+        return "; all come with the position of row 0, whatever the row"
+    return ""
+
+
+# 13.4
+
+
+@exercise("13.4")
+def graphs_from_the_start(answer: type[Stage]) -> None:
+    require_stage(answer)
+    if not hasattr(answer, "graph_of"):
+        raise Wrong(f"expected a subclass of Graphs, got {answer.__name__}")
+    for num_layers, max_num_seqs in ((1, 9), (2, 9), (1, 40)):  # no stage may use another's graphs
+        _judge_warm(answer, num_layers, max_num_seqs)
+    require_contract(answer, TOUCHED)
+
+
+# The promises that captures at the start can break. The others make stages of many shapes, each with all its graphs.
+TOUCHED = (
+    "Every block comes back",
+    "Batches that grow and shrink",
+    "Tokens of its own choice",
+    "Two at once",
+    "Memory comes back",
+)
+GROWING = (1, 2, 3, 9, 5, 1)  # sequences of a step
+
+
+def _judge_warm(answer: Any, num_layers: int, max_num_seqs: int) -> None:
+    model = drawn_model(num_layers)
+    stage = answer(model, num_blocks=40, block_size=4, max_num_seqs=max_num_seqs)
+    if not stage.buckets or max(stage.buckets) < max_num_seqs:
+        raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max_num_seqs}: the largest batch fits into none")
+    if missing := sorted(set(stage.buckets) - set(stage.graphs)):
+        raise Wrong(f"made with buckets={stage.buckets}, the stage has no graph for {missing}")
+    if stage.num_free_blocks != 40:
+        raise Wrong(f"made with num_blocks=40, {stage.num_free_blocks} are free: what was begun has to be freed")
+    graphs: dict[int, Any] = dict(stage.graphs)
+    replayed: list[Any] = []
+    stage.write_padding(0, max_num_seqs)
+    for bucket, graph in graphs.items():
+        if not isinstance(graph, Graph):
+            raise Wrong(f"self.graphs[{bucket}] is of type {type(graph).__name__}, which no capture has made")
+        if (rows := len(graph.replay()[0])) != bucket:
+            raise Wrong(f"the graph for {bucket} computes {rows} rows")
+        graphs[bucket].replay = partial(_noted, replayed, graph.replay)
+    prompts = [[3 + i] * (1 + i % 3) for i in range(max(GROWING))]
+    seqs = begin(stage, prompts, SamplingParams(max_tokens=len(GROWING) + 2, ignore_eos=True))
+    for size in GROWING:
+        decode_step(stage, seqs[:size])
+    if again := sorted(bucket for bucket, graph in stage.graphs.items() if graphs.get(bucket) is not graph):
+        raise Wrong(f"batches of {list(GROWING)} were decoded, and graphs were captured again, for {again}")
+    if len(replayed) != len(GROWING):
+        raise Wrong(f"{len(GROWING)} steps were decoded, and {len(replayed)} of them replayed a graph of self.graphs")
+    reference = reference_generate(model, prompts, len(GROWING) + 1)
+    for i, (seq, want) in enumerate(zip(seqs, reference, strict=True)):
+        if message := explain_tokens(seq.output_ids, want[: len(seq.output_ids)]):
+            raise Wrong(f"batches of {list(GROWING)}, sequence {i}: {message}")
+
+
+def _noted(replayed: list[bool], replay: Callable[[], Any]) -> Any:
+    replayed.append(True)
+    return replay()

@@ -1,0 +1,1 @@
+"""What lesson 14 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 15 alone needs."""

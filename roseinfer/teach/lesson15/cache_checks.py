@@ -1,0 +1,154 @@
+"""What judges a learner's own prefix cache: its books after every step, the reference's tokens, and what it finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from random import Random
+from typing import Any
+
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from ..exercises.contract_check import require_contract
+from ..exercises.explain import explain_tokens
+from ..exercises.stage_checks import drawn_model, require_stage
+from ..exercises.wrong import Wrong
+
+BLOCK_SIZE, NUM_BLOCKS, OUTPUT_LEN = 4, 30, 2
+SEEDS = (0, 1, 2)
+# The promises that other books can break. Those of the queue hold a block in several sequences at once.
+TOUCHED = (
+    "Every block comes back",
+    "An empty pool changes nothing",
+    "Prefilled again",
+    "Two at once",
+    "A pool that runs short",
+    "Shared beginnings",
+    "Samples of a prompt",
+    "Told apart by all tokens",
+    "Aborted anywhere",
+)
+
+
+def require_policy(stage_class: type[Stage]) -> None:
+    """Raises Wrong unless it finds more than the course's stage that it is made from, and changes no token."""
+    require_stage(stage_class)
+    base: type[Stage] | None = next((cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages.")), None)
+    if base is None or not hasattr(stage_class, "block_key"):
+        raise Wrong(f"expected a subclass of PrefixCache, got {stage_class.__name__}")
+    mine = theirs = asked = 0
+    for seed in SEEDS:
+        prompts = prompts_between_scans(seed)
+        outputs, found = _run(_new(stage_class), prompts)
+        _require_outputs(outputs, prompts)
+        mine += found
+        theirs += _found_by(base, seed)
+        asked += sum(map(len, prompts))
+    prompts = prompts_found_twice()
+    _require_outputs(_run(_new(stage_class), prompts)[0], prompts)
+    require_contract(stage_class, TOUCHED)
+    if mine == theirs:
+        raise Wrong(f"of {asked} tokens {mine} are found, as by {base.name}: does it evict in another order?")
+    if mine < theirs:
+        raise Wrong(f"of {asked} tokens {mine} are found, fewer than the {theirs} of {base.name}")
+
+
+@cache
+def _found_by(base: type[Stage], seed: int) -> int:
+    return _run(_new(base), prompts_between_scans(seed))[1]
+
+
+def prompts_between_scans(seed: int) -> list[list[int]]:
+    """Three beginnings that come again and again, with an end of their own each, and long texts that come once."""
+    rng = Random(seed)
+    beginnings = [[rng.randrange(31) for _ in range(4 * BLOCK_SIZE)] for _ in range(3)]
+    prompts = []
+    for _ in range(20):
+        prompts.append([*rng.choice(beginnings), rng.randrange(31), rng.randrange(31)])
+        prompts.append([rng.randrange(31) for _ in range(rng.randint(9, 14) * BLOCK_SIZE + 1)])
+    return prompts
+
+
+def prompts_found_twice() -> list[list[int]]:
+    """So many beginnings that come again that every idle block was found once, then texts that need their blocks."""
+    beginnings = [[(5 * i + token) % 31 for token in range(4 * BLOCK_SIZE)] for i in range(7)]
+    return [*(prompt for one in beginnings for prompt in ([*one, 1], [*one, 2])), *prompts_between_scans(0)[:4]]
+
+
+def _new(stage_class: type[Stage]) -> Any:
+    stage = stage_class(drawn_model(), num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=1)
+    tables: Any = getattr(stage, "tables", None)
+    if not all(hasattr(tables, name) for name in ("block_of", "key_of", "idle", "ref_counts")):
+        raise Wrong(f"self.tables must be a SharedTables, or a subclass of it; got {type(tables).__name__}")
+    if (tables.num_blocks, tables.block_size) != (NUM_BLOCKS, BLOCK_SIZE):
+        raise Wrong(
+            f"made with num_blocks={NUM_BLOCKS} and block_size={BLOCK_SIZE}, self.tables has {tables.num_blocks} "
+            f"blocks of {tables.block_size} tokens"
+        )
+    if stage.max_num_seqs != 1:
+        raise Wrong(f"made with max_num_seqs=1, the stage has {stage.max_num_seqs}: pass all sizes on")
+    return stage
+
+
+def _run(stage: Any, prompts: list[list[int]]) -> tuple[list[list[int]], int]:
+    """One request after the other: their outputs, and how many tokens of the prompts were found: all that were not
+    computed. The stage's own count is not asked for."""
+    computed, run = [], stage.run
+
+    def counted_run(seqs: list[Sequence], num_new: list[int]) -> Any:
+        computed.extend(num_new)
+        return run(seqs, num_new)
+
+    stage.run = counted_run
+    seqs = [Sequence(prompt, SamplingParams(max_tokens=OUTPUT_LEN, ignore_eos=True)) for prompt in prompts]
+    for i, seq in enumerate(seqs):  # each is added when the one before has ended, so that their order stays as drawn
+        stage.add(seq)
+        _run_alone(stage, i)
+    num_decoded = len(prompts) * (OUTPUT_LEN - 1)  # the last token of an output is never computed
+    return [seq.output_ids for seq in seqs], sum(map(len, prompts)) + num_decoded - sum(computed)
+
+
+def _run_alone(stage: Any, request: int) -> None:
+    for step in range(4 * OUTPUT_LEN):
+        if not stage.has_work:
+            return
+        stage.step()
+        if message := _what_is_wrong(stage.tables):
+            raise Wrong(f"request {request}, after step {step}: {message}")
+    if stage.has_work:
+        raise Wrong(f"request {request}: it is alone, and after {4 * OUTPUT_LEN} steps it is still not done")
+
+
+def _what_is_wrong(tables: Any) -> str:
+    held = Counter(block for seq_id in tables.seq_ids for block in tables.of(seq_id, 0))
+    free = tables.free_blocks(0)
+    if twice := [block for block, n in Counter(free).items() if n > 1 or block in held]:
+        return f"block {twice[0]} is to be had, and held or to be had a second time"
+    if lost := sorted(set(range(tables.num_blocks)) - held.keys() - set(free)):
+        return f"block {lost[0]} is lost: neither free, nor idle, nor held. What evict() takes out it must return"
+    if wrong := [block for block in range(tables.num_blocks) if tables.ref_counts[block] != held[block]]:
+        return f"ref_counts[{wrong[0]}] is {tables.ref_counts[wrong[0]]}, and {held[wrong[0]]} sequences hold the block"
+    found = {block: key for key, block in tables.block_of.items()}
+    if found != tables.key_of:
+        return "block_of and key_of do not agree: who is evicted leaves both"
+    if stray := [block for block in tables.idle if block not in found]:
+        return f"block {stray[0]} is idle, and no key finds it: is what it held still noted there?"
+    free_and_found = found.keys() - held.keys() - set(tables.idle)
+    return f"block {min(free_and_found)} is free, and its key still finds it" if free_and_found else ""
+
+
+def _require_outputs(outputs: list[list[int]], prompts: list[list[int]]) -> None:
+    for i, (got, prompt) in enumerate(zip(outputs, prompts, strict=True)):
+        [want] = _reference(tuple(prompt))
+        if message := explain_tokens(got, want):
+            raise Wrong(
+                f"request {i} of {len(prompts)}, a prompt of {len(prompt)} tokens: {message}. Was it found a block "
+                "with another text? Who is evicted must not be found any more"
+            )
+
+
+@cache
+def _reference(prompt: tuple[int, ...]) -> list[list[int]]:
+    return reference_generate(drawn_model(), [list(prompt)], OUTPUT_LEN)

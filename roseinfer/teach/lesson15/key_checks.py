@@ -1,0 +1,210 @@
+"""Keys of texts, judged by which of them are equal: in small groups, and among very many. For 15.1."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Iterable
+from functools import cache, reduce
+from random import Random
+from typing import Any
+
+from ..exercises.drawn import Comparison, Expected, draw
+from ..exercises.wrong import Wrong
+
+Texts = list[list[int]]
+
+
+def _require_apart(answer: Callable[..., Any]) -> None:
+    """The keys of very many texts of one block each, all of them different."""
+    text_of: dict[Hashable, list[int]] = {}
+    for text in _many():
+        [key] = answer(list(text), len(text))
+        if (other := text_of.setdefault(key, text)) is not text:
+            raise Wrong(
+                f"of {len(_many()):,} different texts, {other} and {text} have the same key, with "
+                f"block_size={len(text)}. Different texts meet when a key has too few bits, or is a sum"
+            )
+
+
+@cache
+def _many() -> list[list[int]]:
+    """For each base up to 2**24, two texts that are one number in it, from either end; and random ones, so many
+    that some meet in 32 bits."""
+    places = 4096
+    ends = [*range(places), *range(places, places * places + 1, places)]  # their differences: all up to 2**24
+    texts = [pair for one in (0, 1) for end in ends for pair in ([one, end], [end, one])]
+    texts = list(map(list, dict.fromkeys(map(tuple, texts))))
+    rng = Random(0)
+    return texts + [[2 + rng.randrange(LARGEST_ID - 1), rng.randint(0, LARGEST_ID)] for _ in range(2**17)]
+
+
+LARGEST_ID = 2**31 - 1
+
+
+def _groups_of(answer: Callable[..., Any], texts: Texts, block_size: int) -> list[list[int]]:
+    """Each block's key as the number of its group: equal keys are one group, numbered as they come."""
+    numbers: dict[Hashable, int] = {}
+    groups = []
+    for text in texts:
+        keys, again = (answer(list(text), block_size) for _ in range(2))
+        if not isinstance(keys, (list, tuple)):
+            raise Wrong(f"keys_of({text}, {block_size}): expected a list of keys, got {keys!r}")
+        if len(keys) != len(text) // block_size:
+            why = "; a block that is not full has no key" if len(keys) > len(text) // block_size else ""
+            raise Wrong(f"keys_of({text}, {block_size}): {len(keys)} keys, expected {len(text) // block_size}{why}")
+        for key in keys:
+            if not isinstance(key, Hashable) or _hash_fails(key):
+                raise Wrong(f"a key is looked up in a dict, and {key!r} cannot be ({type(key).__name__} has no hash)")
+        if list(keys) != list(again):
+            said = f"keys_of({text}, {block_size}) returns different keys on a second call"
+            raise Wrong(f"{said}, so no lookup can succeed")
+        groups.append([numbers.setdefault(key, len(numbers)) for key in keys])
+    return groups
+
+
+def _hash_fails(key: Hashable) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a tuple with a list in it
+        return True
+    return False
+
+
+def _explain_groups(got: list[list[int]], want: list[list[int]]) -> str | None:
+    """The first two blocks that share a key and should not, or the other way round."""
+    places = [(t, i) for t, groups in enumerate(want) for i in range(len(groups))]
+    for n, (t, i) in enumerate(places):
+        for u, j in places[:n]:
+            one_key, one_text = got[t][i] == got[u][j], want[t][i] == want[u][j]
+            if one_key != one_text:
+                blocks = f"block {j} of text {u} and block {i} of text {t}"
+                if one_key:
+                    return f"{blocks} have the same key, and the texts up to there differ"
+                return f"{blocks} end the same text, and have two keys"
+    return None
+
+
+def _keyed(keys: Callable[[list[int], int], Iterable[Any]]) -> Callable[..., list[list[int]]]:
+    def groups(texts: Texts, block_size: int) -> list[list[int]]:
+        numbers: dict[Any, int] = {}
+        return [[numbers.setdefault(key, len(numbers)) for key in keys(text, block_size)] for text in texts]
+
+    return groups
+
+
+def _as_float32(token: int) -> float:
+    return struct.unpack("f", struct.pack("f", token))[0]
+
+
+def _by_end(key: Callable[[list[int], int], Any]) -> Callable[..., list[list[int]]]:
+    """key(text up to the end of the block, block_size)."""
+    return _keyed(lambda text, size: [key(text[:end], size) for end in range(size, len(text) + 1, size)])
+
+
+def _xor(text: list[int], size: int) -> Hashable:
+    mixed = 0
+    for i in range(0, len(text), size):
+        mixed ^= hash(tuple(text[i : i + size]))
+    return mixed
+
+
+_same_text = _by_end(lambda text, size: tuple(text))
+KEY_MISTAKES = {  # those that take the fewest texts for the same come first
+    "an id beyond 2**24 is not exact as a 32-bit float": _by_end(lambda text, size: tuple(map(_as_float32, text))),
+    "numbers that are put together as one lose the zeros in front: 0 and 0, 0 become the same": _by_end(
+        lambda text, size: reduce(lambda number, token: number * 2**31 + token, text, 0)
+    ),
+    "hexadecimal digits side by side: 1, 35 and 18, 3 become the same": _by_end(
+        lambda text, size: (len(text), "".join(f"{token:x}" for token in text))
+    ),
+    "another text has the same sum of place * id, and of place ** 2 * id": _by_end(
+        lambda text, size: (len(text), text[0], *(sum(i**n * token for i, token in enumerate(text)) for n in (1, 2)))
+    ),
+    "a token id needs more than two bytes": _by_end(lambda text, size: tuple(token % 65_536 for token in text)),
+    "bytes side by side, as many as an id needs: 257 and 1, 1 become the same": _by_end(
+        lambda text, size: b"".join(token.to_bytes(max(1, -(-token.bit_length() // 8)), "big") for token in text)
+    ),
+    "K and V of a block depend on the text before it: its own tokens are not enough": _by_end(
+        lambda text, size: tuple(text[-size:])
+    ),
+    "where a block stands and its own tokens do not say what comes before it": _by_end(
+        lambda text, size: (len(text), *text[-size:])
+    ),
+    "the length and the last token are lesson 06's signature: tokens in between may differ": _by_end(
+        lambda text, size: (len(text), text[-1])
+    ),
+    "a sum forgets the order": _by_end(lambda text, size: (len(text), sum(text))),
+    "sorted, or in a set, tokens lose their order": _by_end(lambda text, size: tuple(sorted(text))),
+    "the block before is not all of the text before": _by_end(
+        lambda text, size: (len(text) > size, *text[-2 * size :])
+    ),
+    "digits side by side: 1, 23 and 12, 3 become the same": _by_end(lambda text, size: "".join(map(str, text))),
+    "a token id needs more than a byte": _by_end(lambda text, size: bytes(token % 256 for token in text)),
+    "mixed by ^ the order of the blocks is lost": _by_end(_xor),
+    "the key of a block must not depend on the text after it": _keyed(
+        lambda text, size: [(i, *text) for i in range(len(text) // size)]
+    ),
+    "the first block counts as well": _by_end(lambda text, size: (len(text), *text[size:])),
+}
+
+
+def _describe_texts(texts: Texts, block_size: int) -> str:
+    return f"block_size={block_size}, " + ", ".join(f"text {i} {text}" for i, text in enumerate(texts))
+
+
+def _draw_texts(rng: Random) -> tuple[Texts, int]:
+    """Texts with beginnings in common, and one changed in a single place."""
+    size = rng.choice((1, 1, 2, 2, 3, 3, 16))
+    base = [rng.choice(SOME_IDS) for _ in range(rng.randint(size, 4 * size + 1))]
+    texts = [base, base[: rng.randint(0, len(base))] + [rng.randint(0, 3) for _ in range(rng.randint(0, 4))]]
+    changed = list(base)
+    changed[rng.randrange(len(base))] += rng.choice((1, 256, 65_536))
+    return [*texts, changed, [*base, 5]], size
+
+
+def _draw_long(rng: Random) -> tuple[Texts, int]:
+    """A text of many blocks, and the same with one token changed somewhere."""
+    size, base = rng.choice((1, 5, 16)), [rng.choice(SOME_IDS) for _ in range(100)]
+    changed = list(base)
+    changed[rng.randrange(len(base) - 16)] += 1
+    return [base, changed], size
+
+
+SOME_IDS = (0, 1, 2, 3, 12, 23, 257, 40_000, 65_535, 65_536, 70_000, 2**24 + 1, LARGEST_ID - 65_536)
+GROUPS = [
+    ([[1, 2], [1, 2]], 2),
+    ([[1, 2, 3], [1, 2, 4]], 2),
+    ([[1], [2]], 2),
+    ([[1, 2, 3, 4], [5, 6, 3, 4]], 2),
+    ([[3, 7, 9], [3, 8, 9]], 3),
+    ([[1, 2], [2, 1]], 2),
+    ([[1, 23], [12, 3]], 2),
+    ([[1], [257]], 1),
+    ([[1, 2], [3, 4, 1, 2]], 2),
+    ([[1, 2, 3], [4, 2, 3]], 1),
+    ([[1, 2, 3, 4], [3, 4, 1, 2]], 2),
+    ([[1, 4], [2, 3]], 2),
+    ([[7, 7], [7, 7, 7, 7]], 2),
+    ([[1, 2, 3, 4], [1, 2, 5, 6]], 2),
+    ([[5], [5, 6]], 1),
+    ([[0], [0, 0]], 1),
+    ([[257], [1, 1]], 1),
+    ([[65_537], [1, 1]], 1),
+    ([[1, 257], [257, 1]], 2),
+    ([[258, 3], [1, 515]], 2),
+    ([[1, 35], [18, 3]], 2),
+    ([[65_536, 5], [0, 5]], 2),
+    ([[2**24], [2**24 + 1]], 1),
+    ([[0x12345, 6], [0x1234, 0x50006]], 2),
+    ([[9, 5, 5, 5, 5, 9], [9, 6, 2, 8, 4, 9]], 6),  # equal: sums, sums of place * id, of place ** 2 * id
+    *draw(_draw_texts),
+    *draw(_draw_long, 6),
+]
+
+KEYS = Comparison(GROUPS, Expected(_same_text, KEY_MISTAKES, _explain_groups), _describe_texts, call=_groups_of)
+
+
+def require_keys(answer: Callable[..., Any]) -> None:
+    """Raises Wrong unless equal keys are equal texts: in small groups of texts, then among very many."""
+    KEYS(answer)
+    _require_apart(answer)

@@ -1,0 +1,1 @@
+"""What lesson 16 alone needs."""

@@ -1,0 +1,191 @@
+"""Pictures of host and device: lanes of recorded runs (record_lanes), and when it pays to let them overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.display.chart import GRID, INK, PAGE_WIDTH, SEAM, Chart, csv_data
+from roseinfer.display.figure import INK as DARK_INK
+from roseinfer.display.figure import PALETTE
+from roseinfer.display.number_text import exact
+
+from .step_lanes import COMMIT, COMPUTE, COPY, DEVICE, HOST, PLAN, UPLOAD, Lanes, LaneSpan
+
+if TYPE_CHECKING:
+    import altair
+    import pandas as pd
+
+BUBBLE = "bubble"
+COLOURS = {PLAN: PALETTE[0], COMMIT: PALETTE[4], UPLOAD: PALETTE[2], COMPUTE: PALETTE[1], BUBBLE: GRID}
+WIDTH = PAGE_WIDTH - 130
+LANE_HEIGHT = 26
+GAIN_HEIGHT = 220
+DIGITS = 4
+PARAM = "chosen"  # by the slider
+
+
+def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Chart:
+    """A line each for host and device of every run, from begin to end in ms: which step each works on, and the device's
+    bubbles, grey: it waits there between two steps. A step's number stands in its computing."""
+    _check(runs)
+    return _lanes({0: list(runs)}, None, begin, end)
+
+
+def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, begin: float = 0, end: float | None = None) -> Chart:
+    """The same behind a slider. runs: by the slider's value, evenly spaced, the first one shown first; each as many
+    runs, with the same names."""
+    for one in runs.values():
+        _check(one)
+    return _lanes({value: list(one) for value, one in runs.items()}, label, begin, end)
+
+
+def _check(runs: List[Lanes]) -> None:
+    if not runs or not all(isinstance(run, Lanes) for run in runs):
+        raise ValueError(f"runs must be at least one Lanes, as record_lanes gives it, got {runs!r}")
+
+
+def _lanes(runs: dict[float, list[Lanes]], label: str | None, begin: float, end: float | None) -> Chart:
+    import altair as alt
+
+    values = list(runs)
+    shown = runs[values[0]]
+    end = max(run.end for each in runs.values() for run in each) if end is None else end
+    drawn = {what for each in runs.values() for run in each for _, what, *_ in _bars(run)}
+    kinds = [what for what in COLOURS if what in drawn]
+    panels = []
+    for place, first in enumerate(shown):
+        frame = _frame({value: each[place] for value, each in runs.items()}, begin, end)
+        base = alt.Chart(csv_data(frame))
+        if label is not None:
+            base = base.transform_filter(f"datum.value == {PARAM}")
+        panels.append(_panel(base, first, kinds, (begin, end), is_last=place == len(shown) - 1))
+    chart = alt.vconcat(*panels, spacing=6)
+    if label is not None:
+        step = abs(values[1] - values[0]) if len(values) > 1 else 1
+        bind = alt.binding_range(min=min(values), max=max(values), step=step, name=f"{label} ")
+        chart = chart.add_params(alt.param(name=PARAM, value=values[0], bind=bind))
+    lines = []
+    for value, each in runs.items():
+        lines += [f"{label} {value}:"] if label is not None else []
+        lines += [f"{run.name}: {_text(run)}" for run in each]
+    return Chart(chart, "\n".join(lines))
+
+
+def _frame(runs: dict[float, Lanes], begin: float, end: float) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        (value, bar.lane, bar.what, bar.step, max(bar.begin, begin), min(bar.end, end))
+        for value, run in runs.items()
+        for bar in _bars(run)
+        if bar.end > begin and bar.begin < end
+    ]
+    columns = ["value", "lane", "what", "step", "begin", "end"]
+    return pd.DataFrame(rows, columns=columns).round(DIGITS)
+
+
+def _bars(run: Lanes) -> list[LaneSpan]:
+    """The spans of a run, and the bubbles between those of its device, each with the number of the step after it."""
+    own = [span for span in run.spans if span.lane == DEVICE]
+    bubbles = [
+        LaneSpan(DEVICE, BUBBLE, after.step, before.end, after.begin)
+        for before, after in pairwise(own)
+        if after.begin > before.end
+    ]
+    return [*run.spans, *bubbles]
+
+
+def _panel(
+    base: altair.Chart, run: Lanes, kinds: list[str], window: tuple[float, float], is_last: bool
+) -> altair.LayerChart:
+    import altair as alt
+
+    lanes = [lane for lane in (HOST, COPY, DEVICE) if any(span.lane == lane for span in run.spans)]
+    x = alt.X("begin:Q", title="ms" if is_last else None, scale=alt.Scale(domain=window, nice=False))
+    y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(domain=lanes, paddingInner=0.15))
+    colour = alt.Color(
+        "what:N",
+        title=None,
+        scale=alt.Scale(domain=kinds, range=[COLOURS[kind] for kind in kinds]),
+        legend=alt.Legend(orient="top", symbolType="square"),
+    )
+    bars = base.mark_bar(stroke=SEAM, strokeWidth=1).encode(
+        x=x,
+        x2="end:Q",
+        y=y,
+        color=colour,
+        tooltip=["lane:N", "what:N", "step:Q", "begin:Q", "end:Q"],
+    )
+    numbers = base.transform_filter(f"datum.lane == '{DEVICE}' && datum.what == '{COMPUTE}'").transform_calculate(
+        middle="(datum.begin + datum.end) / 2"
+    )
+    text = numbers.mark_text(fontSize=11, color=DARK_INK).encode(
+        x=alt.X("middle:Q", scale=alt.Scale(domain=window, nice=False)), y=y, text="step:Q"
+    )
+    return (bars + text).properties(width=WIDTH, height=LANE_HEIGHT * len(lanes), title=run.name)
+
+
+def _text(run: Lanes) -> str:
+    """Exact facts: by the wall's clock, no more than what was made."""
+    made = f"{len(run.sizes)} steps, {sum(map(len, run.outputs))} tokens"
+    if not run.is_model:
+        return made
+    return f"{made} in {exact(run.end)} ms, bubbles of {exact(run.bubbles)} ms"
+
+
+def gain(host: float, device: float) -> float:
+    """How many times as fast steps are one behind as in turn, if host and device do not disturb each other."""
+    return (host + device) / max(host, device)
+
+
+def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: Mapping[str, float]) -> Chart:
+    """What overlap gains, over the host's share: computed as a line, measured as points, (host / device, gain) by the
+    name of what was measured. marks: name of a case -> its host / device, on the line."""
+    import altair as alt
+    import pandas as pd
+
+    ratios = [10 ** (place / 40) for place in range(-80, 41)]
+    line = pd.DataFrame({"ratio": ratios, "gain": [gain(ratio, 1) for ratio in ratios]}).round(DIGITS)
+    known = [point for all_points in measured.values() for point in all_points]
+    across = [min(0.01, *(ratio / 1.3 for ratio, _ in known), 1), max(10, *(1.3 * ratio for ratio, _ in known), 1)]
+    up = [min(0.8, *(times - 0.1 for _, times in known), 1), max(2.1, *(times + 0.1 for _, times in known), 1)]
+    x = alt.X(
+        "ratio:Q",
+        title="the host's time of a step, in the device's",
+        scale=alt.Scale(type="log", domain=across, nice=False),
+    )
+    y = alt.Y("gain:Q", title="times as fast", scale=alt.Scale(domain=up, nice=False))
+    layers = [alt.Chart(csv_data(line)).mark_line(color=INK).encode(x, y)]
+    points = pd.DataFrame(
+        [(name, *point) for name, all_points in measured.items() for point in all_points],
+        columns=["what", "ratio", "gain"],
+    ).round(DIGITS)
+    names = list(measured)
+    colour = alt.Color(
+        "what:N",
+        title=None,
+        scale=alt.Scale(domain=names, range=list(PALETTE[: len(names)])),
+        legend=alt.Legend(orient="top"),
+    )
+    if len(points):
+        layers.append(
+            alt.Chart(csv_data(points))
+            .mark_circle(size=70, opacity=0.85)
+            .encode(x, y, color=colour, tooltip=["what:N", "ratio:Q", "gain:Q"])
+        )
+    cases = pd.DataFrame(
+        [(name, ratio, gain(ratio, 1), f"{name}: ×{gain(ratio, 1):.2f}") for name, ratio in marks.items()],
+        columns=["case", "ratio", "gain", "text"],
+    ).round(DIGITS)
+    if len(cases):
+        at = alt.Chart(csv_data(cases))
+        layers.append(at.mark_point(shape="diamond", filled=True, size=90, color=PALETTE[3], opacity=1).encode(x, y))
+        for side, dy in ((0, -16), (1, 18)):  # in turn above and below the line
+            own = at.transform_window(place="row_number()").transform_filter(f"datum.place % 2 != {side}")
+            layers.append(own.mark_text(align="left", dx=-4, dy=dy, fontSize=11).encode(x, y, text="text:N"))
+    chart: Any = alt.layer(*layers).properties(width=WIDTH, height=GAIN_HEIGHT)
+    facts = [f"{name}: host / device {ratio:.3f}, {gain(ratio, 1):.3f} times as fast" for name, ratio in marks.items()]
+    return Chart(chart, "\n".join(["computed: (host + device) / max(host, device)", *facts]))

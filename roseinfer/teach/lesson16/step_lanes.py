@@ -1,0 +1,261 @@
+"""record_lanes: what host and device do at which time, over any stage that hands its steps to a device.
+
+Two kinds of clock. A model's: the host's and the device's work last as long as `Speeds` says, the steps are real, and
+a run is the same every time. The wall's: whatever the run takes, on the device that the stage has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter, sleep
+from typing import Any, NamedTuple
+
+from roseinfer.bench.online.workload import Work
+from roseinfer.overlap import InTurn, Launched
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..measure.request_run import name_of
+
+HOST, COPY, DEVICE = "host", "copy engine", "device"
+PLAN, COMMIT, UPLOAD, COMPUTE = "plan", "commit", "upload", "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """In ms of a step. plan: schedule, write the inputs, launch. commit: read, append, free. device: the computing.
+    upload: of the inputs, before it; with a copy_engine beside the step before, else by the device itself."""
+
+    plan: float
+    commit: float
+    device: float
+    upload: float = 0
+    copy_engine: bool = False
+
+
+class LaneSpan(NamedTuple):
+    """In ms since the run began. step: its number."""
+
+    lane: str
+    what: str
+    step: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One run. is_model: its times are a model's, and exact. planned: when each request was first planned. tokens: when
+    each request got which token. outputs: the tokens. sizes: tokens that each step computed."""
+
+    name: str
+    is_model: bool
+    spans: list[LaneSpan]
+    planned: list[float]
+    tokens: list[list[float]]
+    outputs: list[list[int]]
+    sizes: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> float:
+        return max(span.end for span in self.spans)
+
+    def busy(self, lane: str) -> float:
+        return sum(span.end - span.begin for span in self.spans if span.lane == lane)
+
+    @property
+    def bubbles(self) -> float:
+        """How long the device stood still between its first step and its last."""
+        own = [span for span in self.spans if span.lane == DEVICE]
+        return own[-1].end - own[0].begin - self.busy(DEVICE)
+
+    def latency(self, request: int) -> float:
+        """Time from a request's first plan to its last token. (Post 003's `latency` is that of a single step.)"""
+        return self.tokens[request][-1] - self.planned[request]
+
+    def gap(self, request: int) -> float:
+        """From one of its tokens to the next, on average."""
+        times = self.tokens[request]
+        return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def record_lanes(
+    stage: Any,
+    work: Work,
+    speeds: Speeds | None = None,
+    host_ms: float = 0,
+    name: str | None = None,
+    stops: tuple[int, ...] = (),
+) -> Lanes:
+    """Run all of `work` greedily, and record what host and device did. Arrivals are in ms of the clock.
+
+    stage: with add, step, has_work, schedule, commit and a device, as from stage 16 on; it is left as it was.
+    speeds: a model's clock, and a device of that speed in place of the stage's. None: the wall's clock, and its own.
+    host_ms: that the host sleeps in each commit of a run by the wall's clock: work that this stage has not, and a
+    server has. stops: token ids that end a request.
+
+    Raises ValueError for a stage without a device, or with work of its own.
+    """
+    if not hasattr(stage, "device") or not hasattr(stage, "schedule"):
+        raise ValueError(f"stage must hand its steps to a device, as from s16 on; {name_of(stage)} does not")
+    if stage.has_work:
+        raise ValueError(f"stage must have no work before the run, and {name_of(stage)} has")
+    clock = _WallClock() if speeds is None else _ModelClock()
+    params = [SamplingParams(max_tokens=a.output_len, ignore_eos=True, stop_token_ids=stops) for a, _ in work]
+    seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
+    recorder = _Recorder(stage, clock, speeds, host_ms, seqs)
+    coming = deque(zip(work, seqs, strict=True))
+    with recorder.watching():
+        while coming or stage.has_work:
+            while coming and coming[0][0][0].seconds <= clock.now():
+                stage.add(coming.popleft()[1])
+            if stage.has_work:
+                stage.step()
+            else:
+                clock.wait_until(coming[0][0][0].seconds)
+    return recorder.lanes(name or name_of(stage))
+
+
+class _ModelClock:
+    """Goes on when the host spends time, or waits."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def spend(self, ms: float) -> None:
+        self.time += ms
+
+    def wait_until(self, then: float) -> None:
+        self.time = max(self.time, then)
+
+
+class _WallClock:
+    def __init__(self) -> None:
+        self.began = perf_counter()
+
+    def now(self) -> float:
+        return 1e3 * (perf_counter() - self.began)
+
+    def spend(self, ms: float) -> None:
+        sleep(1e-3 * ms)
+
+    def wait_until(self, then: float) -> None:
+        self.spend(max(0.0, then - self.now()))
+
+
+class _ModelDevice:
+    """Does the work at once, and says that it was done when a device of that speed would be done."""
+
+    def __init__(self, clock: _ModelClock, speeds: Speeds) -> None:
+        self.clock, self.speeds = clock, speeds
+        self.copies_until = self.computes_until = 0.0
+
+    def launch(self, work: Callable[[], Any], num_tokens: int) -> _Promised:
+        done, speeds, now = InTurn().launch(work, num_tokens), self.speeds, self.clock.now()
+        if speeds.copy_engine:
+            uploaded = self.copies_until = max(now, self.copies_until) + speeds.upload
+        else:
+            uploaded = max(now, self.computes_until) + speeds.upload
+        began = max(uploaded, self.computes_until)
+        self.computes_until = began + speeds.device
+        return _Promised(done, self.clock, uploaded - speeds.upload, uploaded, began, self.computes_until)
+
+
+@dataclass(slots=True)
+class _Promised:
+    """Work of a model's device. A host that asks for its result waits, by the model's clock."""
+
+    done: Launched[Any]
+    clock: _ModelClock
+    upload_began: float
+    upload_ended: float
+    began: float
+    ended: float
+
+    def wait(self) -> None:
+        self.clock.wait_until(self.ended)
+
+    def result(self) -> Any:
+        self.wait()
+        return self.done.result()
+
+
+class _Recorder:
+    """Listens to a stage's schedule and commit, and stands between it and its device."""
+
+    def __init__(self, stage: Any, clock: Any, speeds: Speeds | None, host_ms: float, seqs: list[Sequence]) -> None:
+        self.stage, self.clock, self.speeds, self.seqs = stage, clock, speeds, seqs
+        self.plan_ms, self.commit_ms = (speeds.plan, speeds.commit) if speeds else (0.0, host_ms)
+        self.spans: list[LaneSpan] = []
+        self.launched: list[Any] = []
+        self.sizes: list[int] = []
+        self.planned: dict[int, float] = {}  # by seq_id
+        self.tokens: dict[int, list[float]] = {seq.seq_id: [] for seq in seqs}
+        self.num_committed, self.plan_began = 0, 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.device: Any = self.stage.device
+        if self.speeds is not None:
+            self.device = _ModelDevice(self.clock, self.speeds)
+        own, schedule, commit = self.stage.device, self.stage.schedule, self.stage.commit
+        self.stage.device = self
+        self.stage.schedule = lambda: self._schedule(schedule)
+        self.stage.commit = lambda seqs, tokens: self._commit(commit, seqs, tokens)
+        try:
+            yield
+        finally:
+            self.stage.device = own
+            del self.stage.schedule, self.stage.commit
+
+    def _schedule(self, schedule: Callable[[], Any]) -> Any:
+        self.plan_began = self.clock.now()
+        seqs, num_new = schedule()
+        for seq in seqs:
+            self.planned.setdefault(seq.seq_id, self.plan_began)
+        return seqs, num_new
+
+    def launch(self, work: Callable[[], Any], num_tokens: int) -> Any:
+        self.clock.spend(self.plan_ms)
+        self._note(PLAN, len(self.launched), self.plan_began)
+        self.launched.append(self.device.launch(work, num_tokens))
+        self.sizes.append(num_tokens)
+        return self.launched[-1]
+
+    def _commit(self, commit: Callable[..., Any], seqs: list[Sequence], tokens: list[int]) -> Any:
+        began = self.clock.now()
+        done = commit(seqs, tokens)
+        self.clock.spend(self.commit_ms)
+        self._note(COMMIT, self.num_committed, began)
+        self.num_committed += 1
+        for seq in done:
+            self.tokens[seq.seq_id].append(self.clock.now())
+        return done
+
+    def _note(self, what: str, step: int, began: float) -> None:
+        self.spans.append(LaneSpan(HOST, what, step, began, self.clock.now()))
+
+    def lanes(self, name: str) -> Lanes:
+        for step, launched in enumerate(self.launched):
+            if self.speeds is None:
+                began, ended = (1e3 * (at - self.clock.began) for at in (launched.began, launched.ended))
+                self.spans.append(LaneSpan(DEVICE, COMPUTE, step, began, ended))
+                continue
+            if self.speeds.upload:
+                lane = COPY if self.speeds.copy_engine else DEVICE
+                self.spans.append(LaneSpan(lane, UPLOAD, step, launched.upload_began, launched.upload_ended))
+            self.spans.append(LaneSpan(DEVICE, COMPUTE, step, launched.began, launched.ended))
+        return Lanes(
+            name,
+            self.speeds is not None,
+            self.spans,
+            [self.planned[seq.seq_id] for seq in self.seqs],
+            [self.tokens[seq.seq_id] for seq in self.seqs],
+            [seq.output_ids for seq in self.seqs],
+            self.sizes,
+        )

@@ -1,0 +1,1 @@
+"""What lesson 17 alone needs."""

@@ -1,0 +1,176 @@
+"""race_orders: scheduling policies over the same requests, in the simulator and on real engines, pool by pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from statistics import mean, median
+from time import perf_counter
+from typing import Any
+
+import pandas as pd
+
+from roseinfer.arrivals import Arrival
+from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.verdict import verdict
+from roseinfer.display.table import Table
+from roseinfer.display.view import View
+from roseinfer.engine.policies import Policy
+from roseinfer.models import Model
+from roseinfer.profiling.clock import Clock
+from roseinfer.simulator import Cluster, Cost, EngineSetting, FittedCost, StepWork, fit, step_samples
+from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, RealRun, real_run, warm_engine
+from roseinfer.simulator.metrics import summary
+from roseinfer.simulator.validation import TARGET
+
+from ..measure.progress_bar import progress_bar
+from ..views.said import Said
+
+RUNS = 3
+EXACT = ["pool", "policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
+FORMATS = {"rows a step": "{:.1f}", "simulated s": "{:.3f}", "real s": "{:.3f}", "mean latency s": "{:.3f}"}
+
+Policies = Mapping[str, str | Callable[[], Policy]]  # by the name that the table shows; a class makes one an engine
+
+
+@dataclass(frozen=True, repr=False)
+class OrderRace(View):
+    """text/plain has the exact columns; the times, and the sentences that follow from them, are in the live view."""
+
+    table: Table
+    said: Said
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def to_html(self) -> str:
+        return self.table.to_html() + self.said.to_html()
+
+
+def step_cost(model: Model, max_num_seqs: int, block_size: int, clock: Clock = perf_counter) -> FittedCost:
+    """What a step of the engine takes on this machine, fitted to measured steps; with a bar while it measures."""
+    rounds, shapes = 2, len(PROMPTS) + len(CUT) + len(CACHED)  # one round is for warm-up
+    with progress_bar("measuring steps of the engine", rounds * shapes) as done:
+        samples = step_samples(
+            model,
+            max_num_seqs=max_num_seqs,
+            block_size=block_size,
+            repeats=rounds - 1,
+            clock=clock,
+            on_progress=lambda progress: done(),
+        )
+    return fit("steps of the engine, measured here", samples)
+
+
+def race_orders(
+    model: Model,
+    pools: Mapping[str, EngineSetting],
+    arrivals: List[Arrival],
+    policies: Policies,
+    cost: Cost,
+    runs: int = RUNS,
+    clock: Clock = perf_counter,
+) -> OrderRace:
+    """A row a pool and policy. The engines are warm: every graph is captured before, and each run has other prompts,
+    so that the prefix cache has none of them. The first policy is the one that the others are compared with."""
+    rows: list[dict[str, Any]] = []
+    sentences: list[str] = []
+    with progress_bar("runs of the engine", len(pools) * len(policies) * runs) as done:
+        for pool, setting in pools.items():
+            settings = {name: replace(setting, scheduling_policy=made(policy)) for name, policy in policies.items()}
+            seeds = {name: count() for name in policies}
+            engines = {name: warm_engine(model, own) for name, own in settings.items()}
+
+            def run(name: str, engines: Any = engines, seeds: Any = seeds) -> RealRun:
+                result = real_run(engines[name], list(arrivals), next(seeds[name]), clock)
+                done()
+                return result
+
+            taken = interleaved({name: partial(run, name) for name in policies}, runs)
+            for name, own in settings.items():
+                rows.append({"pool": pool, "policy": name} | _simulated(own, arrivals, cost))
+                rows[-1] |= _real(taken[name])
+            sentences += _sentences(pool, rows[-len(policies) :], taken)
+    sentences.append(_errors(rows))
+    note = f"real: the median of {runs} interleaved runs, on engines whose graphs are captured"
+    table = Table(
+        pd.DataFrame(rows),
+        exact=EXACT,
+        live=list(FORMATS)[1:],
+        formats=FORMATS,
+        note=note,
+        title=f"{len(arrivals)} requests, simulated and for real",
+    )
+    return OrderRace(table, Said("which order is faster", tuple(sentences)))
+
+
+def made(policy: str | Callable[[], Policy]) -> str | Policy:
+    return policy if isinstance(policy, str) else policy()
+
+
+class _Counted:
+    """A cost that counts the tokens of prompts that steps compute: a preempted request's come again."""
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost, self.about, self.prompt_tokens = cost, cost.about, 0
+
+    def seconds(self, work: StepWork) -> tuple[float, float]:
+        self.prompt_tokens += work.prompt_tokens
+        return self.cost.seconds(work)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.cost.to_dict()
+
+
+def _simulated(setting: EngineSetting, arrivals: List[Arrival], cost: Cost) -> dict[str, Any]:
+    counted = _Counted(cost)
+    cluster = Cluster(setting, counted)
+    cluster.run(list(arrivals))
+    found = summary(cluster)
+    return {
+        "steps": found["steps"],
+        "rows a step": found["rows_per_step"],
+        "preempted": found["preemptions"],
+        "prompt tokens computed": counted.prompt_tokens,
+        "simulated s": found["seconds"],
+    }
+
+
+def _real(taken: List[RealRun]) -> dict[str, float]:
+    latencies = [mean(r.end - r.arrival.seconds for r in run.requests) for run in taken]
+    return {"real s": median(run.seconds for run in taken), "mean latency s": median(latencies)}
+
+
+def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[RealRun]]) -> list[str]:
+    """One for each policy but the first: what its steps and its seconds are beside the first's."""
+    first, *others = rows
+    speeds = {name: [1 / run.seconds for run in own] for name, own in taken.items()}
+    return [
+        f"**{pool} pool, {row['policy']}**, beside {first['policy']}: "
+        f"{compared(row['steps'], first['steps'], 'steps')}, {compared(row['real s'], first['real s'], 'seconds')}; "
+        f"{verdict(speeds[first['policy']], speeds[row['policy']])}."
+        for row in others
+    ]
+
+
+def compared(here: float, there: float, unit: str) -> str:
+    """here against there, in words: "12% fewer steps"."""
+    fewer, what, equal = ("less", "time", "as much") if unit == "seconds" else ("fewer", unit, "as many")
+    share = f"{abs(here / there - 1):.0%}"
+    return f"{equal} {what}" if share == "0%" else f"{share} {fewer if here < there else 'more'} {what}"
+
+
+def _errors(rows: List[dict[str, Any]]) -> str:
+    """How far the simulated seconds are from the real ones."""
+    errors = [row["simulated s"] / row["real s"] - 1 for row in rows]
+    told = f"Simulated times are {min(errors):+.0%} to {max(errors):+.0%} off the real ones."
+    if max(map(abs, errors)) <= TARGET:
+        return told
+    return (
+        f"{told} The numbers of steps are the same, so the fitted cost of a step is off, or this machine's speed has "
+        "changed since the fit. Compare orders by their steps, and trust a share of time only where it is near the "
+        "share of steps."
+    )

@@ -1,0 +1,142 @@
+"""Pictures of who waits: how long requests wait under each policy, whose wait it is, and which blocks are held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from typing import TYPE_CHECKING, Any, Protocol
+
+from roseinfer.arrivals import Arrival
+from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
+from roseinfer.display.figure import PALETTE
+from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.planning.definitions import METRICS, PERCENTILES, summary
+
+if TYPE_CHECKING:
+    import altair
+
+MOST_POINTS = 400  # of a panel
+COLUMNS = 2
+SHOWN = (*(f"p{p}" for p in PERCENTILES), "max")
+
+
+class Requested(Protocol):
+    """A request of a simulation, or of a recorded run."""
+
+    arrival: Arrival
+    times: SequenceTimes
+
+
+Runs = Mapping[str, List[Requested]]  # by the name of the policy
+
+
+def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Chart:
+    """A line a policy: the median of a metric of planning/definitions.py, its p90, its p99, and the longest."""
+    import altair as alt
+    import pandas as pd
+
+    found = {name: _times(requests, metric) for name, requests in runs.items()}
+    frame = pd.DataFrame(
+        [(name, part, round(at[part], 3)) for name, at in found.items() for part in SHOWN],
+        columns=["policy", "part", "time"],
+    )
+    base = alt.Chart(csv_data(frame)).encode(
+        x=alt.X("time:Q", title=f"{metric} ({unit})"),
+        y=alt.Y("policy:N", title=None, sort=list(runs)),
+        tooltip=["policy:N", "part:N", "time:Q"],
+    )
+    lines = base.mark_line(color="#BBBBBB").encode(detail="policy:N")
+    scale = alt.Scale(domain=list(SHOWN), range=[PALETTE[0], PALETTE[2], PALETTE[1], INK])
+    points = base.mark_point(filled=True, size=110, opacity=1).encode(
+        color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+        shape=alt.Shape("part:N", title=None, scale=alt.Scale(domain=list(SHOWN))),
+    )
+    labels = 7 * max(map(len, runs))  # pixels
+    chart = (lines + points).properties(width=PAGE_WIDTH - 50 - labels, height=36 * len(runs))
+    told = (f"{name}: " + ", ".join(f"{part} {at[part]:.1f}" for part in SHOWN) for name, at in found.items())
+    return Chart(chart, f"{metric} ({unit})\n" + "\n".join(told))
+
+
+def draw_who_waits(runs: Runs, unit: str = "s") -> Chart:
+    """A panel a policy, a point a request: when it came, how long it waited, and its colour how long its output is."""
+    import altair as alt
+    import pandas as pd
+
+    most = max(_times(requests, "waiting_time")["max"] for requests in runs.values())
+    panels = [_panel(name, requests, most, unit) for name, requests in runs.items()]
+    rows = [alt.hconcat(*panels[i : i + COLUMNS]) for i in range(0, len(panels), COLUMNS)]
+    tenths = {name: _tenths(pd.DataFrame(_points(requests), columns=NAMES)) for name, requests in runs.items()}
+    told = (f"{name}: {short:.1f} and {long:.1f}" for name, (short, long) in tenths.items())
+    head = f"mean waiting_time ({unit}) of the tenth with the shortest outputs, and with the longest"
+    return Chart(alt.vconcat(*rows), f"{head}\n" + "\n".join(told))
+
+
+NAMES = ["came", "waited", "output"]
+
+
+def _panel(name: str, requests: List[Requested], most: float, unit: str) -> altair.Chart:
+    import altair as alt
+    import pandas as pd
+
+    points = _points(requests)
+    frame = pd.DataFrame(points[:: -(-len(points) // MOST_POINTS)], columns=NAMES).round(3)
+    return (
+        alt.Chart(csv_data(frame))
+        .mark_circle(size=22, opacity=0.8)
+        .encode(
+            x=alt.X("came:Q", title=f"came ({unit})"),
+            y=alt.Y("waited:Q", title=f"waited ({unit})", scale=alt.Scale(domain=[0, most])),
+            color=alt.Color(
+                "output:Q",
+                title="tokens of output",
+                scale=alt.Scale(scheme="viridis", reverse=True),
+                legend=alt.Legend(orient="top", gradientLength=160),
+            ),
+            tooltip=[f"{column}:Q" for column in NAMES],
+        )
+        .properties(width=(PAGE_WIDTH - 140) // COLUMNS, height=150, title=name)
+    )
+
+
+def _points(requests: List[Requested]) -> list[tuple[float, float, int]]:
+    return [(r.arrival.seconds, r.times.first_scheduled - r.arrival.seconds, r.arrival.output_len) for r in requests]
+
+
+def _tenths(frame: Any) -> tuple[float, float]:
+    by_output = frame.sort_values("output", kind="stable")["waited"]
+    tenth = max(1, len(by_output) // 10)
+    return by_output.head(tenth).mean(), by_output.tail(tenth).mean()
+
+
+def _times(requests: List[Requested], metric: str) -> dict[str, float]:
+    """Raises ValueError for an unknown metric."""
+    found = next((m for m in METRICS if m.name == metric), None)
+    if found is None:
+        raise ValueError(f"metric must be one of {', '.join(m.name for m in METRICS)}, got {metric!r}")
+    return summary([r.times for r in requests], [found])[metric]
+
+
+def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
+    """A line a run: how many blocks of the pool are held after each step."""
+    import altair as alt
+    import pandas as pd
+
+    rows = [(name, step, held) for name, counts in runs.items() for step, held in enumerate(counts, 1)]
+    frame = pd.DataFrame(rows, columns=["run", "step", "blocks"])
+    names = list(runs)
+    both = {"title": None, "legend": alt.Legend(orient="top", labelLimit=400, columns=1)}  # one legend: all is equal
+    steps = range(1, 1 + frame["step"].max(), 1 + frame["step"].max() // 15)
+    lines = (
+        alt.Chart(csv_data(frame))
+        .mark_line(interpolate="step-before", strokeWidth=2.5)
+        .encode(
+            x=alt.X("step:Q", axis=alt.Axis(values=list(steps), format="d")),
+            y=alt.Y("blocks:Q", title="blocks held"),
+            color=alt.Color("run:N", scale=alt.Scale(domain=names), **both),
+            strokeDash=alt.StrokeDash("run:N", scale=alt.Scale(domain=names), **both),
+            tooltip=["run:N", "step:Q", "blocks:Q"],
+        )
+        .properties(width=PAGE_WIDTH - 90, height=170)
+    )
+    told = (f"{name}: {len(counts)} steps, {counts[-1]} blocks held at the end" for name, counts in runs.items())
+    return Chart(lines, "\n".join(told))

@@ -1,0 +1,178 @@
+"""What lesson 17 asks of a policy: keys that a queue can be sorted by, refusals, and how long requests take with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import Any
+
+from roseinfer.arrivals import Arrival, poisson
+from roseinfer.engine.policies import Place, Policy
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.simulator import Cluster, EngineSetting, StepWork
+from roseinfer.simulator.metrics import request_times
+
+from ..exercises.wrong import Wrong
+
+SETTING = EngineSetting(num_blocks=512, block_size=16, max_num_seqs=8, max_model_len=512, enable_prefix_caching=False)
+
+
+class StepCost:
+    """Every step lasts 1."""
+
+    about = "every step lasts 1"
+
+    def seconds(self, work: StepWork) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "steps"}
+
+
+@cache
+def _arrivals(seed: int) -> tuple[Arrival, ...]:
+    return tuple(poisson(120, 0.5, prompt_lens=(4, 40), output_lens=(1, 90), seed=seed))
+
+
+def mean_latency(seed: int, policy: str | Policy) -> float:
+    """Steps from arrival to last token, in a drawn workload."""
+    cluster = Cluster(replace(SETTING, scheduling_policy=policy), StepCost())
+    cluster.run(list(_arrivals(seed)))
+    return request_times(cluster.requests)["e2e_latency"]["mean"]
+
+
+def _request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
+    """made: tokens of the output that it has, as a preempted one."""
+    seq = Sequence([1] * prompt_len, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    for _ in range(made):
+        seq.append(1)
+    return seq
+
+
+def require_keys(policy: Policy) -> None:
+    """Raises Wrong for keys that a queue cannot be sorted by, those of preempted sequences too."""
+    new = [_request(3, 40), _request(30, 5), _request(9, 9)]
+    preempted = [_request(3, 40, made=7), _request(9, 9, made=8)]
+    for seqs, whose in ((new, ""), ([*new, *preempted], " (a preempted sequence waits again, with its output)")):
+        _require_sortable(policy, seqs, whose)
+
+
+def _require_sortable(policy: Policy, seqs: list[Sequence], whose: str) -> None:
+    keys = [policy.key(seq) for seq in seqs]
+    if any(key is None for key in keys):
+        raise Wrong(f"key(seq) gives None: it has to return what the queue is sorted by{whose}")
+    try:
+        sorted(keys)
+    except TypeError as error:
+        raise Wrong(f"keys must be comparable with each other: {error}{whose}") from error
+    for seq, before in zip(seqs, keys, strict=True):
+        if (after := policy.key(seq)) != before:
+            raise Wrong(
+                f"key(seq) gave {before!r}, and {after!r} for the same sequence later: the queue is sorted once, and "
+                "would not find it again"
+            )
+
+
+def require_rounds(policy: Policy) -> None:
+    """Raises Wrong where pick gives no place, or one of a later round or priority, however much room there is."""
+    for priorities_and_rounds in ([(0, 0), (0, 0), (0, 1), (0, 1)], [(0, 0), (1, 0), (1, 0)], [(-1, 3), (0, 0)]):
+        for outputs in ((60, 40, 20, 3), (3, 20, 40, 60)):
+            requests = zip(priorities_and_rounds, PROMPT_LENS, outputs, strict=False)
+            waiting = _queue(policy, [(*first, _request(prompt_len, n)) for first, prompt_len, n in requests])
+            for room in ROOMS:
+                _require_first_round(policy, list(waiting), room)
+
+
+def _require_first_round(policy: Policy, waiting: list[Place], room: int) -> None:
+    at = policy.pick(waiting, room)
+    where = "" if room == ROOM else f" when free blocks hold {room} tokens"
+    if at not in range(len(waiting)):
+        raise Wrong(f"pick gives {at!r} for {len(waiting)} places{where}: expected one of 0 to {len(waiting) - 1}")
+    if waiting[at][:2] != waiting[0][:2]:
+        raise Wrong(
+            f"pick chooses priority {waiting[at][0]} and round {waiting[at][1]}{where}, while priority "
+            f"{waiting[0][0]} and round {waiting[0][1]} wait: rounds are what keeps a request from starving"
+        )
+
+
+ROOM = 1000  # tokens that free blocks hold, enough for any of these requests
+PROMPT_LENS = (9, 9, 5, 5)  # the shorter ones in later rounds
+# Plenty; for the shorter prompts alone; for none; then every other, since `pick` may depend on it in any way.
+ROOMS = (ROOM, 6, 0, *range(ROOM), 10**6)
+
+
+def _queue(policy: Policy, places: list[tuple[int, int, Sequence]]) -> list[Place]:
+    waiting = [(p, r, policy.key(seq), arrival, seq) for arrival, (p, r, seq) in enumerate(places)]
+    return sorted(waiting, key=lambda place: place[:4])
+
+
+# Beside ignore_eos=True: requests whose length is known, however their tokens are chosen.
+KNOWN: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_tokens": 1},
+    {"max_tokens": 4000},
+    {"max_tokens": 10**5},
+    {"temperature": 0.7, "seed": 1},
+    {"temperature": 0.7},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"temperature": 0.7, "top_k": 5},
+)
+UNKNOWN: tuple[dict[str, Any], ...] = (
+    {},
+    {"stop_token_ids": (3,), "ignore_eos": True},
+    {"stop": "a", "ignore_eos": True},
+)
+
+
+def require_check(policy: Policy) -> None:
+    for params in KNOWN:
+        try:
+            policy.check(SamplingParams(ignore_eos=True, **params))
+        except ValueError as error:
+            known = _told({"ignore_eos": True, **params})
+            raise Wrong(f"check refuses SamplingParams({known}), whose length is known: {error}") from error
+    if not (where := _reads_lengths(policy)):
+        return
+    for params in UNKNOWN:
+        try:
+            policy.check(SamplingParams(**params))
+        except ValueError:
+            continue
+        raise Wrong(
+            f"{where} reads how long an output gets, and check lets SamplingParams({_told(params)}) pass, which may "
+            "stop early: raise ValueError"
+        )
+
+
+def _reads_lengths(policy: Policy) -> str:
+    """The method whose answer changes with nothing but the lengths of outputs; empty where there is none."""
+    if any(policy.key(_request(5, n)) != policy.key(_request(5, 3)) for n in range(4, 400)):
+        return "key"
+    rng = Random(0)
+    for _ in range(50):
+        outputs = [rng.randint(1, rng.choice((90, 400))) for _ in range(6)]
+        prompts = [rng.randint(4, 40) for _ in outputs]
+        picked = []
+        for some in (outputs, outputs[::-1]):
+            waiting = _queue(policy, [(0, 0, _request(p, n)) for p, n in zip(prompts, some, strict=True)])
+            picked.append(waiting[policy.pick(waiting, ROOM)][3])
+        if picked[0] != picked[1]:
+            return "pick"
+    return ""
+
+
+def _told(params: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in params.items())
+
+
+def why_too_long(policy: Policy) -> str:
+    """The end of a sentence that says so; empty where nothing is known."""
+    few, many = policy.key(_request(5, 3)), policy.key(_request(5, 60))
+    short, long = policy.key(_request(3, 9)), policy.key(_request(30, 9))
+    if few > many:
+        return ": the longest outputs go first, and all others wait for them"
+    if few == many:
+        reads = "reads the prompt alone" if short != long else "is the same for all"
+        return f": key {reads}, and a request's steps are nearly all for its output"
+    return ""

@@ -1,0 +1,106 @@
+"""Times of a launch of attention, and what a run leaves for the lessons."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+import torch
+from devices import DEVICES
+
+from roseinfer.bench import ladder
+from roseinfer.bench.kernel_times import Shape, kernel_times
+from roseinfer.bench.provenance import describe_host, short_commit
+from roseinfer.cli.main import main
+from roseinfer.generate import decode_step
+from roseinfer.profiling import capture
+from roseinfer.teach.measure.recorded import recorded, recorded_kernels, recorded_trace
+from stages import PreallocGather
+from stages.s05_block_table import paged_attention_reference
+from stages.s09_numba_paged import paged_attention_numba
+
+SHAPE = Shape(2, 16, 1, 2, 16, 16, "float32")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bytes_of_a_launch_are_those_of_the_cached_keys_and_values(device):
+    kernel = paged_attention_numba if device == "cpu" else paged_attention_reference
+    result = kernel_times(kernel, device, [SHAPE])
+    (row,) = result.rows
+    assert row["kv_bytes"] == 2 * 2 * 16 * 1 * 16 * 4  # K and V, sequences, tokens, KV heads, head size, fp32
+    assert row["bandwidth_share"] > 0 and min(result.samples[0]) <= row["seconds"] <= max(result.samples[0])
+    assert "KV GB/s" in result.text() and json.loads(result.to_json())["arguments"]["device"] == device
+
+
+def test_the_command_writes_what_lesson_07_shows(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr("roseinfer.bench.kernel_times.kernel_times.__defaults__", ((SHAPE,),))
+    nothing = recorded_kernels(tmp_path)
+    assert (
+        repr(nothing) == "from the GPU reports in data/runs, where there are any: times of the paged attention kernel"
+    )
+    (tmp_path / "runs" / "gpu").mkdir(parents=True)
+    assert main(["bench", "kernels", "--device", "cpu", "--output", str(tmp_path / "runs/gpu/kernels.json")]) == 0
+    found = recorded_kernels(tmp_path)
+    assert repr(found) == repr(nothing) and len(found.cards) == 1
+    for text in ("Recorded on ", "KV GB/s", "of read bandwidth", "float32"):
+        assert text in found.to_html()
+
+
+def test_recorded_shows_the_ladders_of_a_model(tmp_path, small):
+    (tmp_path / "runs" / "gpu").mkdir(parents=True)
+    nothing = repr(recorded("small", folder=tmp_path))
+    for batch_size in (1, 2):
+        result = ladder([PreallocGather], small, batch_size=batch_size, max_new_tokens=3, repeats=1, with_hf=False)
+        written = json.loads(result.to_json()) | {"arguments": {"model": "small", **result.arguments}}
+        (tmp_path / "runs" / "gpu" / f"ladder-{batch_size}.json").write_text(json.dumps(written))
+    both = recorded("small", folder=tmp_path)
+    name = f"Recorded on {result.device}, commit {short_commit(result.commit)}"
+    assert len(both.cards) == 2 and all(name in card and "not measured here" in card for card in both.cards)
+    one = recorded("small", batch_size=2, folder=tmp_path)
+    assert len(one.cards) == 1 and result._repr_mimebundle_()["text/html"] in one.to_html()
+    assert nothing == repr(both) == "from the GPU reports in data/runs, where there are any: ladders of small"
+    assert "once there is a GPU report" in recorded("random:gpt2", folder=tmp_path).to_html()
+
+
+def test_the_newest_trace_of_a_stage(tmp_path, small):
+    from roseinfer.bench.contenders import StageContender
+
+    stage, seqs = StageContender(PreallocGather, small, [[1, 2]], max_new_tokens=6).at_step(0)
+    trace = capture(lambda: decode_step(stage, seqs), steps=1, warmup=1)
+    assert recorded_trace(PreallocGather, tmp_path) is None
+    for gpu, when in (("a", "2026-01-31"), ("b", "2026-02-28"), ("c", "2025-12-31")):
+        trace.data["roseinfer"]["recorded_at"] = when
+        trace.to_tensorboard(tmp_path / "traces" / gpu / PreallocGather.name, worker=PreallocGather.name)
+    newest = recorded_trace("s02_prealloc_gather", tmp_path)
+    assert newest.metadata["recorded_at"] == "2026-02-28"
+    assert newest.count("roseinfer.decode_step_sessions.total") == 1
+
+
+def test_short_commit():
+    assert [short_commit(c) for c in (None, "0123456789", "0123456789-dirty")] == [
+        "unknown",
+        "0123456",
+        "0123456-dirty",
+    ]
+
+
+def test_what_a_report_leaves_in_a_clone_does_not_make_its_code_dirty(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    def git(*arguments):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr("roseinfer.bench.provenance.ROOT", tmp_path)
+    assert describe_host(torch.device("cpu"))["commit"] is None
+    monkeypatch.setenv("ROSEINFER_COMMIT", "abc")
+    assert describe_host(torch.device("cpu"))["commit"] == "abc"
+    git("init")
+    (tmp_path / "code.py").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "code")
+    for folder in ("runs", "traces"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        (tmp_path / "data" / folder / "new.json").write_text("{}")
+    assert len(describe_host(torch.device("cpu"))["commit"]) == 40
+    (tmp_path / "code.py").write_text("2")
+    assert describe_host(torch.device("cpu"))["commit"].endswith("-dirty")

@@ -1,0 +1,101 @@
+"""Grid: cells in the page, a frame at a time, and the picture for those who only read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from roseinfer.display.chart import INK
+from roseinfer.display.grid import VEGA, Grid
+from roseinfer.display.shapes import WIDTH, Cell, Frame, Line, Panel, edge_ticks
+
+
+def frame_of(*cells: Cell, **panel) -> Frame:
+    return Frame([Panel(cells, **panel)])
+
+
+def rows_of(grid: Grid, name: str) -> list[dict[str, str]]:
+    [table] = [table for table in grid.spec["data"] if table["name"] == name]
+    return [*csv.DictReader(io.StringIO(table["values"]))]
+
+
+def test_text_and_picture_say_the_same_with_and_without_a_kernel():
+    grid = Grid([frame_of(Cell(0, 0, "a")), frame_of(Cell(0, 0, "b"))], "two frames")
+    bundle, metadata = grid._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", VEGA, "image/png"} and bundle["text/plain"] == repr(grid) == "two frames"
+    assert bundle[VEGA]["description"] == metadata["image/png"]["alt"] == "two frames"
+    assert bundle["image/png"].startswith(b"\x89PNG") and WIDTH < metadata["image/png"]["width"] < WIDTH + 20
+
+
+def test_a_slider_goes_over_the_frames_and_a_single_frame_has_none():
+    play, step = Grid([frame_of(Cell(0, 0))] * 4, "", label="token").spec["signals"]
+    assert step["bind"] == {"input": "range", "min": 0, "max": 3, "step": 1, "name": "token 0 to 3: "}
+    assert play["bind"]["input"] == "checkbox" and step["value"] == 0
+    [step] = Grid([frame_of(Cell(0, 0))], "").spec["signals"]
+    assert "bind" not in step and "on" not in step
+
+
+def test_what_stays_is_kept_once_and_what_changes_with_its_frames():
+    frames = [frame_of(Cell(0, 0, text), Cell(0, 1, "stays")) for text in "abba"]
+    grid = Grid(frames, "")
+    runs = [(row["text"], row["first"], row["last"]) for row in rows_of(grid, "texts")]
+    assert runs == [("a", "0", "0"), ("a", "3", "3"), ("stays", "0", "3"), ("b", "1", "2")]
+    assert [grid.texts(n) for n in range(4)] == [["a", "stays"], ["stays", "b"], ["stays", "b"], ["a", "stays"]]
+
+
+def test_the_picture_is_of_the_frame_that_is_named_or_the_last():
+    frames = [frame_of(Cell(0, 0, colour=colour, strength=1, outline="none")) for colour in ("#FF0000", "#0000FF")]
+    for shown, colour in ((0, (255, 0, 0)), (None, (0, 0, 255))):
+        picture = Image.open(io.BytesIO(Grid(frames, "", shown=shown).png)).convert("RGB")
+        assert colour in {found for _, found in picture.getcolors(1000)}
+
+
+def test_ink_is_the_themes_in_the_page_and_dark_on_paper():
+    grid = Grid([frame_of(Cell(0, 0, "a", outline=INK))], "")
+    assert json.dumps(grid.spec).count(INK) == 2
+    picture = Image.open(io.BytesIO(grid.png)).convert("L")
+    assert picture.getpixel((0, 0)) == 255 and picture.getextrema()[0] < 60
+
+
+def test_panels_lie_side_by_side_while_there_is_room():
+    narrow, wide = Panel([Cell(0, 0, "a", width=10)]), Panel([Cell(0, 0, "a", width=25)])
+    for other, places in ((narrow, [(0, 0), (306, 0)]), (wide, [(0, 0), (0, 37)])):
+        boxes = rows_of(Grid([Frame([narrow, other])], ""), "rects")
+        assert [(float(box["x"]), float(box["y"])) for box in boxes] == places
+
+
+def test_every_part_of_a_cell_is_drawn():
+    cell = Cell(1, 2, "text", colour=1, note="note", outline="#123456", dashed=True, filled=0.25, tooltip="tip")
+    grid = Grid([frame_of(cell, Cell(0, 0, hatched=True), rows="ab", columns="xyz", ticks={0: "0"}, unit="u")], "")
+    fill, box = (row for row in rows_of(grid, "rects") if float(row["y"]) > 30)
+    assert float(fill["width"]) == pytest.approx(float(box["width"]) / 4, abs=0.1) and fill["fill"] == "#E69F00"
+    assert (box["stroke"], box["dash"], box["tooltip"]) == ("#123456", "4", "tip")
+    assert grid.texts(0) == ["a", "b", "x", "y", "z", "0", "u", "text", "note"]
+    assert len(rows_of(grid, "paths")) == 1  # the hatching
+
+
+def test_an_arrow_has_a_head():
+    lines = [Line((0, 0), (1, 1)), Line((0, 0), (1, 1), colour=0, arrow=True)]
+    assert len(rows_of(Grid([frame_of(Cell(0, 0), lines=lines)], ""), "paths")) == 3
+
+
+def test_a_legend_lies_below_the_tallest_frame():
+    frames = [frame_of(Cell(row, 0)) for row in (0, 5)]
+    grid = Grid(frames, "", legend=[Cell(0, 0, "meaning")])
+    [entry] = rows_of(grid, "texts")
+    assert (entry["text"], entry["first"], entry["last"]) == ("meaning", "0", "1")
+    assert 6 * 24 < float(entry["y"]) < grid.height and grid.spec["width"] == WIDTH
+
+
+@pytest.mark.parametrize("width", [1, 8, 9, 42, 89, 128, 192, 5000])
+def test_ticks_are_few_and_round(width):
+    assert 1 < len(edge_ticks(width)) <= 11
+
+
+def test_a_grid_needs_a_frame():
+    with pytest.raises(ValueError, match="frames must hold at least one frame, got none"):
+        Grid([], "")

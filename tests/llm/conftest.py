@@ -1,0 +1,25 @@
+"""Fixtures of the engine's tests."""
+
+from __future__ import annotations
+
+import pytest
+from served import BLOCKS
+
+from roseinfer.llm.llm import LLM
+from roseinfer.models import GPT2
+
+
+@pytest.fixture(scope="module")
+def llm(tiny: GPT2) -> LLM:
+    """Three requests at a time, so that some wait."""
+    return LLM(tiny, tokenizer="tiny", max_num_seqs=3, block_size=16, num_kvcache_blocks=BLOCKS)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind(request: pytest.FixtureRequest):
+    """After every test: all blocks free, no request in the engine."""
+    yield
+    if "llm" in request.fixturenames:
+        engine = request.getfixturevalue("llm").engine
+        engine.blocks.check()
+        assert (engine.blocks.num_free, engine.has_work) == (engine.blocks.num_blocks, False)

@@ -1,0 +1,212 @@
+"""Lesson 01: wrong gathers without zeros are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from wrong_answers import right_answers, wrong_answers
+
+from stages import NaiveCat
+
+pytestmark = pytest.mark.slow
+
+
+class GatherOfMyOwn(NaiveCat):
+    """Right and without zeros. The mistakes below change how a sequence's parts are put together."""
+
+    def gather_sequence(self, seq, layer):
+        filled = list(self.filled_blocks(seq, layer, seq.num_cached_tokens))
+        keys = [k[:, : end - start] for start, end, (k, _) in filled]
+        values = [v[:, : end - start] for start, end, (_, v) in filled]
+        return self.put_together(keys), self.put_together(values)
+
+    def put_together(self, parts):
+        return torch.cat(parts, dim=1).unsqueeze(0)
+
+
+class FirstBlockAlone(GatherOfMyOwn):
+    def put_together(self, parts):
+        return super().put_together(parts[:1])
+
+
+class NoLeadingDimension(GatherOfMyOwn):
+    def put_together(self, parts):
+        return torch.cat(parts, dim=1)
+
+
+class TokensBeforeHeads(GatherOfMyOwn):
+    def put_together(self, parts):
+        return super().put_together(parts).transpose(1, 2)
+
+
+class KeysTwice(GatherOfMyOwn):
+    def gather_sequence(self, seq, layer):
+        keys, _ = super().gather_sequence(seq, layer)
+        return keys, keys
+
+
+class KeysAlone(GatherOfMyOwn):
+    def gather_sequence(self, seq, layer):
+        return super().gather_sequence(seq, layer)[0]
+
+
+class WholeBlocks(NaiveCat):
+    def gather_sequence(self, seq, layer):
+        blocks = [block for *_, block in self.filled_blocks(seq, layer, seq.num_cached_tokens)]
+        return tuple(torch.cat(parts, dim=1).unsqueeze(0) for parts in zip(*blocks, strict=True))
+
+
+class FirstLayerAlone(GatherOfMyOwn):
+    def gather_sequence(self, seq, layer):
+        return super().gather_sequence(seq, 0)
+
+
+class OnceForAll(GatherOfMyOwn):
+    """Keeps what it gathered on the first step."""
+
+    def gather_sequence(self, seq, layer):
+        kept = self.__dict__.setdefault("kept", {})
+        return kept.setdefault((seq.seq_id, layer), super().gather_sequence(seq, layer))
+
+
+class StillZeros(NaiveCat):
+    def gather_sequence(self, seq, layer):
+        return super().gather_sequence(seq, layer)
+
+
+class FullOfZeros(GatherOfMyOwn):
+    def put_together(self, parts):
+        shape = (1, parts[0].size(0), sum(part.size(1) for part in parts), parts[0].size(2))
+        return torch.full(shape, 0.0).copy_(super().put_together(parts))
+
+
+class KeptForEver(GatherOfMyOwn):
+    """The right tokens each time, and every one of them stays."""
+
+    def gather_sequence(self, seq, layer):
+        kept = self.__dict__.setdefault("kept", {})
+        key = seq.seq_id, layer, seq.num_cached_tokens
+        if key not in kept:
+            kept[key] = super().gather_sequence(seq, layer)
+        return kept[key]
+
+
+class KeptByTheClass(GatherOfMyOwn):
+    kept = {}
+
+    def gather_sequence(self, seq, layer):
+        return self.kept.setdefault((seq.seq_id, layer, len(seq)), super().gather_sequence(seq, layer))
+
+
+class BlocksOf64(NaiveCat):
+    """Takes the default block size for every stage's."""
+
+    def gather_sequence(self, seq, layer):
+        blocks = [self.blocks[layer][i] for i in self.tables.of(seq.seq_id, layer)[: -(-seq.num_cached_tokens // 64)]]
+        return tuple(torch.cat(parts, 1)[None, :, : seq.num_cached_tokens] for parts in zip(*blocks, strict=True))
+
+
+class ZerosForSeveralBlocks(GatherOfMyOwn):
+    def put_together(self, parts):
+        return parts[0].unsqueeze(0).clone() if len(parts) == 1 else torch.zeros(1).add(super().put_together(parts))
+
+
+test_wrong_gathers_without_zeros = wrong_answers(
+    "01.3",
+    {
+        "first block alone": (
+            FirstBlockAlone,
+            "layer 0, prompt 0 (7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7, 4)",
+        ),
+        "whole blocks": (WholeBlocks, "k: shape (1, 2, 6, 4), expected (1, 2, 2, 4)"),
+        "blocks of 64 tokens": (
+            BlocksOf64,
+            "(7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7",
+        ),
+        "no leading dimension": (NoLeadingDimension, "k: shape (2, 2, 4), expected (1, 2, 2, 4): values right, only"),
+        "tokens before heads": (TokensBeforeHeads, "k: dimensions in another order: values right after permute(0, 2"),
+        "keys for values": (KeysTwice, "v: these are the keys, not the values"),
+        "keys alone": (KeysAlone, "layer 0: expected a pair of tensors (k, v), got Tensor"),
+        "first layer alone": (
+            FirstLayerAlone,
+            "layer 1, prompt 0 (2 cached tokens) of a new batch: k: these are layer 0's keys",
+        ),
+        "gathered once for all steps": (
+            OnceForAll,
+            "(3 cached tokens) after step 1: k: shape (1, 2, 2, 4), expected (1, 2, 3, 4)",
+        ),
+        "what was gathered is kept": (KeptForEver, "bytes of a batch stay behind when all its sequences are freed"),
+        "kept by the class": (KeptByTheClass, "bytes of a batch stay behind when all its sequences are freed"),
+        "still the zeros of stage 01": (
+            StillZeros,
+            "with 5 tokens a sequence the gather still makes 16 zeroed tensors",
+        ),
+        "zeros for a second block": (
+            ZerosForSeveralBlocks,
+            "with 69 tokens a sequence the gather still makes 16 zeroed",
+        ),
+        "torch.full": (FullOfZeros, "the gather still makes 16 zeroed tensors a step; the budget is 0"),
+        "an instance": ([NaiveCat], "expected a subclass of a stage"),
+    },
+    model="small",
+)
+
+
+class Inherits(GatherOfMyOwn):
+    """Nothing of its own: all the work is in the learner's other class."""
+
+
+class IntoEmpty(NaiveCat):
+    def gather_sequence(self, seq, layer):
+        shape = (1, self.config.num_kv_heads, seq.num_cached_tokens, self.config.head_dim)
+        both = [torch.empty(shape, dtype=self.model.dtype, device=self.model.device) for _ in "kv"]
+        for start, end, block in self.filled_blocks(seq, layer, seq.num_cached_tokens):
+            for out, part in zip(both, block, strict=True):
+                out[0, :, start:end] = part[:, : end - start]
+        return both
+
+
+class Views(NaiveCat):
+    """Copies nothing where one block holds all."""
+
+    def gather_sequence(self, seq, layer):
+        n = seq.num_cached_tokens
+        blocks = [self.blocks[layer][i] for i in self.tables.of(seq.seq_id, layer)][: -(-n // self.block_size)]
+        if len(blocks) == 1:
+            return tuple(part[None, :, :n] for part in blocks[0])
+        return tuple(torch.stack(parts, 1).flatten(1, 2)[None, :, :n] for parts in zip(*blocks, strict=True))
+
+
+class OnlyWhatIsNew(GatherOfMyOwn):
+    """Keeps a running sequence's batch and puts one token behind it; nothing is left when it is freed."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.gathered = {}
+
+    def gather_sequence(self, seq, layer):
+        kept = self.gathered.setdefault(seq.seq_id, {})
+        if layer not in kept:
+            kept[layer] = super().gather_sequence(seq, layer)
+        elif kept[layer][0].size(2) < seq.num_cached_tokens:
+            block, slot = divmod(seq.num_cached_tokens - 1, self.block_size)
+            newest = self.blocks[layer][self.tables.of(seq.seq_id, layer)[block]]
+            pairs = zip(kept[layer], newest, strict=True)
+            kept[layer] = tuple(torch.cat([old, new[None, :, slot : slot + 1]], dim=2) for old, new in pairs)
+        return kept[layer]
+
+    def free(self, seq):
+        super().free(seq)
+        self.gathered.pop(seq.seq_id, None)
+
+
+test_right_gathers_without_zeros = right_answers(
+    "01.3",
+    {
+        "inherited": Inherits,
+        "into empty tensors, a list": IntoEmpty,
+        "views where one block holds all": Views,
+        "one token a step": OnlyWhatIsNew,
+    },
+    model="small",
+)

@@ -1,0 +1,211 @@
+"""Lesson 03: wrong appends are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import pytest
+from wrong_answers import right_answers, wrong_answers
+
+from stages import SelectAppend
+from stages.s01_naive_cat import DenseStep
+
+pytestmark = pytest.mark.slow
+
+
+class Keep(DenseStep):
+    """Keeps each layer's new k and v [B, H_kv, D]."""
+
+    def __init__(self, past, mask):
+        super().__init__(past, mask)
+        self.new = []
+
+    def __call__(self, layer, q, k, v):
+        self.new.append((k, v))
+        return super().__call__(layer, q, k, v)
+
+
+class AppendOfMyOwn(SelectAppend):
+    """Right, with 4 selects for each layer and sequence. The mistakes below change what is written."""
+
+    def build(self, seqs):
+        step = super().build(seqs)
+        return Keep(step.past, step.mask)
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                self.append_token(seq, layer, k[i], v[i])
+
+
+class KeysForValues(AppendOfMyOwn):
+    def append_token(self, seq, layer, k, v):
+        super().append_token(seq, layer, k, k)
+
+
+class ValuesSwapped(AppendOfMyOwn):
+    def append_token(self, seq, layer, k, v):
+        super().append_token(seq, layer, v, k)
+
+
+class LastLayerForAll(AppendOfMyOwn):
+    def append(self, seqs, step):
+        super().append(seqs, type("Step", (), {"new": [step.new[-1]] * len(step.new)}))
+
+
+class FirstLayerWritten(AppendOfMyOwn):
+    def append(self, seqs, step):
+        super().append(seqs, type("Step", (), {"new": step.new[:1]}))
+
+
+class FirstSequenceForAll(AppendOfMyOwn):
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.new):
+            for seq in seqs:
+                self.append_token(seq, layer, k[0], v[0])
+
+
+class OverTheTokenBefore(AppendOfMyOwn):
+    def append_token(self, seq, layer, k, v):
+        index, slot = divmod(seq.num_cached_tokens - 1, self.block_size)
+        k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
+        k_block[:, slot], v_block[:, slot] = k, v
+
+
+class LongestSlot(AppendOfMyOwn):
+    """Writes where the longest sequence's new token goes."""
+
+    def append_token(self, seq, layer, k, v):
+        slot = self.longest % self.block_size
+        k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[-1]]
+        k_block[:, slot], v_block[:, slot] = k, v
+
+    def append(self, seqs, step):
+        self.longest = max(seq.num_cached_tokens for seq in seqs)
+        super().append(seqs, step)
+
+
+class SelectForEach(SelectAppend):
+    def append(self, seqs, step):
+        for layer, (k_batch, v_batch) in enumerate(step.presents):
+            new = k_batch.size(2) - 1
+            for i, seq in enumerate(seqs):
+                self.append_token(seq, layer, k_batch[i, :, new], v_batch[i, :, new])
+
+
+class AsItWas(SelectAppend):
+    def append(self, seqs, step):
+        super().append(seqs, step)
+
+
+class KeptByTheStage(SelectAppend):
+    """The new k and v lie in a list of the stage's, which append empties: a step that fails leaves some there."""
+
+    def build(self, seqs):
+        step = super().build(seqs)
+        self.new = getattr(self, "new", [])
+
+        def attend(layer, q, k, v):
+            self.new.append((k, v))
+            return step(layer, q, k, v)
+
+        return attend
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(self.new[: self.config.num_layers]):
+            for i, seq in enumerate(seqs):
+                self.append_token(seq, layer, k[i], v[i])
+        self.new = []
+
+
+class NeverEmptied(KeptByTheStage):
+    """Takes the newest of a list that grows for ever."""
+
+    def append(self, seqs, step):
+        new, all_new = self.new[-self.config.num_layers :], self.new
+        self.new = new
+        super().append(seqs, step)
+        self.new = all_new
+
+
+AFTER = "layer 0, prompt 0 (3 cached tokens) after step 1: "
+
+
+test_a_wrong_append = wrong_answers(
+    "03.4",
+    {
+        "keys for values": (KeysForValues, f"{AFTER}v: token 2: these are the keys, not the values"),
+        "keys and values swapped": (ValuesSwapped, f"{AFTER}k: token 2: these are the values, not the keys"),
+        "the last layer for all": (LastLayerForAll, f"{AFTER}k: token 2: these are layer 1's keys"),
+        "one layer written": (
+            FirstLayerWritten,
+            "layer 1, prompt 0 (3 cached tokens) after step 1: k: token 2: nothing is written there",
+        ),
+        "the first sequence for all": (FirstSequenceForAll, "after step 1: k: token 1: these are prompt 0's keys"),
+        "over the token before": (OverTheTokenBefore, f"{AFTER}k: 16 of 24 values differ, first at (0, 0, 1, 0)"),
+        "the longest's slot": (LongestSlot, "prompt 1 (2 cached tokens) after step 1: k: token 1: nothing is written"),
+        "left behind by a step that failed": (
+            KeptByTheStage,
+            "a step is interrupted in layer 1 of the model, and repeated: layer 1, prompt 0 (3 cached tokens) after "
+            "the repeated step: k: token 2: these are layer 0's keys",
+        ),
+        "a list that grows for ever": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
+        "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 for each"),
+        "as stage 03 does it": (AsItWas, "append makes 4 selects too many (36, the budget is 32"),
+        "the step, not the stage": (Keep, "expected a subclass of a stage"),
+    },
+    model="small",
+)
+
+
+class Inherits(AppendOfMyOwn):
+    """Nothing of its own."""
+
+
+class Unbound(AppendOfMyOwn):
+    """No selects but those into the blocks."""
+
+    def append(self, seqs, step):
+        for layer, pair in enumerate(step.new):
+            for seq, k, v in zip(seqs, *(tensor.unbind() for tensor in pair), strict=True):
+                self.append_token(seq, layer, k, v)
+
+
+class FromTheBatch(SelectAppend):
+    """Nothing is kept: the last column of what attention read."""
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.presents):
+            columns = k[:, :, -1:].unbind(0), v[:, :, -1:].unbind(0)
+            for seq, k_new, v_new in zip(seqs, *columns, strict=True):
+                self.append_token(seq, layer, k_new.squeeze(1), v_new.squeeze(1))
+
+
+class WrittenInTheStep(SelectAppend):
+    """Attention's own call keeps the tensors in a dict, made again for each step."""
+
+    def build(self, seqs):
+        step = super().build(seqs)
+        new = {}
+
+        def attend(layer, q, k, v):
+            new[layer] = k, v
+            return step(layer, q, k, v)
+
+        attend.new = new
+        return attend
+
+    def append(self, seqs, step):
+        for i, seq in enumerate(seqs):
+            for layer, (k, v) in step.new.items():
+                self.append_token(seq, layer, k[i], v[i])
+
+
+test_a_right_append = right_answers(
+    "03.4",
+    {
+        "inherited": Inherits,
+        "unbound": Unbound,
+        "from the batch": FromTheBatch,
+        "a function for a step": WrittenInTheStep,
+    },
+    model="small",
+)

@@ -1,0 +1,215 @@
+"""Lesson 07: wrong merges and wrong costs are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from wrong_answers import right_answers, wrong_answers
+
+pytestmark = pytest.mark.needs_triton
+
+
+# 07.1
+
+
+def merge(a, b, total_shrinks=True):
+    top = torch.maximum(a[0], b[0])
+    shift = torch.where(top == -torch.inf, 0.0, top)
+    shrinks = [torch.exp(part[0] - shift) for part in (a, b)]
+    total = sum(part[1] * (s if total_shrinks else 1) for part, s in zip((a, b), shrinks, strict=True))
+    return top, total, sum(part[2] * s[:, None] for part, s in zip((a, b), shrinks, strict=True))
+
+
+def merge_to_nan(a, b):
+    top = torch.maximum(a[0], b[0])
+    total = a[1] * torch.exp(a[0] - top) + b[1] * torch.exp(b[0] - top)
+    return top, total, a[2] * torch.exp(a[0] - top)[:, None] + b[2] * torch.exp(b[0] - top)[:, None]
+
+
+def merge_unshifted(a, b):
+    top, (a_all, b_all) = torch.maximum(a[0], b[0]), (torch.exp(a[0]), torch.exp(b[0]))
+    total = (a[1] * a_all + b[1] * b_all) / torch.exp(top)
+    return top, total, (a[2] * a_all[:, None] + b[2] * b_all[:, None]) / torch.exp(top)[:, None]
+
+
+def merge_never_below_zero(a, b):
+    """Shifts by 0 where all scores are below it."""
+    top = torch.maximum(a[0], b[0])
+    shift = top.clamp(min=0.0)
+    scales = [torch.exp(part[0] - shift) for part in (a, b)]
+    total = sum(part[1] * s for part, s in zip((a, b), scales, strict=True))
+    return top, total, sum(part[2] * s[:, None] for part, s in zip((a, b), scales, strict=True))
+
+
+def merge_three_heads(a, b):
+    top, total, acc = merge(a, b)
+    return top.view(3), total, acc
+
+
+def merge_in_fp32(a, b):
+    return merge(*(tuple(x.float() for x in part) for part in (a, b)))
+
+
+def merge_against_the_first(a, b):
+    """Takes the first part's top for the larger one where that part has seen anything."""
+    if a[0].isinf().all():
+        return b
+    shrink = torch.exp(b[0] - a[0])
+    return a[0], a[1] + b[1] * shrink, a[2] + b[2] * shrink[:, None]
+
+
+def merge_one_top(a, b):
+    """One shift for all heads, and it is not taken back."""
+    top = torch.maximum(a[0], b[0])
+    shift = top.max() if top.isfinite().any() else torch.tensor(0.0)
+    scales = [torch.exp(part[0] - shift) for part in (a, b)]
+    total = sum(part[1] * s for part, s in zip((a, b), scales, strict=True))
+    return top, total, sum(part[2] * s[:, None] for part, s in zip((a, b), scales, strict=True))
+
+
+def merge_by_ifs(a, b):
+    """An empty part changes nothing."""
+    if a[0].isinf().all():
+        return list(b)
+    if b[0].isinf().all():
+        return list(a)
+    top = torch.maximum(a[0], b[0])
+    scale_a, scale_b = (torch.exp(part[0] - top).unsqueeze(-1) for part in (a, b))
+    return [top, a[1] * scale_a[:, 0] + b[1] * scale_b[:, 0], a[2] * scale_a + b[2] * scale_b]
+
+
+def merge_with_nan_to_num(a, b):
+    top = torch.stack([a[0], b[0]]).amax(0)
+    scales = [torch.exp(part[0] - top).nan_to_num(0.0) for part in (a, b)]
+    total, acc = (torch.zeros_like(x) for x in a[1:])
+    for part, scale in zip((a, b), scales, strict=True):
+        total += part[1] * scale
+        acc += part[2] * scale[:, None]
+    return top, total, acc
+
+
+def merge_head_by_head(a, b):
+    heads = []
+    for top_a, total_a, acc_a, top_b, total_b, acc_b in zip(*a, *b, strict=True):
+        top = max(top_a, top_b)
+        weights = [0.0 if t == -torch.inf else torch.exp(t - top) for t in (top_a, top_b)]
+        heads.append((top, total_a * weights[0] + total_b * weights[1], acc_a * weights[0] + acc_b * weights[1]))
+    return tuple(torch.stack(part) for part in zip(*heads, strict=True))
+
+
+def merge_from_the_logs(a, b):
+    """Through the normalised outputs and the log of each sum, as kernels that split a sequence keep them."""
+    top = torch.maximum(a[0], b[0])
+    logs = [part[0] + part[1].log() for part in (a, b)]
+    means = [part[2] / part[1].clamp(min=torch.finfo(part[1].dtype).tiny)[:, None] for part in (a, b)]
+    weights = [torch.exp(log - torch.where(top == -torch.inf, 0, top)) for log in logs]
+    return top, weights[0] + weights[1], sum(m * w[:, None] for m, w in zip(means, weights, strict=True))
+
+
+def merge_in_place(a, b):
+    merged = merge(a, b)
+    a[2].add_(b[2])
+    return merged
+
+
+test_a_wrong_merge = wrong_answers(
+    "07.1",
+    {
+        "total not shrunk": (
+            lambda a, b: merge(a, b, total_shrinks=False),
+            "fp32: total: 1 of 1 values differ, first at (0,): got 2, expected 1.2987: that is the plain sum of both",
+        ),
+        "the smaller top": (
+            lambda a, b: (torch.minimum(a[0], b[0]), *merge(a, b)[1:]),
+            "top: 1 of 1 values differ, first at (0,): got 0.737629, expected 1.94593",
+        ),
+        "NaN of two empty states": (
+            merge_to_nan,
+            "states of 0 and of 0 tokens, H=1, D=4, scores of about 1, fp32: total: 1 of 1 values are NaN",
+        ),
+        "not shifted by the top": (merge_unshifted, "or exp of a score that is not shifted by the top?"),
+        "merged in place": (merge_in_place, "acc of the first state was handed in, and you have changed it"),
+        "total and top alone": (lambda a, b: merge(a, b)[:2], "expected (top, total, acc)"),
+        "the first state alone": (lambda a, b: a, "top: 1 of 1 values differ"),
+        "never shifted below zero": (merge_never_below_zero, "states of 0 and of 2 tokens"),
+        "three heads": (
+            merge_three_heads,
+            "H=1, D=1, scores of about 1, fp32: checking your answer raised RuntimeError",
+        ),
+        "in fp32": (merge_in_fp32, "fp64: top: dtype float32, expected float64"),
+        "against the first top": (merge_against_the_first, "got 0.737629, expected 1.94593"),
+        "one top for all heads": (merge_one_top, "H=2, D=2, scores of about 1, fp32: total: 1 of 2 values differ"),
+    },
+)
+
+
+RIGHT_MERGES = {
+    "where": merge,
+    "ifs, as a list": merge_by_ifs,
+    "nan_to_num": merge_with_nan_to_num,
+    "head by head": merge_head_by_head,
+    "logs": merge_from_the_logs,
+}
+
+
+test_a_right_merge = right_answers("07.1", RIGHT_MERGES)
+
+
+# 07.2
+
+
+def cost(lengths, heads, dim, tile, width):
+    return len(lengths) * heads, -(-max(lengths) // tile), sum(lengths) * 2 * heads * dim * width
+
+
+def with_part(index, part):
+    def answer(*arguments):
+        right = list(cost(*arguments))
+        right[index] = part(*arguments)
+        return tuple(right)
+
+    return answer
+
+
+test_a_wrong_cost = wrong_answers(
+    "07.2",
+    {
+        "a guess": (with_part(2, lambda lengths, h, d, t, w: 7), "bytes: you return 7, expected 0"),
+        "one number": (lambda *arguments: 7, "expected (programs, tiles, bytes), got 7"),
+        "heads padded to powers of two": (
+            with_part(2, lambda lengths, h, d, t, w: sum(lengths) * 2 * h * (1 << (d - 1).bit_length()) * w),
+            "you return 512, expected 320: masked dims are not read either",
+        ),
+        "a tile at least": (
+            with_part(1, lambda lengths, h, d, t, w: max(1, -(-max(lengths) // t))),
+            "lengths [0], 1 KV head of 32, tile 16, 2 bytes a value: tiles: you return 1, expected 0",
+        ),
+        "programs with work alone": (
+            with_part(0, lambda lengths, h, d, t, w: sum(n > 0 for n in lengths) * h),
+            "programs: you return 0, expected 1: a sequence with nothing cached has its programs too",
+        ),
+    },
+)
+
+
+def cost_by_numpy(lengths, heads, dim, tile, width):
+    lengths = np.array(lengths)
+    return np.array([len(lengths) * heads, np.ceil(lengths / tile).max(), lengths.sum() * 2 * heads * dim * width])
+
+
+def cost_by_walking(lengths, heads, dim, tile, width):
+    programs = [n for n in lengths for _ in range(heads)]
+    loads = [min(tile, n - start) for n in programs for start in range(0, n, tile)]
+    return [len(programs), max(len(range(0, n, tile)) for n in programs), 2 * dim * width * sum(loads)]
+
+
+def cost_in_tensors(lengths, heads, dim, tile, width):
+    n = torch.tensor(lengths)
+    return n.numel() * heads, ((n + tile - 1) // tile).max(), (n.sum() * heads * 2 * dim * width).item()
+
+
+RIGHT_COSTS = {"numpy": cost_by_numpy, "walking": cost_by_walking, "tensors": cost_in_tensors}
+
+
+test_a_right_cost = right_answers("07.2", RIGHT_COSTS)

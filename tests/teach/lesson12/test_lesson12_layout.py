@@ -1,0 +1,216 @@
+"""Lesson 12: wrong layouts are told what is wrong, and right ones pass; what its stage promises."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from wrong_answers import right_answers, wrong_answers
+
+from roseinfer.models import load_model
+from stages import FusedStep, PackedWeights
+
+
+class Half(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = weight.to(torch.bfloat16), bias
+
+    def forward(self, x):
+        y = F.linear(x.to(torch.bfloat16), self.weight).to(x.dtype)
+        return y if self.bias is None else y + self.bias
+
+
+def layout(layer):
+    """A stage whose pack gives that layer."""
+    return type("HalfWeights", (PackedWeights,), {"pack": classmethod(lambda cls, weight, bias: layer(weight, bias))})
+
+
+HalfWeights = layout(Half)
+
+
+class InFull(Half):
+    """Rounded to 16 bits, kept in 32."""
+
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.weight = self.weight.float()
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+def keeping(keep):
+    """A right layer that holds keep(weight), too."""
+
+    class Keeps(Half):
+        def __init__(self, weight, bias):
+            super().__init__(weight, bias)
+            self.kept = keep(weight)
+
+    return layout(Keeps)
+
+
+def in_a_closure(weight):
+    kept = weight.clone()
+    return lambda x: F.linear(x, kept)
+
+
+def forwarding(forward, base=Half):
+    return layout(type("Forwards", (base,), {"forward": forward}))
+
+
+class Float16(nn.Module):
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = weight.to(torch.float16), bias
+
+    def forward(self, x):
+        return F.linear(x, self.weight.float(), self.bias)
+
+
+def product_in_float16(self, x):
+    y = F.linear(x.to(torch.float16), self.weight).to(x.dtype)
+    return y if self.bias is None else y + self.bias
+
+
+def reshaped(self, x):
+    return x @ self.weight.float().reshape(x.shape[1], -1) + (0 if self.bias is None else self.bias)
+
+
+class OutputLeft(HalfWeights):
+    def with_packed_matrices(self, model):
+        twin = super().with_packed_matrices(model)
+        if model.lm_head is None:
+            twin.lm_head = None
+        return twin
+
+
+class InTheCallersModel(HalfWeights):
+    def with_packed_matrices(self, model):
+        for parent in list(model.modules()):
+            for child_name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(parent, child_name, self.pack(child.weight, child.bias))
+        if model.lm_head is None:
+            model.lm_head = self.pack(model.token_embedding.weight, None)
+        return model
+
+
+class RoundsTheCallers(PackedWeights):
+    @classmethod
+    def pack(cls, weight, bias):
+        weight.data.copy_(weight.to(torch.bfloat16))
+        return Half(weight, bias)
+
+
+test_wrong_layouts = wrong_answers(
+    "12.4",
+    {
+        "in 32 bits": (layout(InFull), "holds its matrix in float32"),
+        "new weights": (layout(lambda w, b: nn.Linear(w.shape[1], w.shape[0]).to(w)), "values differ"),
+        "both": (keeping(lambda weight: weight), "holds its matrix in float32"),
+        "hidden in a partial": (
+            keeping(lambda weight: partial(F.linear, weight=weight.clone())),
+            "holds its matrix in float32",
+        ),
+        "hidden in a list": (keeping(lambda weight: [weight.flatten().clone()]), "holds its matrix in float32"),
+        "hidden in a closure": (
+            keeping(in_a_closure),
+            "holds its matrix in float32",
+        ),
+        "float16": (layout(Float16), "holds its matrix in float16"),
+        "float16, x too": (forwarding(product_in_float16, Float16), "values are NaN"),
+        "no bias": (layout(lambda weight, bias: Half(weight, None)), "the bias is missing"),
+        "the result in 16 bits": (
+            forwarding(lambda self, x: Half.forward(self, x).to(torch.bfloat16)),
+            "dtype bfloat16, expected float32",
+        ),
+        "doubled": (forwarding(lambda self, x: 2 * Half.forward(self, x)), "values differ"),
+        "the output matrix left": (OutputLeft, "the output matrix, the largest of all"),
+        "the caller's model": (InTheCallersModel, "the caller's model has lost its matrices"),
+        "rounds the caller's weights": (RoundsTheCallers, "it is the caller's"),
+        "the stage before": (FusedStep, "expected a subclass of PackedWeights, got FusedStep"),
+        "one row": (forwarding(lambda self, x: Half.forward(self, x[:1]).expand(len(x), -1)), "values differ"),
+        "a layer": (Half, "expected a subclass of a stage"),
+        "reshaped": (forwarding(reshaped), "values differ"),
+    },
+)
+
+
+class Buffered(nn.Module):
+    """As a buffer, multiplied in float32."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.register_buffer("rows", weight.to(torch.bfloat16))
+        self.register_buffer("bias", bias)
+
+    def forward(self, x):
+        return F.linear(x, self.rows.to(x.dtype), self.bias)
+
+
+class Inside(nn.Module):
+    """An nn.Linear in bfloat16 inside."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.inner = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None).to(torch.bfloat16)
+        self.inner.weight.data.copy_(weight)
+        if bias is not None:
+            self.inner.bias.data.copy_(bias)
+
+    def forward(self, x):
+        return self.inner(x.to(torch.bfloat16)).to(x.dtype)
+
+
+class CopiedModel(HalfWeights):
+    """Without pack's walk: a copy of the model, changed."""
+
+    def with_packed_matrices(self, model):
+        return super().with_packed_matrices(copy.deepcopy(model))
+
+
+test_right_layouts = right_answers(
+    "12.4",
+    {
+        "plain": HalfWeights,
+        "a buffer": layout(Buffered),
+        "a linear layer inside": layout(Inside),
+        "a copied model": CopiedModel,
+    },
+)
+
+
+# The stage.
+
+
+def test_a_stage_leaves_the_callers_model_as_it_is():
+    model = load_model("tiny")
+    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in model.state_dict().items()}
+    stage = PackedWeights(model, num_blocks=4)
+    assert stage.model is not model and model.lm_head is None
+    for name, tensor in model.state_dict().items():
+        assert tensor.data_ptr() == before[name][0] and torch.equal(tensor, before[name][1])
+    shared = {name: p.data_ptr() for name, p in stage.model.named_parameters()}
+    assert shared and all(before[name][0] == address for name, address in shared.items()), "norms and tables are shared"
+
+
+def test_a_stage_that_cannot_pack_is_the_one_before(monkeypatch):
+    def refuse(*args):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(PackedWeights, "pack", refuse)
+    model = load_model("tiny")
+    assert PackedWeights(model, num_blocks=4).model is model
+
+
+@pytest.mark.parametrize("spec", ["tiny", "random:tiny-llama", "random:tiny-qwen3"])
+def test_every_matrix_of_every_architecture_is_packed(spec):
+    stage = PackedWeights(load_model(spec), num_blocks=4)
+    if stage.can_pack(load_model(spec)):
+        assert not any(isinstance(module, nn.Linear) for module in stage.model.modules())

@@ -1,0 +1,220 @@
+"""Lesson 14, times, steps and blocks: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from wrong_answers import right_answers, wrong_answers
+
+
+def gaps(finish):
+    return [after - before for before, after in pairwise(finish)]
+
+
+def times(arrival, first, finish, **instead):
+    """Right, but for what `instead` computes."""
+    right = {
+        "waiting_time": lambda: first - arrival,
+        "ttft": lambda: finish[0] - arrival,
+        "tpot": lambda: (finish[-1] - finish[0]) / (len(finish) - 1) if finish[1:] else 0,
+        "longest_itl": lambda: max(gaps(finish), default=0),
+    }
+    return tuple(instead[name](arrival, first, finish) if name in instead else value() for name, value in right.items())
+
+
+def with_time(name, value):
+    return lambda arrival, first, finish: times(arrival, first, finish, **{name: value})
+
+
+test_wrong_times = wrong_answers(
+    "14.1",
+    {
+        "from the arrival": (with_time("tpot", lambda a, s, f: (f[-1] - a) / len(f)), "tpot: you return"),
+        "a single token": (lambda a, s, f: (s - a, f[0] - a, (f[-1] - f[0]) / (len(f) - 1), max(gaps(f))), "Division"),
+        "whole seconds": (with_time("ttft", lambda a, s, f: int(f[0] - a)), "ttft: you return 0"),
+        "gaps in one digit": (
+            with_time("longest_itl", lambda a, s, f: min(9, max(gaps(f), default=0))),
+            "you return 9",
+        ),
+        "nothing returned": (lambda a, s, f: None, "expected (waiting_time, ttft, tpot, longest_itl), got None"),
+    },
+)
+
+
+def in_numpy(arrival, first, finish):
+    each = np.diff(np.array(finish))
+    return np.array([first - arrival, finish[0] - arrival, each.mean() if len(each) else 0, max(each, default=0)])
+
+
+test_right_times = right_answers(
+    "14.1",
+    {
+        "numpy": in_numpy,
+        "tensors": lambda a, s, f: torch.tensor(times(a, s, f), dtype=torch.float64),
+        "from the end": lambda a, s, f: times(a, s, f, tpot=lambda a, s, f: sum(gaps(f)) / max(1, len(f) - 1)),
+    },
+)
+
+
+# 14.2
+
+
+def step(cached, lengths, budget, take=min, order=None, decode=lambda n: n == 1, stop=False):
+    left = [length - n for n, length in zip(cached, lengths, strict=True)]
+    num_new = [1 if decode(n) else 0 for n in left]
+    room = budget - sum(num_new)
+    for i in order(left) if order else range(len(left)):
+        if not decode(left[i]):
+            num_new[i] = take(left[i], room)
+            room -= num_new[i]
+            if stop and num_new[i] < left[i]:
+                break
+    return num_new
+
+
+test_wrong_steps = wrong_answers(
+    "14.2",
+    {
+        "the last first": (
+            lambda c, n, b: step(c, n, b, order=lambda left: reversed(range(len(left)))),
+            "expected [",
+        ),
+        "nothing returned": (lambda c, n, b: None, "is a `return` missing?"),
+        "a prompt of one token waits": (
+            lambda c, n, b: step(c, [y + (not x and y == 1) for x, y in zip(c, n, strict=True)], b),
+            "lengths=[1]",
+        ),
+        "chunks of 14": (lambda c, n, b: [min(14, i) for i in step(c, n, b)], "you return [14"),
+    },
+)
+
+
+def by_sums(cached, lengths, budget):
+    left = np.array(lengths) - np.array(cached)
+    wanted = np.where(left > 1, left, 0)
+    before = np.cumsum(wanted) - wanted
+    return np.where(left == 1, 1, np.clip(budget - (left == 1).sum() - before, 0, wanted))
+
+
+def token_by_token(cached, lengths, budget):
+    num_new = [0] * len(lengths)
+    left = [length - n for n, length in zip(cached, lengths, strict=True)]
+    queue = [i for i, n in enumerate(left) if n == 1] + [i for i, n in enumerate(left) if n > 1 for _ in range(n)]
+    for i in queue[:budget]:
+        num_new[i] += 1
+    return tuple(num_new)
+
+
+test_right_steps = right_answers(
+    "14.2",
+    {
+        "with sums, an array": by_sums,
+        "a queue of tokens, a tuple": token_by_token,
+        "a tensor": lambda c, n, b: torch.tensor(step(c, n, b)),
+    },
+)
+
+
+# 14.3
+
+
+def blocks(n, size):
+    return -(-n // size)
+
+
+def victims(lengths, size, num_blocks, needs=blocks, pick=lambda left, lengths: left[-1], full=0):
+    left, gone = list(range(len(lengths))), []
+    while left and sum(needs(lengths[i], size) for i in left) > num_blocks - full:
+        gone.append(pick(left, lengths))
+        left.remove(gone[-1])
+    return gone
+
+
+def room(lengths, size, num_blocks, gone=victims, lost=lambda lengths, gone: sum(lengths[i] - 1 for i in gone)):
+    gone_now = gone(lengths, size, num_blocks)
+    return gone_now, lost(lengths, victims(lengths, size, num_blocks))
+
+
+def by_victims(gone):
+    return lambda *case: room(*case, gone=gone)
+
+
+def gives_back_what_it_held(lengths, size, num_blocks):
+    """Forgets that who goes needs no block for its next token either."""
+    missing, gone = sum(blocks(n, size) for n in lengths) - num_blocks, []
+    for i in reversed(range(len(lengths))):
+        if missing > 0:
+            gone.append(i)
+            missing -= blocks(lengths[i] - 1, size)
+    return gone
+
+
+test_wrong_rooms = wrong_answers(
+    "14.3",
+    {
+        "one value": (lambda *case: victims(*case), "expected (preempted, lost)"),
+        "two at most": (by_victims(lambda *c: victims(*c)[:2]), "preempted: you return"),
+        "what it held alone": (by_victims(lambda *c: gives_back_what_it_held(*c)), "preempted: you return [1, 0]"),
+        "one block more": (by_victims(lambda *c: victims(*c, needs=lambda n, s: n // s + 1)), "preempted: you return"),
+    },
+)
+
+
+def from_the_front(lengths, size, num_blocks):
+    """A sequence that still fits stays."""
+    stays, free = 0, num_blocks
+    for n in lengths:
+        if blocks(n, size) > free:
+            break
+        free -= blocks(n, size)
+        stays += 1
+    return range(len(lengths) - 1, stays - 1, -1), sum(lengths[stays:]) - (len(lengths) - stays)
+
+
+def one_by_one(lengths, size, num_blocks):
+    """As the stage does it: each in turn reserves, and the last of those that run pays."""
+    held = [blocks(n - 1, size) for n in lengths]
+    left, gone, i = list(range(len(lengths))), [], 0
+    while i < len(left):
+        held[left[i]] = blocks(lengths[left[i]], size)
+        while i < len(left) and sum(held[j] for j in left) > num_blocks:
+            gone.append(left.pop())
+        i += 1
+    return gone, sum(lengths[i] - 1 for i in gone)
+
+
+def with_sums(lengths, size, num_blocks):
+    total = np.cumsum([blocks(n, size) for n in lengths])
+    stays = int((total <= num_blocks).sum())
+    return np.arange(len(lengths))[stays:][::-1].tolist(), np.array(lengths[stays:], dtype=int).sum() - (
+        len(lengths) - stays
+    )
+
+
+def with_a_free_list(lengths, size, num_blocks):
+    """Counts free blocks, which are never fewer than 0: what is cached fits into the pool."""
+    held = [blocks(n - 1, size) for n in lengths]
+    free, gone, i = num_blocks - sum(held), [], 0
+    assert free >= 0, f"{-free} blocks too many are held before the step"
+    while i < len(held):
+        need = blocks(lengths[i], size) - held[i]
+        while need > free and i < len(held):
+            gone.append(len(held) - 1)
+            free += held.pop()
+        if i < len(held):
+            free, held[i] = free - need, held[i] + need
+        i += 1
+    return tuple(gone), sum(lengths[i] - 1 for i in gone)
+
+
+test_right_rooms = right_answers(
+    "14.3",
+    {
+        "with a free list": with_a_free_list,
+        "from the front, a range": from_the_front,
+        "one by one, as the stage": one_by_one,
+        "with sums": with_sums,
+    },
+)

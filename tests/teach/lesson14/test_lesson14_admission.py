@@ -1,0 +1,221 @@
+"""Lesson 14, a rule of admission: wrong ones are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import pytest
+from wrong_answers import right_answers, wrong_answers
+
+from stages import Graphs, TokenBudget
+
+pytestmark = pytest.mark.slow
+
+
+def rule(**methods):
+    return type("LookAhead", (TokenBudget,), methods)
+
+
+def admitting(may_join):
+    """The stage's own rule, and may_join(stage, seq) before it."""
+    return rule(admit=lambda self, seq: may_join(self, seq) and TokenBudget.admit(self, seq))
+
+
+def left_by(self, seq):
+    """Blocks that stay free when a sequence joins."""
+    return self.tables.num_free - self.tables.blocks_for(len(seq))
+
+
+def fits_at_its_longest(self, seq):
+    longest = sum(self.tables.blocks_for(other.max_len - 1) for other in (*self.running, seq))
+    return longest <= self.tables.num_blocks
+
+
+def one_spare_at_the_end(self, seq):
+    """As if all went on to their longest at once; a pool that is then just full is taken for too small."""
+    seqs = [*self.running, seq]
+    for steps in sorted(other.max_len - 1 - len(other) for other in seqs):
+        grown = [len(other) + steps for other in seqs if other.max_len - 1 >= len(other) + steps]
+        if sum(map(self.tables.blocks_for, grown)) >= self.tables.num_blocks:
+            return False
+    return True
+
+
+def share_stays_free(self, seq):
+    return not self.running or left_by(self, seq) >= 0.3 * self.tables.num_blocks
+
+
+def not_crowded(self, seq):
+    """After a preemption a sequence waits until another has finished; fewer are let in at all."""
+    return not self.running or sum(o.max_len - len(o) for o in self.running) <= 3 * self.tables.num_free
+
+
+class ShortFirst(TokenBudget):
+    """Those that need little overtake."""
+
+    def admit(self, seq):
+        shortest = min(self.waiting, key=lambda other: other.max_len)
+        return len(self.running) < 3 and super().admit(shortest)
+
+
+class ForgetsWhatItMade(TokenBudget):
+    """Greedily it makes the same tokens once more, and pays for each."""
+
+    def preempt(self, seq):
+        super().preempt(seq)
+        del seq.token_ids[seq.num_prompt_tokens :]
+
+
+class TokenForACutPrompt(TokenBudget):
+    def run(self, seqs, num_new):
+        tokens = super().run(seqs, num_new)
+        return tokens + [0] * (len(seqs) - len(tokens))
+
+
+class KeepsABlock(TokenBudget):
+    """Of the last one to end."""
+
+    def admit(self, seq):
+        return len(self.running) < 2 and super().admit(seq)
+
+    def commit(self, seqs, tokens):
+        done = super().commit(seqs, tokens)
+        if not self.has_work:
+            self.tables.reserve({seqs[0].seq_id: 1})
+        return done
+
+
+class NoBudget(TokenBudget):
+    def schedule(self):
+        seqs, num_new = super().schedule()
+        num_new[-1] = len(seqs[-1]) - seqs[-1].num_cached_tokens
+        return seqs, num_new
+
+
+class LargerPool(TokenBudget):
+    def __init__(self, model, *, num_blocks, **sizes):
+        super().__init__(model, num_blocks=2 * num_blocks, **sizes)
+
+
+class ShortestFirst(TokenBudget):
+    def prompts(self, may_admit):
+        yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
+        for seq in sorted(self.waiting, key=lambda seq: seq.max_len):
+            if not (may_admit and self.admit(seq)):
+                break
+            yield self.running[-1]
+
+
+class ToTheEnd(TokenBudget):
+    """Admits as a right rule does, and a preempted sequence waits behind all others."""
+
+    def admit(self, seq):
+        return share_stays_free(self, seq) and super().admit(seq)
+
+    def preempt(self, seq):
+        super().preempt(seq)
+        self.waiting.rotate(-1)
+
+
+class NotesRequests(TokenBudget):
+    """Notes what each may need half way, until it ends or is preempted. An aborted one stays noted."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.noted = {}
+
+    def admit(self, seq):
+        half = self.tables.blocks_for((len(seq) + seq.max_len) // 2)
+        if self.noted and sum(self.noted.values()) + half > self.tables.num_blocks:
+            return False
+        if joins := super().admit(seq):
+            self.noted[seq.seq_id] = half
+        return joins
+
+    def preempt(self, seq):
+        super().preempt(seq)
+        del self.noted[seq.seq_id]
+
+    def commit(self, seqs, tokens):
+        done = super().commit(seqs, tokens)
+        for seq in done:
+            if seq.finish_reason:
+                del self.noted[seq.seq_id]
+        return done
+
+
+test_wrong_rules = wrong_answers(
+    "14.4",
+    {
+        "unchanged": (rule(num_calls=0), "at most 67% of these are allowed. Leave more room"),
+        "a block each": (
+            admitting(lambda s, seq: not s.running or left_by(s, seq) >= len(s.running)),
+            "Leave more room for those that run",
+        ),
+        "the worst case": (admitting(fits_at_its_longest), "The pool stands empty: let more in"),
+        "one at a time": (admitting(lambda s, seq: not s.running), "The pool stands empty: let more in"),
+        "not even the only one": (
+            admitting(lambda s, seq: left_by(s, seq) >= 0.9 * s.tables.num_blocks),
+            "a request that is alone has to get in",
+        ),
+        "the short overtake": (ShortFirst, "before request"),
+        "tokens forgotten": (ForgetsWhatItMade, "tokens were computed again in 3 loads"),
+        "a token for a cut prompt": (TokenForACutPrompt, "token 0 is 0, expected"),
+        "a preempt that frees nothing": (rule(preempt=lambda self, seq: None), "does preempt still give back blocks?"),
+        "blocks kept": (KeepsABlock, "blocks are not free at the end"),
+        "no budget": (NoBudget, "tokens, the budget is 16"),
+        "a larger pool": (LargerPool, "made with num_blocks=24, the stage has a pool of 48 blocks"),
+        "prompts() in another order": (ShortestFirst, "before request"),
+        "nothing is computed": (
+            rule(make_room=lambda self: False, run=lambda self, seqs, num_new: []),
+            "a request waits without end",
+        ),
+        "eight blocks always free": (
+            admitting(lambda s, seq: left_by(s, seq) >= 8),
+            "a prompt of 96 tokens with max_tokens=1, which needs all 24 blocks in the end: a step was empty",
+        ),
+        "a pool that is just full": (
+            admitting(one_spare_at_the_end),
+            "a request that is alone has to get in, whatever the rule",
+        ),
+        "a preempted one goes to the end": (ToTheEnd, "which came before it: no request may overtake another"),
+        "aborted requests stay noted": (NotesRequests, "the promise **Aborted anywhere** (clients hang up: "),
+        "no stage": (lambda model: None, "expected a subclass of TokenBudget"),
+        "another stage": (Graphs, "expected a subclass of TokenBudget, got Graphs"),
+        "the stage itself": (TokenBudget, "expected a subclass of TokenBudget, got TokenBudget"),
+    },
+)
+
+
+class HalfWay(TokenBudget):
+    """In prompts(), which asks for those that join: as if all had half of their tokens."""
+
+    def prompts(self, may_admit):
+        for seq in super().prompts(may_admit and self.has_room()):
+            yield seq
+            if not self.has_room():
+                return
+
+    def has_room(self):
+        seqs = [*self.running, *list(self.waiting)[:1]]
+        half = sum(self.tables.blocks_for((len(seq) + seq.max_len) // 2) for seq in seqs)
+        return not self.running or half <= self.tables.num_blocks
+
+
+class NotesWhatIsHeld(NotesRequests):
+    """Forgets a request with its blocks, however it ends."""
+
+    preempt, commit = TokenBudget.preempt, TokenBudget.commit
+
+    def free(self, seq):
+        super().free(seq)
+        self.noted.pop(seq.seq_id, None)
+
+
+test_right_rules = right_answers(
+    "14.4",
+    {
+        "a share stays free": admitting(share_stays_free),
+        "in prompts": HalfWay,
+        "by what is free": admitting(not_crowded),
+        "notes that go with the blocks": NotesWhatIsHeld,
+    },
+)

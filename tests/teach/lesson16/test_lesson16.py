@@ -1,0 +1,182 @@
+"""Lesson 16, plans and places: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from wrong_answers import right_answers, wrong_answers
+
+
+def right(n, cached, flying, most):
+    length = n + (flying > 0 and cached + flying == n)
+    return 0 if length == most else length - cached - flying
+
+
+def each(rule):
+    return lambda requests: [int(rule(*request)) for request in requests]
+
+
+test_wrong_plans = wrong_answers(
+    "16.1",
+    {
+        "one number": (lambda requests: sum(right(*r) for r in requests), "expected"),
+        "printed": (lambda requests: print(each(right)(requests)), "got None"),
+        "six at most": (each(lambda *request: min(6, right(*request))), "you return"),
+        "a token for decodes alone": (
+            each(lambda n, c, f, m: (lambda length: 0 if length == m else length - c - f)(n + (f == 1 and c + f == n))),
+            "in_flight=3",
+        ),
+    },
+)
+
+
+def in_columns(requests):
+    n, cached, flying, most = np.array(requests).T
+    length = n + ((flying > 0) & (cached + flying == n))
+    return np.where(length == most, 0, length - cached - flying)
+
+
+class Planned:
+    def __init__(self, n, cached, flying, most):
+        self.left = n - cached - flying
+        self.length, self.most = n, most
+        if self.left == 0:
+            self.length += 1
+
+    def num_new(self):
+        return max(1, self.left) if self.length < self.most else 0
+
+
+test_right_plans = right_answers(
+    "16.1",
+    {
+        "numpy": in_columns,
+        "objects": lambda requests: [Planned(*request).num_new() for request in requests],
+        "a tuple": lambda requests: tuple(each(right)(requests)),
+    },
+)
+
+
+# 16.2
+
+
+def writing(values):
+    def feed(token_ids, last_tokens):
+        token_ids.copy_(values(token_ids, last_tokens))
+
+    return feed
+
+
+def looking_up(tokens):
+    """Right, but for the tokens that it takes for those which are unknown."""
+    return writing(lambda ids, last: torch.where(ids < 0, tokens(ids, last), ids))
+
+
+def rows_of(ids):
+    return (-1 - ids).clamp(min=0)
+
+
+def by_mask(ids, last):
+    unknown = ids < 0
+    ids[unknown] = last[-1 - ids[unknown]].clamp(min=0).int()
+
+
+def in_a_loop(ids, last):
+    for i in range(len(ids)):
+        if ids[i] < 0:
+            ids[i] = last[-1 - ids[i]].clamp(min=0)
+
+
+def fresh(ids, last):
+    return last[rows_of(ids)].clamp(min=0)
+
+
+def in_other_memory(ids, last):
+    ids.set_(torch.where(ids < 0, fresh(ids, last), ids).int())
+
+
+def with_other_data(ids, last):
+    ids.data = torch.where(ids < 0, fresh(ids, last), ids).int()
+
+
+def rows_kept():
+    """The tokens are those of the call before, where token_ids are the same tensor."""
+    kept = {}
+
+    def feed(ids, last):
+        if kept.get("ids") is not ids:
+            kept.update(ids=ids, tokens=torch.where(ids < 0, fresh(ids, last), ids).int())
+        ids.copy_(kept["tokens"])
+
+    return feed
+
+
+def in_numpy(ids, last):
+    ids, last = ids.numpy(), last.numpy()
+    ids[ids < 0] = np.maximum(last[-1 - ids[ids < 0]], 0)
+
+
+def clamping_last(ids, last):
+    last.clamp_(min=0)
+    ids.copy_(torch.where(ids < 0, last[rows_of(ids)], ids))
+
+
+test_wrong_feeds = wrong_answers(
+    "16.2",
+    {
+        "one row further": (
+            looking_up(lambda ids, last: last[(-ids).clamp(0, len(last) - 1)].clamp(min=0)),
+            "-1 is row 0, and -2 is row 1",
+        ),
+        "returned": (
+            lambda ids, last: torch.where(ids < 0, fresh(ids, last), ids),
+            "returned, but not in token_ids",
+        ),
+        "by a mask": (by_mask, "the host waits"),
+        "in a loop": (in_a_loop, "the host waits"),
+        "clamped at the source": (clamping_last, "it is only read"),
+        "nothing": (lambda ids, last: [], "token_ids afterwards"),
+        "16 bits": (looking_up(lambda ids, last: fresh(ids, last).short()), "4 of 4 values"),
+        "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "got 34976"),
+        "ids below 256": (
+            looking_up(lambda ids, last: fresh(ids, last).clamp(max=255)),
+            "first at (0,): got 255",
+        ),
+        "other memory": (in_other_memory, "token_ids lies in other memory now"),
+        "other data": (with_other_data, "token_ids lies in other memory now"),
+        "the rows of the first call": (rows_kept(), "captured, and replayed with"),
+        "through NumPy": (in_numpy, "the host waits"),
+    },
+)
+
+
+def by_arithmetic(ids, last):
+    unknown = (ids < 0).int()
+    tokens = last[rows_of(ids)].clamp(min=0).int()
+    ids.mul_(1 - unknown).add_(tokens * unknown)
+
+
+def with_a_row_in_front(ids, last):
+    known = ids.clamp(min=0).long()
+    table = torch.cat([torch.zeros_like(last[:1]), last.clamp(min=0)])  # row 0: for known ones
+    ids.copy_(known + table[(-ids).clamp(min=0)])
+
+
+def row_by_row(ids, last):
+    for row in range(len(last)):
+        ids.copy_(torch.where(ids == -1 - row, last[row].clamp(min=0), ids))
+
+
+def gathered(ids, last):
+    torch.where(ids >= 0, ids, last.clamp(min=0).gather(0, rows_of(ids).long()).int(), out=ids)
+
+
+test_right_feeds = right_answers(
+    "16.2",
+    {
+        "arithmetic": by_arithmetic,
+        "a row in front": with_a_row_in_front,
+        "gather, with out=": gathered,
+        "row by row": row_by_row,
+    },
+)

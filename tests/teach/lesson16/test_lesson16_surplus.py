@@ -1,0 +1,175 @@
+"""Lesson 16, surplus tokens: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from wrong_answers import right_answers, wrong_answers
+
+
+def reason_of(seq, token, stop):
+    return "stop" if token == stop else "length" if len(seq.token_ids) == seq.max_len else None
+
+
+def checked(seqs, tokens):
+    if any(token == -1 for seq, token in zip(seqs, tokens, strict=True) if not seq.finish_reason):
+        raise ValueError("no token")
+
+
+def committing(one):
+    """one(seq, token, stop) -> whether it is returned. With the check for -1 before."""
+
+    def commit(seqs, tokens, stop):
+        checked(seqs, tokens)
+        return [seq for seq, token in zip(seqs, tokens, strict=True) if one(seq, token, stop)]
+
+    return commit
+
+
+def append(seq, token, stop):
+    if seq.finish_reason:
+        return False
+    seq.token_ids.append(token)
+    seq.finish_reason = reason_of(seq, token, stop)
+    return True
+
+
+def any_nan_refused(seqs, tokens, stop):
+    if -1 in tokens:
+        raise ValueError("no token")
+    return committing(append)(seqs, tokens, stop)
+
+
+def refused_late(seqs, tokens, stop):
+    done = []
+    for seq, token in zip(seqs, tokens, strict=True):
+        if token == -1 and not seq.finish_reason:
+            raise ValueError("no token")
+        if append(seq, token, stop):
+            done.append(seq)
+    return done
+
+
+def refusing(rows):
+    """Looks for -1 in these of the rows that have not ended."""
+
+    def commit(seqs, tokens, stop):
+        running = [(seq, token) for seq, token in zip(seqs, tokens, strict=True) if not seq.finish_reason]
+        if any(token == -1 for _, token in rows(running)):
+            raise ValueError("no token")
+        for seq, token in running:
+            append(seq, token, stop)
+        return [seq for seq, _ in running]
+
+    return commit
+
+
+def append_if_same(seq, token, stop):
+    if seq.finish_reason:
+        return False
+    seq.token_ids.append(token)
+    seq.finish_reason = "stop" if token is stop else reason_of(seq, token, None)
+    return True
+
+
+def goes_on_after_length(seqs, tokens, stop):
+    checked(
+        [seq for seq in seqs if not seq.finish_reason],
+        [t for s, t in zip(seqs, tokens, strict=True) if not s.finish_reason],
+    )
+    done = []
+    for seq, token in zip(seqs, tokens, strict=True):
+        if seq.finish_reason in (None, "length"):
+            seq.token_ids.append(token)
+            seq.finish_reason = reason_of(seq, token, stop)
+            done.append(seq)
+    return done
+
+
+def ends_before(seqs, tokens, stop):
+    for seq, token in zip(seqs, tokens, strict=True):
+        if not seq.finish_reason and token == stop:
+            seq.finish_reason, seq.ends_now = "stop", True
+    ending = [seq for seq in seqs if vars(seq).pop("ends_now", False)]
+    checked(seqs, tokens)
+    for seq in ending:
+        seq.finish_reason = None
+    return committing(append)(seqs, tokens, stop)
+
+
+def with_another_error(seqs, tokens, stop):
+    try:
+        return committing(append)(seqs, tokens, stop)
+    except ValueError as error:
+        raise IndexError("no token") from error
+
+
+def rolled_back(seqs, tokens, stop):
+    before, done = [(list(seq.token_ids), seq.finish_reason) for seq in seqs], []
+    for seq, token in zip(seqs, tokens, strict=True):
+        if token == -1 and not seq.finish_reason:
+            for one, (token_ids, reason) in zip(seqs, before, strict=True):
+                one.token_ids[:], one.finish_reason = token_ids, reason
+            raise UnicodeError("a ValueError, too")
+        if append(seq, token, stop):
+            done.append(seq)
+    return done
+
+
+test_wrong_commits = wrong_answers(
+    "16.3",
+    {
+        "all returned": (
+            committing(lambda *row: append(*row) or True),
+            "only those that have one token more are returned",
+        ),
+        "any -1 refused": (any_nan_refused, "whose token is a surplus"),
+        "refused late": (refused_late, "something was appended before it"),
+        "not refused": (
+            lambda seqs, tokens, stop: [s for s, t in zip(seqs, tokens, strict=True) if append(s, t, stop)],
+            "nothing was raised",
+        ),
+        "-1 in the first row alone": (refusing(lambda rows: rows[:1]), "the -1 of row"),
+        "-1 in the last row alone": (refusing(lambda rows: rows[-1:]), "the -1 of row 0"),
+        "-1 behind the first row": (refusing(lambda rows: rows[1:]), "the -1 of row 0"),
+        "-1 where nothing is surplus": (
+            lambda seqs, tokens, stop: refusing(lambda rows: rows if len(rows) == len(seqs) else [])(
+                seqs, tokens, stop
+            ),
+            "nothing was raised",
+        ),
+        "0 is the stop token": (lambda seqs, tokens, stop: committing(append)(seqs, tokens, 0), "stop_token_id=7"),
+        "the same object": (committing(append_if_same), "stop_token_id=50256"),
+        "ended by its length, and goes on": (goes_on_after_length, "finish_reason='length'"),
+        "ends before it refuses": (ends_before, "or a sequence ended"),
+        "an IndexError": (with_another_error, "IndexError"),
+        "a count": (lambda *given: len(committing(append)(*given)), "expected a list of the sequences"),
+    },
+)
+
+
+def from_behind(seqs, tokens, stop):
+    checked(seqs, tokens)
+    done = [seq for seq, token in reversed(list(zip(seqs, tokens, strict=True))) if append(seq, token, stop)]
+    return done[::-1]
+
+
+def with_new_lists(seqs, tokens, stop):
+    done = {row: seq for row, seq in enumerate(seqs) if seq.finish_reason is None}
+    if any(tokens[row] < 0 for row in done):
+        raise ValueError("no token")
+    for row, seq in done.items():
+        seq.token_ids = [*seq.token_ids, tokens[row]]
+        seq.finish_reason = {True: "length", False: None}[len(seq.token_ids) >= seq.max_len]
+        if tokens[row] == stop:
+            seq.finish_reason = "stop"
+    return tuple(done.values())
+
+
+test_right_commits = right_answers(
+    "16.3",
+    {
+        "from behind": from_behind,
+        "taken back after a -1": rolled_back,
+        "new lists, a tuple": with_new_lists,
+        "a generator": lambda *given: (seq for seq in committing(append)(*given)),
+    },
+)

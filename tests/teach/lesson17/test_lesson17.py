@@ -1,0 +1,190 @@
+"""Lesson 17, keys and aborts: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from wrong_answers import right_answers, wrong_answers
+
+
+def in_fields(base):
+    """One number with a digit for each part of the key."""
+    return lambda at, p, n, out, made, r: ((p * base + at // r) * base + made - out) * base + at
+
+
+test_wrong_keys = wrong_answers(
+    "17.1",
+    {
+        "no rounds": (lambda at, p, n, out, made, r: (p, made - out, at), "no rounds"),
+        "nothing": (lambda *request: None, "keys must be comparable"),
+        "fields of 10**4": (in_fields(10**4), "expected"),
+        "fields of 10**6": (in_fields(10**6), "expected"),
+        "fields as floats": (in_fields(1e3), "expected"),
+        "the last two in one": (lambda at, p, n, out, made, r: (p, at // r, (made - out) * 1000 + at), "expected"),
+        "the sign of the priority": (
+            lambda at, p, n, out, made, r: ((p > 0) - (p < 0), at // r, made - out, at),
+            "expected",
+        ),
+        "shorter prompts of equals": (lambda at, p, n, out, made, r: (p, at // r, made - out, n, at), "expected"),
+        "digits, filled up": (
+            lambda at, p, n, out, made, r: f"{p + 10:05}{at // r:05}{9999 + made - out:05}{at:05}",
+            "expected",
+        ),
+        "a text": (lambda at, p, n, out, made, r: str((p, at // r, made - out, at)), "expected"),
+    },
+)
+
+
+class Order:
+    def __init__(self, *numbers):
+        self.numbers = numbers
+
+    def __lt__(self, other):
+        return self.numbers < other.numbers
+
+
+test_right_keys = right_answers(
+    "17.1",
+    {
+        "an object": lambda at, p, n, out, made, r: Order(p, at // r, made - out, at),
+        "nested": lambda at, p, n, out, made, r: ((p, at // r), [made - out, (at, n)]),
+        "a list": lambda at, p, n, out, made, r: [p, at // r, made - out, at],
+        "one number": lambda *request: Fraction(in_fields(10**30)(*request)),
+        "pairs, divided": lambda at, p, n, out, made, r: ((p, (at - at % r) / r), (1 / (1 + out - made), float(at))),
+    },
+)
+
+
+# 17.2
+
+
+def named(scheduler, ids, *queues):
+    return [seq for queue in queues or (scheduler.running, scheduler.waiting) for seq in queue if seq.seq_id in ids]
+
+
+def everyone(scheduler):
+    return [*scheduler.running, *scheduler.waiting]
+
+
+def aborting(chosen):
+    """chosen(scheduler, ids): whom it calls abort for, in this order."""
+
+    def answer(scheduler, ids):
+        for seq in chosen(scheduler, ids):
+            scheduler.abort(seq)
+
+    return answer
+
+
+def walk(scheduler, ids):
+    """Over the lists themselves, from which abort removes."""
+    for queue in (scheduler.running, scheduler.waiting):
+        for seq in queue:
+            if seq.seq_id in ids:
+                yield seq
+
+
+def status_only(scheduler, ids):
+    for seq in named(scheduler, ids):
+        seq.finish_reason = "abort"
+
+
+def without_its_blocks(scheduler, ids):
+    for seq in named(scheduler, ids, scheduler.running):
+        seq.finish_reason = "abort"
+        scheduler.running.remove(seq)
+    for seq in named(scheduler, ids, scheduler.waiting):
+        scheduler.abort(seq)
+
+
+def blocks_alone(scheduler, ids):
+    for seq in named(scheduler, ids, scheduler.running):
+        scheduler.blocks.free(seq.seq_id)
+
+
+def by_hand(scheduler, ids):
+    for seq in named(scheduler, ids, scheduler.running):
+        scheduler.running.remove(seq)
+        scheduler.blocks.free(seq.seq_id)
+    for seq in named(scheduler, ids, scheduler.waiting):
+        scheduler.abort(seq)
+
+
+def preempted(scheduler, ids):
+    for seq in named(scheduler, ids, scheduler.running):
+        scheduler.preempt(seq)
+
+
+def others_preempted(scheduler, ids):
+    for seq in list(scheduler.running):
+        (scheduler.abort if seq.seq_id in ids else scheduler.preempt)(seq)
+    aborting(named)(scheduler, ids)
+
+
+def turned_round(scheduler, ids):
+    aborting(named)(scheduler, ids)
+    scheduler.running.reverse()
+
+
+def added_again(scheduler, ids):
+    for seq in named(scheduler, ids):
+        scheduler.abort(seq)
+        scheduler.add(seq)
+
+
+test_wrong_aborts = wrong_answers(
+    "17.2",
+    {
+        "one call with the set": (
+            aborting(lambda s, ids: [seq for seq in everyone(s) if seq.seq_id == ids]),
+            "an id never equals a set",
+        ),
+        "while walking": (aborting(walk), "does the loop walk over the list from which abort removes them"),
+        "those that run": (aborting(lambda s, ids: named(s, ids, s.running)), "still waits, and will be begun later"),
+        "the first": (aborting(lambda s, ids: named(s, ids)[:1]), "or end too early?"),
+        "a status": (status_only, "finish_reason says that they have ended"),
+        "those that wait": (aborting(lambda s, ids: named(s, ids, s.waiting)), "abort was called for no request"),
+        "the others preempted": (others_preempted, "were not named; now [] run"),
+        "the others turned round": (turned_round, "the others must not be touched"),
+        "five": (aborting(lambda s, ids: named(s, sorted(ids)[:5])), "request 5 still waits"),
+        "added again": (added_again, "still waits, and will be begun later"),
+        "blocks forgotten": (without_its_blocks, "blocks have not"),
+        "blocks alone": (blocks_alone, "still run"),
+        "by hand": (by_hand, "abort changes all that belongs to them"),
+        "everybody": (aborting(lambda s, ids: everyone(s)), "was not named, and is gone"),
+        "all that wait": (
+            aborting(lambda s, ids: [*named(s, ids, s.running), *s.waiting]),
+            "was not named, and is gone",
+        ),
+        "twice": (aborting(lambda s, ids: named(s, ids) * 2), "neither waits nor runs here"),
+        "an id that has ended": (
+            aborting(lambda s, ids: [{seq.seq_id: seq for seq in everyone(s)}[one] for one in ids]),
+            "KeyError",
+        ),
+        "preempted": (preempted, "still waits"),
+    },
+)
+
+
+def one_after_the_other(scheduler, ids):
+    while found := named(scheduler, ids):
+        scheduler.abort(found[-1])
+
+
+def id_by_id(scheduler, ids):
+    while ids:
+        wanted = ids.pop()
+        for seq in [*scheduler.waiting, *scheduler.running]:
+            if seq.seq_id == wanted:
+                scheduler.abort(seq)
+                break
+
+
+test_right_aborts = right_answers(
+    "17.2",
+    {
+        "backwards": aborting(lambda s, ids: named(s, ids)[::-1]),
+        "until none is left": one_after_the_other,
+        "id by id": id_by_id,
+    },
+)

@@ -1,0 +1,231 @@
+"""Lesson 17, a bound and a policy of one's own: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+from wrong_answers import right_answers, wrong_answers
+
+from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+
+
+def may_go(overtaken, bound):
+    stop = next((i for i, n in enumerate(overtaken) if n >= bound), len(overtaken) - 1)
+    return range(stop + 1)
+
+
+def shortest(lens, places):
+    return min(places, key=lambda i: lens[i])
+
+
+test_wrong_bounds = wrong_answers(
+    "17.3",
+    {
+        "nothing": (lambda lens, o, b: None, "got None"),
+        "six at most": (lambda lens, o, b: shortest(lens[:6], may_go(o[:6], b)), "you return"),
+        "bounds below 4": (lambda lens, o, b: shortest(lens, may_go(o, min(b, 3))), "you return"),
+        "all of them": (lambda lens, o, b: sorted(may_go(o, b), key=lambda i: lens[i]), "expected"),
+    },
+)
+
+
+def recursive(lens, overtaken, bound):
+    if len(lens) == 1 or overtaken[0] >= bound:
+        return 0
+    behind = 1 + recursive(lens[1:], overtaken[1:], bound)
+    return behind if lens[behind] < lens[0] else 0
+
+
+def in_numpy(lens, overtaken, bound):
+    reached = np.array(overtaken) >= bound
+    closed = np.concatenate([[0], np.cumsum(reached)[:-1]]) > 0
+    return np.where(closed, 10**9, np.array(lens)).argmin()
+
+
+def emptied(lens, overtaken, bound):
+    queue = list(zip(overtaken, lens, range(len(lens)), strict=True))
+    best = queue.pop(0)
+    last = best
+    while queue and last[0] < bound:
+        last = queue.pop(0)
+        best = min(best, last, key=lambda one: one[1:])
+    return float(best[2])
+
+
+test_right_bounds = right_answers(
+    "17.3", {"recursive": recursive, "numpy": in_numpy, "a queue that is emptied": emptied}
+)
+
+
+# 17.4
+
+
+class Known(Policy):
+    def check(self, params):
+        if not params.ignore_eos or params.stop_token_ids or params.stop:
+            raise ValueError("lengths must be known")
+
+
+def keyed(by, base=Known, **methods):
+    return type("MyPolicy", (base,), {"name": "mine", "key": lambda self, seq: by(seq), **methods})
+
+
+def left(seq):
+    return seq.max_len - len(seq)
+
+
+def only_the_end_token(self, params):
+    if not params.ignore_eos:
+        raise ValueError("lengths must be known")
+
+
+def of_all_rounds(self, waiting, room):
+    return min(range(len(waiting)), key=lambda i: left(waiting[i][-1]))
+
+
+def shortest_left(self, waiting, room):
+    places = [i for i, place in enumerate(waiting) if place[:2] == waiting[0][:2]]
+    return min(places, key=lambda i: left(waiting[i][-1]))
+
+
+def fitting(otherwise, within=lambda place, first: place[:2] == first[:2]):
+    """The first that fits, and `otherwise` where none does."""
+
+    def pick(self, waiting, room):
+        fits = [i for i, place in enumerate(waiting) if within(place, waiting[0]) and len(place[-1]) <= room]
+        return fits[0] if fits else otherwise(waiting)
+
+    return pick
+
+
+def new_ones_only(of_new, of_others):
+    return lambda seq: of_new(seq) if len(seq) == seq.num_prompt_tokens else of_others
+
+
+def greedy_only(self, params):
+    Known.check(self, params)
+    if params.temperature:
+        raise ValueError("greedy requests only")
+
+
+def short_only(self, params):
+    Known.check(self, params)
+    if params.max_tokens > 64:
+        raise ValueError("too long")
+
+
+def refusing(is_refused):
+    def check(self, params):
+        Known.check(self, params)
+        if is_refused(params):
+            raise ValueError("not such a request")
+
+    return check
+
+
+def refuses_all(self, params):
+    raise ValueError("no")
+
+
+test_wrong_policies = wrong_answers(
+    "17.4",
+    {
+        "first come": (keyed(lambda seq: 0), "is the same for all"),
+        "the engine's first come": (FirstCome, "is the same for all"),
+        "longest output": (LongestOutput, "the longest outputs go first"),
+        "longest job": (keyed(lambda seq: -seq.max_len), "the longest outputs go first"),
+        "shortest prompt": (ShortestPrompt, "reads the prompt alone"),
+        "packed": (Packed, "reads the prompt alone"),
+        "lengths in pick": (
+            keyed(lambda seq: 0, base=Policy, pick=shortest_left),
+            "pick reads how long an output gets",
+        ),
+        "lengths in pick, prompts in key": (
+            keyed(lambda seq: seq.num_prompt_tokens, base=Policy, pick=shortest_left),
+            "pick reads how long an output gets",
+        ),
+        "long ones in key": (keyed(lambda seq: max(70, left(seq)), base=Policy), "key reads how long"),
+        "pick over all rounds": (
+            keyed(lambda seq: 0, pick=of_all_rounds),
+            "round 1, while priority 0 and round 0 wait",
+        ),
+        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick gives -1 for 4 places"),
+        "-1 where none fits": (
+            keyed(left, pick=fitting(lambda waiting: -1)),
+            "pick gives -1 for 4 places when free blocks hold 6 tokens",
+        ),
+        "the last where none fits": (
+            keyed(left, pick=fitting(lambda waiting: len(waiting) - 1)),
+            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 wait",
+        ),
+        "what fits, of any round": (
+            keyed(left, pick=fitting(lambda waiting: 0, within=lambda place, first: True)),
+            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 wait",
+        ),
+        "the last for some rooms": (
+            keyed(left, pick=lambda self, waiting, room: len(waiting) - 1 if 10 < room < 900 else 0),
+            "round 1 when free blocks hold 11 tokens, while priority 0 and round 0 wait",
+        ),
+        "no key for preempted ones": (keyed(new_ones_only(left, None)), "a preempted sequence waits again"),
+        "another key for preempted ones": (
+            keyed(new_ones_only(lambda seq: (left(seq),), 0)),
+            "a preempted sequence waits again",
+        ),
+        "greedy requests alone": (keyed(left, check=greedy_only), "temperature=0.7"),
+        "short requests alone": (keyed(left, check=short_only), "max_tokens=4000"),
+        "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "max_tokens=100000"),
+        "seeded requests alone": (
+            keyed(left, check=refusing(lambda p: p.temperature and p.seed is None)),
+            "SamplingParams(ignore_eos=True, temperature=0.7), whose length is known",
+        ),
+        "no top_p": (keyed(left, check=refusing(lambda p: p.top_p < 1)), "top_p=0.9), whose length is known"),
+        "no top_k": (keyed(left, check=refusing(lambda p: p.top_k > 0)), "top_k=5), whose length is known"),
+        "no check": (keyed(left, base=Policy), "lets SamplingParams() pass"),
+        "half a check": (keyed(left, base=Policy, check=only_the_end_token), "stop_token_ids=(3,)"),
+        "refuses all": (keyed(left, check=refuses_all), "whose length is known"),
+        "drawn": (keyed(lambda seq: random.random()), "for the same sequence later"),
+        "no key": (keyed(lambda seq: None), "key(seq) gives None"),
+        "keys of two kinds": (keyed(lambda seq: left(seq) if left(seq) > 6 else "short"), "comparable with each other"),
+        "an instance": (keyed(left)(), "expected a subclass of Policy"),
+        "no policy": (dict, "expected a subclass of Policy"),
+        "nothing written": (type("Mine", (Policy,), {}), "NotImplementedError"),
+    },
+)
+
+
+class KeptById(Known):
+    name = "kept"
+
+    def __init__(self):
+        self.keys = {}
+
+    def key(self, seq):
+        return self.keys.setdefault(seq.seq_id, left(seq))
+
+
+class Scans(Known):
+    """No key at all: it looks through the round whenever somebody can join."""
+
+    name = "scans"
+
+    def key(self, seq):
+        return 0
+
+    def pick(self, waiting, room):
+        first = waiting[0][:2]
+        return min((i for i, place in enumerate(waiting) if place[:2] == first), key=lambda i: left(waiting[i][-1]))
+
+
+test_right_policies = right_answers(
+    "17.4",
+    {
+        "longest output, the other way round": keyed(left, base=LongestOutput),
+        "classes of about the same length": keyed(lambda seq: (int(math.log2(left(seq))), seq.num_prompt_tokens)),
+        "no key, a scan": Scans,
+        "what fits, and else the first": keyed(left, pick=fitting(lambda waiting: 0)),
+        "its key kept by id": type("MyPolicy", (KeptById,), {}),
+        "max_tokens": keyed(lambda seq: (seq.params.max_tokens, seq.num_prompt_tokens)),
+    },
+)

@@ -1,0 +1,65 @@
+"""tools/gpu_report.sh: what it runs on a GPU, tried with a Python that prints its arguments."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import torch
+
+from roseinfer.cli.main import parser
+from roseinfer.paths import ROOT
+
+SCRIPT = ROOT / "tools" / "gpu_report.sh"
+PRINTS_ITS_ARGUMENTS = """#!/bin/sh
+case "$*" in -c*) echo a100;; *"bench host"*) exit 3;; *) echo "$*";; esac
+"""
+
+
+@pytest.fixture
+def dry_run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "tools").mkdir()
+    shutil.copy(SCRIPT, tmp_path / "tools")
+    python = tmp_path / "python"
+    python.write_text(PRINTS_ITS_ARGUMENTS)
+    python.chmod(0o755)
+    return subprocess.run(
+        ["sh", "tools/gpu_report.sh"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PY": str(python)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_every_command_is_one_that_there_is(dry_run: subprocess.CompletedProcess[str]):
+    tests, *commands = dry_run.stdout.splitlines()
+    assert tests.startswith("-m pytest -q -m gpu ")
+    for command in commands:
+        arguments = parser().parse_args(command.removeprefix("-m roseinfer ").split())
+        assert arguments.device == "cuda"
+
+
+def test_results_lie_where_lessons_look_for_them(dry_run: subprocess.CompletedProcess[str]):
+    files = [word for word in dry_run.stdout.split() if word.startswith("data/")]
+    for pattern in ("runs/a100/ladder*.json", "runs/a100/kernels*.json", "runs/a100/online*.json", "traces/a100"):
+        assert any(fnmatch(file, f"data/{pattern}") for file in files)
+
+
+def test_a_failure_is_named_at_the_end_and_the_rest_is_run(dry_run: subprocess.CompletedProcess[str]):
+    assert dry_run.returncode == 1 and "bench executors" in dry_run.stdout
+    *_, title, failed = dry_run.stderr.splitlines()
+    assert title == "gpu-report: failed:" and " bench host " in failed
+
+
+@pytest.mark.slow
+def test_it_needs_a_gpu():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run(["sh", SCRIPT], env={"PY": sys.executable}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: make gpu-report needs an NVIDIA GPU, and torch ")

@@ -1,0 +1,134 @@
+"""Words that the course does not use, in what people read: lessons, README, docs, strings and comments.
+
+They hide the actor ("whoever", "nobody") or are out of use ("anew", "dear"). Stages are left out: they are frozen.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from roseinfer.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+# Each is wrong in every use. None is Python's, and "there is none" and "none of them" are plain English.
+WORDS = [
+    r"\bwho(m)?ever\b",
+    r"\b(no|some|any|every)body\b",
+    r"\bmend(s|ed|ing)?\b",
+    r"\banew\b",
+    r"\bdear(er|est|ly)?\b",
+    r"\bheed(s|ed|ing)?\b",
+    r"\breckon(s|ed|ing)?\b",
+    r"\bthrice\b",
+    r"\bapiece\b",
+    r"\bone's own\b",
+    r"\bone behind the other\b",
+    r"\bby and by\b",
+    r"\bfor ever\b",
+    r"\b(is|are) not to be\b",
+    r"\b(?<!there )(is|are) none\b(?! of\b)",
+]
+WRONG = [
+    "Whoever reads it waits.",
+    "Nobody sees it.",
+    "One factor mends it.",
+    "The map is drawn anew.",
+    "Short outputs are dear.",
+    "End tokens not heeded.",
+    "A share is reckoned.",
+    "It ran thrice.",
+    "One kernel apiece.",
+    "A stage of one's\nown.",
+    "They lie one behind the other.",
+    "By and by it grows.",
+    "It waits for ever.",
+    "A token that is not to be.",
+    "A head size that is none is padded.",
+]
+FORBIDDEN = re.compile("|".join(WORDS))
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
+
+LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PLACES = ("*.md", "docs/**/*.md", "teaching/*.md", "roseinfer/teach/lesson*/*.md", "roseinfer/posts/*/*.md")
+PAGES = sorted(path for place in PLACES for path in ROOT.glob(place))
+MODULES = sorted(path for room in ("roseinfer", "notebooks/solutions") for path in (ROOT / room).glob("**/*.py"))
+
+
+def hits(text: str) -> Iterator[str]:
+    """Each forbidden word, and the sentence in which it stands."""
+    for sentence in SENTENCE_END.split(text):
+        sentence = " ".join(sentence.split())
+        lower = re.sub(r"\bNone\b", "", sentence).lower()
+        yield from (f"{match[0]!r} in: {sentence}" for match in FORBIDDEN.finditer(lower))
+
+
+def cells(path: Path) -> Iterator[tuple[str, str]]:
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type == "markdown":
+            yield f"{path.name}, cell {number}", cell.source
+
+
+def strings_and_comments(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each: docstrings, messages, texts of exercises."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def found(texts: Iterator[tuple[str, str]]) -> list[str]:
+    return [f"{where}: {hit}" for where, text in texts for hit in hits(text)]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_lessons_use_plain_words(path):
+    assert found(cells(path)) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_use_plain_words(path):
+    assert found(iter([(path.name, path.read_text(encoding="utf-8"))])) == []
+
+
+def test_strings_and_comments_use_plain_words():
+    texts = (
+        (f"{path.relative_to(ROOT)}, line {line}", text)
+        for path in MODULES
+        for line, text in strings_and_comments(path.read_text(encoding="utf-8"))
+    )
+    assert found(texts) == []
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_a_forbidden_word_is_found_with_its_sentence(sentence):
+    [hit] = hits(f"Before it. {sentence} After it.")
+    assert hit.endswith(f"in: {' '.join(sentence.split())}")
+
+
+def test_every_word_of_the_list_is_tried():
+    tried = [" ".join(sentence.split()).lower() for sentence in WRONG]
+    assert [word for word in WORDS if not any(re.search(word, sentence) for sentence in tried)] == []
+
+
+@pytest.mark.parametrize(
+    "sentence", ["Nothing if it is None.", "There is none.", "This is none of the four.", "It depends on the body."]
+)
+def test_plain_english_is_left_alone(sentence):
+    assert list(hits(sentence)) == []
+
+
+def test_comments_docstrings_and_other_strings_are_read_and_names_are_not():
+    source = '"""Anew."""\n\n\ndef nobody():\n    """Dear."""\n    return f"mends {1}"  # whoever\n'
+    assert sorted(strings_and_comments(source)) == [(1, "Anew."), (5, "Dear."), (6, "# whoever"), (6, "mends ")]

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Check the kernels, stages and the engine on this machine's GPU, then record the ordinary benchmarks where lessons find
+# them: data/runs/GPU/*.json and data/traces/GPU/. Under 8 minutes on one H200, without a network. `make gpu-report`.
+#
+#   PY   the Python to run
+set -u
+cd -P "$(dirname "$0")/.."
+
+gpu=$("$PY" -c '
+import re, torch
+if not torch.cuda.is_available():
+    raise SystemExit(f"error: make gpu-report needs an NVIDIA GPU, and torch {torch.__version__} sees none: try make doctor")
+print(re.sub("[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-"))') || exit 1
+runs="data/runs/$gpu" until=$(($(date +%s) + 470)) failed=
+mkdir -p "$runs"
+
+# A command that fails, or that has no time left, is named at the end; the others run.
+try() {
+    echo "gpu-report: $*" >&2
+    left=$((until - $(date +%s)))
+    [ "$left" -gt 0 ] && timeout --foreground -k 10 "$left" "$@" || failed="$failed
+    $*"
+}
+roseinfer() { try "$PY" -m roseinfer "$@" --device cuda; }
+record() { name=$1; shift; roseinfer "$@" --output "$runs/$name.json"; }
+race() { name=$1; shift; record "ladder-$name" ladder --model random:gpt2 --prompt-len 64 "$@"; }
+
+try "$PY" -m pytest -q -m gpu -n auto --maxprocesses 8 --dist worksteal tests
+record kernels bench kernels
+roseinfer tensorboard --stages s07,engine --model random:gpt2 --no-serve --logdir "data/traces/$gpu"
+for dtype in float32 float16 bfloat16; do race "$dtype" --dtype "$dtype"; done
+for size in 1 64; do race "bfloat16-batch-$size" --dtype bfloat16 --batch-size "$size"; done
+race static-cache --dtype bfloat16 --stages s13 --hf-static
+record offline bench offline --model random:gpt2 --contenders hf,engine --dtype float32,bfloat16
+record online bench online --model random:gpt2 --dtype bfloat16 --repeats 1
+record host bench host --model random:gpt2 --batch-sizes 1,8,64
+record executors bench executors --model random:gpt2 --dtype bfloat16
+
+[ -z "$failed" ] || { echo "gpu-report: failed:$failed" >&2; exit 1; }
