@@ -87,8 +87,12 @@ CHOOSE_THEME = """async (theme) => {
   const underWay = () => document.body.dataset.jpThemeName !== theme || document.getElementById("jupyterlab-splash");
   while (underWay()) await new Promise((next) => setTimeout(next, 20));
 }"""
-# JupyterLab warns of this when a notebook that nothing waits for is closed before a widget's comm is set up.
-CLOSED_EARLY = "Subshell identifier not available in the closeout sequence"
+# JupyterLab's own requests to a kernel: it complains when a notebook is closed before the answer.
+CLOSED_EARLY = (
+    "Subshell identifier not available in the closeout sequence",
+    "History was unable to be retrieved",
+    "Error: Canceled future for create_subshell_request",
+)
 THIS_NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 
 
