@@ -17,7 +17,6 @@ from roseinfer.bench.scheduler import MODES, ServerRun, Workload, serve, summari
 from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, num_requests, workload
 from roseinfer.bench.scheduler.definitions import METRICS
 from roseinfer.bench.scheduler.output import run_lines, summary_lines
-from roseinfer.cli.clone import chosen_stages, course
 from roseinfer.cli.command import (
     STATUSES,
     Failed,
@@ -28,8 +27,9 @@ from roseinfer.cli.command import (
     require_writable,
     run_with,
 )
+from roseinfer.cli.memory_check import require_room
 from roseinfer.cli.output import written
-from roseinfer.cli.room import require_room
+from roseinfer.cli.repository import chosen_stages, course
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.profiling import Trace
 from roseinfer.stage import Stage

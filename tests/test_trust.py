@@ -202,7 +202,7 @@ def test_names_in_a_trace_are_text_on_a_page_and_in_a_terminal(tmp_path, capsys)
 
 
 def test_a_trace_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("roseinfer.profiling.chrome.MOST_BYTES", 10_000)
+    monkeypatch.setattr("roseinfer.profiling.traces.chrome.MOST_BYTES", 10_000)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps(evil_trace()).encode() + b" " * 10**7))
     assert path.stat().st_size < 20_000

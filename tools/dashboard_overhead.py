@@ -24,7 +24,7 @@ from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import turns
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.bench.provenance import describe_host
-from roseinfer.cli.clone import chosen_stages
+from roseinfer.cli.repository import chosen_stages
 from roseinfer.models import load_model
 from roseinfer.profiling.clock import Clock
 from roseinfer.teach.lesson04.dashboard import Dashboard

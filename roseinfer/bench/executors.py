@@ -13,11 +13,11 @@ import torch
 
 from roseinfer.arguments import each_once, require_count
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model, load_model
+from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.clock import device_clock
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
@@ -53,7 +53,7 @@ class ExecutorResult(MachineResult):
         ]
 
 
-def executor_cells(rows: List[dict[str, Any]]) -> Cells:
+def executor_cells(rows: List[dict[str, Any]]) -> TextTable:
     columns: list[Column | str] = ["batch", IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
     shown = []
     for row in rows:
@@ -61,7 +61,7 @@ def executor_cells(rows: List[dict[str, Any]]) -> Cells:
         ranges = [f"{median(one):,.0f} ({min(one):,.0f} - {max(one):,.0f})" for one in speeds.values()]
         ratio = median(speeds[ONE_BEHIND]) / median(speeds[IN_TURN])
         shown.append((row["batch_size"], *ranges, ratio, "yes" if row["same_tokens"] else "no"))
-    return Cells.of(columns, shown)
+    return TextTable.of(columns, shown)
 
 
 def executors(

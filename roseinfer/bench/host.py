@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import torch
 
 from roseinfer.arguments import each_once, require_count
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.engine.config import STEP_TOKENS
 from roseinfer.llm.llm import LLM
 from roseinfer.profiling.progress import OnProgress, Progress
@@ -51,7 +51,7 @@ class HostResult(MachineResult):
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         shown = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
         columns = [Column("batch"), *(Column(f"{name} us", lambda s: f"{1e6 * s:,.0f}") for name in shown)]
-        table = Cells.of(columns, [(row["batch_size"], *(row[name] for name in shown)) for row in self.rows])
+        table = TextTable.of(columns, [(row["batch_size"], *(row[name] for name in shown)) for row in self.rows])
         return [table.text(width)]
 
     def notes(self) -> list[str]:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roseinfer.arguments import counted
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
+from roseinfer.display.text_table import Column, TextTable
 
 from .contenders import HF_NAMES
 from .neighbours import busy_sentence
@@ -84,7 +84,7 @@ class LadderResult(MachineResult):
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
         columns = [Column(name, FORMATS.get(name, "{}").format) for name in shown]
-        cells = Cells.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
+        cells = TextTable.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
         table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
         title = f"{self.title}; tokens equal" if all_equal else self.title
         return [f"{title}\n{table}"]

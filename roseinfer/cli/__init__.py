@@ -1,1 +1,1 @@
-"""The command `roseinfer`: a file a subcommand, and what they share."""
+"""The command `roseinfer`, and what its subcommands share."""

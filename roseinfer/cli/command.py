@@ -129,7 +129,7 @@ def _guarded(run: Callable[[], int | None]) -> int:
             failure, line = _explained(error)
             if failure is None:
                 raise
-            from roseinfer.display.cells import printable  # an error may quote a file
+            from roseinfer.display.text_table import printable
 
             print(f"error: {printable(line)}", file=sys.stderr)
             return failure

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from roseinfer.cli import (
+from roseinfer.cli.command import STATUSES, Parser, exit_status, run_with
+from roseinfer.cli.commands import (
     aot,
     bench,
     doctor,
@@ -21,7 +22,6 @@ from roseinfer.cli import (
     tensorboard,
     trace,
 )
-from roseinfer.cli.command import STATUSES, Parser, exit_status, run_with
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
 COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)

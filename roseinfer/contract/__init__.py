@@ -3,8 +3,8 @@
 The tests run these promises on all stages of the ladder, and `teach.contract` shows them as a report.
 """
 
-from .block_promises import bytes_held
-from .promises import PROMISES, QUEUE_PROMISES, Promise, promises_of
+from .promises.all_promises import PROMISES, QUEUE_PROMISES, Promise, promises_of
+from .promises.blocks import bytes_held
 from .run import Outcome, check_promises
 
 __all__ = ["PROMISES", "QUEUE_PROMISES", "Outcome", "Promise", "bytes_held", "check_promises", "promises_of"]

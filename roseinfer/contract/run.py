@@ -10,7 +10,7 @@ import torch
 
 from roseinfer.stage import Stage
 
-from .promises import PROMISES, Promise, promises_of
+from .promises.all_promises import PROMISES, Promise, promises_of
 from .time_limit import TookTooLong, time_limit
 
 SECONDS = 60.0  # for one promise; a dense stage takes a few at most

@@ -13,8 +13,8 @@ from typing import Any
 
 from roseinfer.profiling.facts import Facts, HasFacts
 
-from .cells import Cells, Column
 from .number_text import rounded
+from .text_table import Column, TextTable
 
 # Semi-transparent, so that it reads on JupyterLab's light and dark themes alike; text keeps the theme's own colour.
 BAR_COLOUR = "rgba(86, 180, 233, 0.4)"
@@ -41,14 +41,14 @@ class Table(Facts):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self.to_html()}
 
-    def cells(self, columns: Sequence[str], keep: Sequence[bool] | None = None) -> Cells:
+    def cells(self, columns: Sequence[str], keep: Sequence[bool] | None = None) -> TextTable:
         """These columns as text, of all rows or of those that `keep` marks."""
         df = self.df if keep is None else self.df.loc[keep]
         shown = [
             Column(name, partial(format_cell, template=self.formats.get(name)), df[name].dtype.kind in "iuf")
             for name in columns
         ]
-        return Cells.of(shown, zip(*(df[name].tolist() for name in columns), strict=True))
+        return TextTable.of(shown, zip(*(df[name].tolist() for name in columns), strict=True))
 
     def to_html(self) -> str:
         """The live view: every column of exact and live, some of them folded, the note and the query."""

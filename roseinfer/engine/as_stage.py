@@ -11,10 +11,10 @@ from roseinfer.models import Attend, Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from ..models.weights import prepared_copy
 from .config import STEP_TOKENS
 from .engine import Engine
 from .step import Step
-from .weights import prepared_copy
 
 
 class EngineStage(Stage):

@@ -14,7 +14,6 @@ from roseinfer.models import ModelConfig
 from .policies import Policy, policy_for
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-QUANTIZATIONS = (None, "int8")
 # Tokens of one step, unless there are more sequences. Products are at their best from some hundreds on, and with more
 # than this a CPU's caches no longer hold what one layer hands to the next.
 STEP_TOKENS = 1024
@@ -102,14 +101,6 @@ def check_device(device: object) -> None:
         torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device={device!r} is not a device: {str(error).splitlines()[0]}") from error
-
-
-def check_quantization(quantization: object, device: str) -> None:
-    """Raises ValueError for what no device does, or not this one."""
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
-    if quantization and torch.device(device).type != "cpu":
-        raise ValueError(f"quantization={quantization!r} runs on a CPU, and the model is on {device!r}")
 
 
 def check_block_size(block_size: int, device_type: str) -> None:

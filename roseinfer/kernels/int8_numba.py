@@ -6,7 +6,7 @@ scale for a whole row the others would be rounded to nothing. Sums are made in a
 the same to the bit whatever other rows are beside it.
 
 CPUs have an instruction for four products of bytes and their sum in each of 16 lanes, which no compiler here finds by
-itself (so lanes.py). Where a CPU has no such instruction, the same sum is written with multiplications. W lies in
+itself (so simd.py). Where a CPU has no such instruction, the same sum is written with multiplications. W lies in
 memory as that instruction takes it, in tiles of 64 rows, each vector with four values of 16 rows; and its sums stay in
 registers while 4 rows of x meet a tile, so that each vector of W is loaded for 4 rows, and each four values of x for 64
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).

@@ -7,9 +7,9 @@ import warnings
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.engine.config import check_device, check_dtype, check_quantization
-from roseinfer.engine.weights import prepare_weights
+from roseinfer.engine.config import check_device, check_dtype
 from roseinfer.models import Model, ModelLoadError, generation_config, load_model, load_tokenizer, tokenizer_folder
+from roseinfer.models.weights import check_quantization, prepare_weights
 from roseinfer.sequence import SamplingParams
 
 # Settings of generation_config.json that change a text and that the engine does not have: key -> value without effect.

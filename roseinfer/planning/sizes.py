@@ -14,14 +14,13 @@ from roseinfer.engine.config import (
     check_block_size,
     check_device,
     check_dtype,
-    check_quantization,
 )
-from roseinfer.engine.linear import padded_rows
 from roseinfer.engine.sampler import sampler_shapes
-from roseinfer.engine.weights import int8_sizes, packed_output_bytes
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
+from roseinfer.models.linear import padded_rows
 from roseinfer.models.rope import Rotation
+from roseinfer.models.weights import check_quantization, int8_sizes, packed_output_bytes
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32

@@ -7,12 +7,12 @@
 - measure_machine(), decode_floor(...), prefill_floor(...): what this machine could do at best
 """
 
-from .capture import capture
 from .counting import MODEL_OPS, CopiedBytes, bytes_copied, count_ops, trace_once
 from .floors import Floor, Machine, decode_floor, measure_machine, prefill_floor
 from .host_reads import HostReads, host_reads
 from .spans import span
-from .trace import Trace
+from .traces.capture import capture
+from .traces.trace import Trace
 
 __all__ = [
     "MODEL_OPS",

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.kernels.triton_mode import INTERPRETER
 
-from .capture import record
-from .trace import Trace
+from .traces.capture import record
+from .traces.trace import Trace
 
 aten = torch.ops.aten
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
 from roseinfer.arrivals import Arrival, require_order
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import Result
 from roseinfer.display.number_text import significant
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES
 from roseinfer.profiling.progress import OnProgress, Progress
 
@@ -90,7 +90,7 @@ class Simulation(CostedResult):
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
         return [*partial, *notes, speed]
 
-    def throughput(self) -> Cells:
+    def throughput(self) -> TextTable:
         is_race = len({row["policy"] for row in self.rows}) > 1
         columns: list[Column | str] = [
             "policy",
@@ -109,7 +109,7 @@ class Simulation(CostedResult):
         whole = self.rows[:-1] if self.is_partial else self.rows
         first = {row["replicas"]: row["seconds"] for row in reversed(whole)}
         behind = [row["seconds"] - first[row["replicas"]] for row in whole] + [None] * self.is_partial
-        return Cells.of(
+        return TextTable.of(
             columns,
             [
                 (
@@ -131,11 +131,11 @@ class Simulation(CostedResult):
             keys=2,
         )
 
-    def times(self) -> Cells:
+    def times(self) -> TextTable:
         shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
         in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
         columns: list[Column | str] = ["time", "policy", "replicas", *in_ms]
-        return Cells.of(
+        return TextTable.of(
             columns,
             [
                 (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))

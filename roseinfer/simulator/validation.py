@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival, Range, at_once, poisson
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.number_text import significant
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.progress import OnProgress, Progress
@@ -66,7 +66,7 @@ class Validation(CostedResult):
             Column("simulated", significant),
             Column("error", lambda x: f"{x:+.1%}"),
         ]
-        table = Cells.of(
+        table = TextTable.of(
             columns,
             [
                 (row["arrivals"], name.replace("_", " "), real, row["simulated"][name], row["errors"][name])

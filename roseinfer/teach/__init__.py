@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roseinfer.bench.table_steps import compare_builds, table_steps
 from roseinfer.display.figure import figure_alt
-from roseinfer.display.timeline import timeline
+from roseinfer.display.timeline.timeline import timeline
 from roseinfer.kernels.cases import paged_case
 from roseinfer.posts.data import beside_post, post_facts, post_table
 from roseinfer.profiling.data_sheets import data_sheet

@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
-from roseinfer.cli.clone import chosen_stages, untimed
 from roseinfer.cli.main import main as roseinfer
+from roseinfer.cli.repository import chosen_stages, untimed
 from roseinfer.engine.as_stage import EngineStage
 from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
 

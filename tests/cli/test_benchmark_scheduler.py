@@ -97,7 +97,7 @@ def test_the_newest_stage_that_can_be_timed_runs_and_those_after_it_are_named(ca
         def why_untimed(cls, device):
             return f"its times on {device} say nothing"
 
-    monkeypatch.setattr("roseinfer.cli.clone.rungs", lambda: [VectorizedGather, BlockTable, NumbaPaged, Untimed])
+    monkeypatch.setattr("roseinfer.cli.repository.rungs", lambda: [VectorizedGather, BlockTable, NumbaPaged, Untimed])
     for flags, stage, said in (
         (["--paged-attn"], NumbaPaged, "Untimed left out: its times on cpu say nothing (--stage Untimed runs it all"),
         ([], VectorizedGather, ""),

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from roseinfer.bench import ContenderFailed, TokensDiffer
-from roseinfer.cli import doctor
 from roseinfer.cli.command import Failed, require_folder, require_writable
+from roseinfer.cli.commands import doctor
 from roseinfer.cli.main import COMMANDS, main, name_of
 from roseinfer.doctor import Check, Report
 from roseinfer.paths import ROOT
@@ -241,7 +241,7 @@ def test_aot_says_once_that_it_was_interrupted(monkeypatch, capsys):
         started.update(options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("roseinfer.cli.aot.subprocess.run", run)
+    monkeypatch.setattr("roseinfer.cli.commands.aot.subprocess.run", run)
     monkeypatch.setattr("roseinfer.kernels.triton_mode.language", lambda: sys)
     assert main(["aot"]) == 130
     assert started["start_new_session"] and capsys.readouterr().err == "interrupted\n"

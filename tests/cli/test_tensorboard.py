@@ -15,9 +15,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from roseinfer.cli import tensorboard
+from roseinfer.cli.commands import tensorboard
+from roseinfer.cli.commands.tensorboard import STEPS, free_port
 from roseinfer.cli.main import main
-from roseinfer.cli.tensorboard import STEPS, free_port
 from roseinfer.profiling import Trace
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from trace_cases import BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
 
 from roseinfer.cli.main import main
-from roseinfer.display.cells import Cells
+from roseinfer.display.text_table import TextTable
 from roseinfer.posts.data import POSTS
 from roseinfer.profiling import Trace, capture
 
@@ -122,7 +122,8 @@ def test_our_queries_run_from_their_files(run, live, name):
     path = POSTS / "000" / f"{name}.sql"
     status, out, err = run(live, "--sql-file", path)
     assert (status, err) == (0, "")
-    assert out == Cells.of(*Trace.load(live).rows(path.read_text(encoding="utf-8")), missing="NULL").text().splitlines()
+    table = Trace.load(live).rows(path.read_text(encoding="utf-8"))
+    assert out == TextTable.of(*table, missing="NULL").text().splitlines()
 
 
 @pytest.mark.parametrize("flag", ["--sql", "--sql-file"])

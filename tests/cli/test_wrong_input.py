@@ -94,7 +94,7 @@ def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
         cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
         return Off(arguments={}, cost=cost, rows=[])
 
-    monkeypatch.setattr("roseinfer.cli.simulate.validated", validated)
+    monkeypatch.setattr("roseinfer.cli.commands.simulate.validated", validated)
     monkeypatch.setattr(Off, "text", lambda self, width=None: "a table")
     assert main(["simulate", "--validate", "tiny"]) == 1
     out, err = capsys.readouterr()

@@ -6,7 +6,10 @@ import pytest
 import torch
 from devices import CUDA
 
-from roseinfer.contract import PROMISES, Promise, choice_promises, reuse_promises, token_promises
+from roseinfer.contract import PROMISES, Promise
+from roseinfer.contract.promises import choices as choice_promises
+from roseinfer.contract.promises import reuse as reuse_promises
+from roseinfer.contract.promises import tokens as token_promises
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.models import Model

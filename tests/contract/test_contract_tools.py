@@ -11,7 +11,7 @@ from right_stage import Right
 from roseinfer.blocks import BlockTables
 from roseinfer.contract import bytes_held
 from roseinfer.contract.broken_promises import require_one_owner
-from roseinfer.contract.queue_search import QueueCall, QueueCase
+from roseinfer.contract.queue.search import QueueCall, QueueCase
 from roseinfer.contract.schedule_search import Case, StageCall
 from roseinfer.contract.shortest_case import require_none_breaks, shortest
 from roseinfer.contract.time_limit import TookTooLong, time_limit

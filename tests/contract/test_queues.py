@@ -11,8 +11,9 @@ from engine_queue import EngineQueue, OverlappedEngineQueue
 from mutants import QUEUE_MUTANTS, Mutant
 from unusual_queues import UNUSUAL_QUEUES
 
-from roseinfer.contract import PROMISES, QUEUE_PROMISES, Promise, check_promises, promises_of, queue_promises
-from roseinfer.contract.queue_driver import has_queue
+from roseinfer.contract import PROMISES, QUEUE_PROMISES, Promise, check_promises, promises_of
+from roseinfer.contract.queue import promises as queue_promises
+from roseinfer.contract.queue.driver import has_queue
 from roseinfer.sequence import Sequence
 from stages import LADDER, NaiveCat, TokenBudget
 

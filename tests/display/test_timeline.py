@@ -11,9 +11,9 @@ from trace_cases import APPEND, BUILD, FORWARD, STEP, event, toy_step, two_gpu_s
 
 from roseinfer import teach
 from roseinfer.display.chart import PAGE_WIDTH, PNG_SCALE, VEGA_LITE
-from roseinfer.display.coverage import coverage
-from roseinfer.display.gaps import find_gaps
-from roseinfer.display.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
+from roseinfer.display.timeline.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
+from roseinfer.display.timeline.coverage import coverage
+from roseinfer.display.timeline.gaps import find_gaps
 from roseinfer.profiling import Trace, capture
 
 pytestmark = pytest.mark.slow
@@ -210,7 +210,7 @@ def test_coverage_counts_time_once_and_names_what_covers_most():
 
 
 def test_spans_that_end_alike_keep_what_tells_them_apart():
-    from roseinfer.display.lanes import short_names
+    from roseinfer.display.timeline.lanes import short_names
 
     names = ["enc.step", "dec.step", "step", "a.dec.step", "roseinfer.kv.append_token", "enc.step"]
     assert short_names(names) == {

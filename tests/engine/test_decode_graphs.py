@@ -9,8 +9,8 @@ from oracles import prompts_of, small_llama, small_model
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model
+from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.reachable import tensors_of
 from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.reference import reference_generate

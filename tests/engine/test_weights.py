@@ -14,12 +14,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.contract.small_models import prompts_of, small_llama, small_model
-from roseinfer.engine import weights
-from roseinfer.engine.linear import Int8Linear, PackedLinear, padded_rows
-from roseinfer.engine.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
 from roseinfer.kernels.onednn import packs
 from roseinfer.llm.llm import LLM
-from roseinfer.models import load_model, load_tokenizer
+from roseinfer.models import load_model, load_tokenizer, weights
+from roseinfer.models.linear import Int8Linear, PackedLinear, padded_rows
+from roseinfer.models.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.floors import decode_floor
 from roseinfer.reference import reference_generate, reference_logits

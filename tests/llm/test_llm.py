@@ -12,10 +12,10 @@ from served import BLOCKS, IDS, TEXTS, TOKENIZER, params, texts
 from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
-from roseinfer.engine.weights import held_bytes, prepare_weights
 from roseinfer.generate import check_honoured
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2, load_model
+from roseinfer.models.weights import held_bytes, prepare_weights
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams, Sequence

@@ -25,8 +25,8 @@ from roseinfer.posts.post001.throughput import throughput
 from roseinfer.posts.report.content import EQUAL, EXPLAINED, PostReport, Section
 from roseinfer.posts.report.setting import Setting
 from roseinfer.profiling import Machine, Trace, decode_floor
-from roseinfer.profiling.phases import PHASES, device_phases, host_phases
 from roseinfer.profiling.spans import TimedSpan
+from roseinfer.profiling.traces.phases import PHASES, device_phases, host_phases
 from stages import SelectAppend, VectorizedGather
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import GPT2
+from roseinfer.models.weights import prepared_copy
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.posts import post002
 from roseinfer.posts.data import post_facts, post_table

@@ -182,7 +182,7 @@ def test_a_report_that_cannot_be_written_is_shown_all_the_same(post, tmp_path, c
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("roseinfer.cli.reproduce.write", full)
+    monkeypatch.setattr("roseinfer.cli.commands.reproduce.write", full)
     assert main(["reproduce", "000", "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert "equal" in out and "written" not in out

@@ -28,7 +28,7 @@ from made_up import (
     with_facts,
 )
 
-from roseinfer.display.cells import Cells
+from roseinfer.display.text_table import TextTable
 from roseinfer.posts.data import Source
 from roseinfer.posts.report import Fact, Grid, Time, judge
 from roseinfer.posts.report.content import change, change_verdict
@@ -267,7 +267,7 @@ def test_the_page_shows_text_as_it_is(page):
 @settings(deadline=None, max_examples=200)
 @given(st.text("ab_*~$|[]<>&;#\\! .()1-+:/'\"=^", min_size=1).map(str.strip).filter(bool))
 def test_no_text_is_taken_for_markdown(text):
-    shown = Page(to_page(f"{filled(text)}\n\n{Cells.of(['text'], [(text,)]).markdown()}\n", ""))
+    shown = Page(to_page(f"{filled(text)}\n\n{TextTable.of(['text'], [(text,)]).markdown()}\n", ""))
     assert shown.rows == [["text"], [text]]
     assert {tag for tag, _ in shown.elements}.isdisjoint({"em", "strong", "a", "code", "dl", "h1", "pre", "del", "hr"})
 

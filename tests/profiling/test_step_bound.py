@@ -6,8 +6,8 @@ import pytest
 import torch
 from oracles import small_model
 
-from roseinfer.engine.weights import LAYOUTS, prepared_copy
 from roseinfer.models import load_model
+from roseinfer.models.weights import LAYOUTS, prepared_copy
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling import step_bound as module
 from roseinfer.profiling.step_bound import products_seconds, step_bound

@@ -23,8 +23,8 @@ from trace_cases import (
 
 from roseinfer.display import Table
 from roseinfer.profiling import Trace, capture
-from roseinfer.profiling.broken_trace import read_whole_events
-from roseinfer.profiling.chrome import BrokenFile, read_chrome_trace
+from roseinfer.profiling.traces.broken_trace import read_whole_events
+from roseinfer.profiling.traces.chrome import BrokenFile, read_chrome_trace
 
 
 @pytest.fixture(scope="module")

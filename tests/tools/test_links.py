@@ -101,7 +101,7 @@ def test_the_course_has_no_broken_link(capsys):
 
 
 def test_a_broken_link_is_named_and_fails(page, monkeypatch, capsys):
-    monkeypatch.setattr("roseinfer.cli.links.ROOT", page.parent)
+    monkeypatch.setattr("roseinfer.cli.commands.links.ROOT", page.parent)
     monkeypatch.setattr(links, "pages", lambda root: [page])
     assert main(["links"]) == 1
     said = capsys.readouterr()
@@ -110,7 +110,7 @@ def test_a_broken_link_is_named_and_fails(page, monkeypatch, capsys):
 
 def test_only_online_asks_the_web(page, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr("roseinfer.cli.links.ROOT", page.parent)
+    monkeypatch.setattr("roseinfer.cli.commands.links.ROOT", page.parent)
     monkeypatch.setattr(links, "pages", lambda root: [page])
     monkeypatch.setattr(links, "no_answer", lambda address: asked.append(address) or "it is gone")
     page.write_text("[a](https://example.org/a) [b](https://example.org/a) [c](https://example.org/c)")

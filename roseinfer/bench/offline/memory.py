@@ -12,8 +12,8 @@ from typing import Any
 
 from roseinfer.arguments import require_count, unknown_name
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import Measured
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.models import model_config
 from roseinfer.planning.sizes import PlannedEngine
 
@@ -70,7 +70,9 @@ class PeakMemory(Measured):
             f"{r.max_tokens} new tokens each"
         )
         parts = {name: getattr(self, name) for name in ("libraries", "weights", "pool", "beyond", "peak")}
-        return f"{title}\n{Cells.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text(width)}"
+        return (
+            f"{title}\n{TextTable.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text(width)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"beyond": self.beyond}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column, TextTable
 
 from ..contenders import HF_NAME
 from ..peers import PEERS
@@ -104,7 +104,7 @@ class OfflineResult(MachineResult):
                 )
                 yield f"{title}\n{self._table(rows).text(width)}"
 
-    def _table(self, rows: List[Row]) -> Cells:
+    def _table(self, rows: List[Row]) -> TextTable:
         batch_sizes = self.arguments["batch_sizes"]
         by_name: dict[str, dict[int, Row]] = {}
         for row in rows:
@@ -114,7 +114,7 @@ class OfflineResult(MachineResult):
         if any(against):
             lines.append([AGAINST_PEERS, *against])
         columns = [Column("contender"), *(Column(f"batch {size}", right=True) for size in batch_sizes)]
-        return Cells.of(columns, lines)
+        return TextTable.of(columns, lines)
 
     def _long_table(self, width: int | None) -> str:
         columns = [
@@ -148,7 +148,7 @@ class OfflineResult(MachineResult):
             )
             for r in self.rows
         ]
-        return Cells.of(columns, rows).text(width)
+        return TextTable.of(columns, rows).text(width)
 
     @property
     def note(self) -> str:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from roseinfer.arguments import each_once, require_count
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.llm.loading import model_to_serve
@@ -63,7 +63,7 @@ class ChunksResult(MachineResult):
             )
             for r in self.rows
         ]
-        return [Cells.of(columns, lines).text(width)]
+        return [TextTable.of(columns, lines).text(width)]
 
     def notes(self) -> list[str]:
         a = self.arguments

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import METRICS
 
 from ..provenance import short_commit
@@ -166,7 +166,7 @@ class OnlineResult(MachineResult):
         return "Tokens equal the reference's" + (f", but for near ties: {parted}. " if parted else ". ")
 
 
-def _table(rows: List[Row]) -> Cells:
+def _table(rows: List[Row]) -> TextTable:
     ms = "{:,.1f}".format
     shown = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("itl", "p99"), ("itl", "max"), ("latency", "p50"))
     counts = [name for name in COUNTS if any(row[name] for row in rows)]
@@ -180,7 +180,7 @@ def _table(rows: List[Row]) -> Cells:
         *(Column(f"{name.upper() if name != 'latency' else name} {stat}", ms, right=True) for name, stat in shown),
         *(COUNTS[name] for name in counts),
     ]
-    return Cells.of(
+    return TextTable.of(
         columns,
         [
             (
@@ -209,7 +209,7 @@ def _best(rows: List[Row]) -> str:
     return f"most requests a second: {', '.join(said)}"
 
 
-def _long_table(rows: List[Row]) -> Cells:
+def _long_table(rows: List[Row]) -> TextTable:
     columns = [Column("contender"), Column("budget"), Column("metric")]
     columns += [Column(stat, "{:,.2f}".format, right=True) for stat in STATS]
     lines: Iterable[tuple] = (
@@ -218,7 +218,7 @@ def _long_table(rows: List[Row]) -> Cells:
         for metric in METRICS
         if metric.name in row["metrics"]
     )
-    return Cells.of(columns, lines)
+    return TextTable.of(columns, lines)
 
 
 def _named(row: Row) -> str:

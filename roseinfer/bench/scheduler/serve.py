@@ -13,9 +13,9 @@ from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.step import StepRecord
-from roseinfer.engine.weights import prepared_copy
 from roseinfer.generate import stream
 from roseinfer.models import Model
+from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling import Trace, capture
 from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import Sequence

@@ -18,9 +18,9 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.planning.sizes import EngineSizes, PlannedEngine
 from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine
-from roseinfer.profiling.phases import PHASES, STEP, device_phases, host_phases, phase_times
 from roseinfer.profiling.spans import SpanTimes, listening
-from roseinfer.profiling.trace import DEVICE_SPAN
+from roseinfer.profiling.traces.phases import PHASES, STEP, device_phases, host_phases, phase_times
+from roseinfer.profiling.traces.trace import DEVICE_SPAN
 
 from ..data import post_facts, post_table
 from ..report.setting import Setting

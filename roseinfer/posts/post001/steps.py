@@ -6,7 +6,7 @@ from statistics import mean, median
 
 import pandas as pd
 
-from roseinfer.profiling.phases import PHASES, STEP
+from roseinfer.profiling.traces.phases import PHASES, STEP
 
 from ..data import COMPUTED, Source, fact_text, post_facts, post_table, source_of
 from ..report.content import Fact, Grid, Time, judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roseinfer.engine.weights import prepared_copy
+from roseinfer.models.weights import prepared_copy
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..data import post_facts

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.bench.interleave import interleaved
-from roseinfer.engine.linear import PackedLinear
-from roseinfer.engine.weights import LAYOUTS, prepared_copy
 from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model, load_model, to_hf
+from roseinfer.models.linear import PackedLinear
+from roseinfer.models.weights import LAYOUTS, prepared_copy
 from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.stage import PromptAttention
 

@@ -21,8 +21,8 @@ from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
-from roseinfer.engine.weights import prepared_copy
 from roseinfer.models import Model
+from roseinfer.models.weights import prepared_copy
 from roseinfer.overlap import Launched, OwnClock
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence

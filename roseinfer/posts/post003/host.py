@@ -9,8 +9,8 @@ from typing import Any
 from roseinfer.bench.host import Step, decode_steps
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.weights import prepare_weights
 from roseinfer.models import Model
+from roseinfer.models.weights import prepare_weights
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.sequence import SamplingParams, Sequence

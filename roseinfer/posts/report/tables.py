@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from roseinfer.display.cells import Cells, Column, are_numbers
 from roseinfer.display.number_text import exact, share, significant, verbatim
+from roseinfer.display.text_table import Column, TextTable, are_numbers
 
 from ..data import KINDS, Source
 from .content import Exact, Fact, Grid, NotRun, Time
@@ -18,7 +18,7 @@ MISSING = "–"
 MARKS = "†‡§¶"
 
 
-def facts_table(facts: Sequence[Fact]) -> Cells:
+def facts_table(facts: Sequence[Fact]) -> TextTable:
     """Beside `notes`. The column `why` is left out where no fact needs one."""
     columns: list[Column | str] = ["what", _post_column(facts), Column("here", verbatim), "verdict"]
     posted = _posted(facts, verbatim)
@@ -26,14 +26,14 @@ def facts_table(facts: Sequence[Fact]) -> Cells:
     if any(fact.why for fact in facts):
         columns.append("why")
         rows = [(*row, fact.why) for row, fact in zip(rows, facts, strict=True)]
-    return Cells.of(columns, rows)
+    return TextTable.of(columns, rows)
 
 
-def different_table(different: Sequence[tuple[str, Fact]]) -> Cells:
+def different_table(different: Sequence[tuple[str, Fact]]) -> TextTable:
     """Of PostReport.different."""
     facts = [fact for _, fact in different]
     rows = [(part, fact.what, posted_text(fact), fact.here, fact.why) for part, fact in different]
-    return Cells.of(["part", "what", _post_column(facts), Column("here", verbatim), "why"], rows)
+    return TextTable.of(["part", "what", _post_column(facts), Column("here", verbatim), "why"], rows)
 
 
 def posted_text(fact: Fact) -> str:
@@ -64,7 +64,7 @@ def _post_column(rows: Sequence[Fact | Time]) -> Column:
     return Column("post", right=are_numbers([row.post for row in rows]))
 
 
-def times_table(times: Sequence[Time]) -> Cells:
+def times_table(times: Sequence[Time]) -> TextTable:
     """Beside `notes`. The two columns of the floor are left out where no row has one."""
     columns = [
         Column("what"),
@@ -78,16 +78,16 @@ def times_table(times: Sequence[Time]) -> Cells:
     if any(t.floor is not None for t in times):
         columns += [Column("floor", significant, right=True), Column("of floor", share, right=True)]
         rows = [(*row, t.floor, t.of_floor) for row, t in zip(rows, times, strict=True)]
-    return Cells.of(columns, rows, MISSING)
+    return TextTable.of(columns, rows, MISSING)
 
 
-def grid_table(grid: Grid) -> Cells:
-    return Cells.of([Column(name, _grid_value) for name in grid.columns], grid.rows, MISSING)
+def grid_table(grid: Grid) -> TextTable:
+    return TextTable.of([Column(name, _grid_value) for name in grid.columns], grid.rows, MISSING)
 
 
 def _grid_value(value: Exact) -> str:
     return exact(value) if isinstance(value, float) else verbatim(value)
 
 
-def not_run_table(parts: Sequence[NotRun]) -> Cells:
-    return Cells.of(["what", "needs"], [(part.what, part.needs) for part in parts])
+def not_run_table(parts: Sequence[NotRun]) -> TextTable:
+    return TextTable.of(["what", "needs"], [(part.what, part.needs) for part in parts])

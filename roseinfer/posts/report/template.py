@@ -17,8 +17,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from roseinfer.bench.provenance import short_commit
-from roseinfer.display.cells import Cells, markdown_text
 from roseinfer.display.number_text import exact, verbatim
+from roseinfer.display.text_table import TextTable, markdown_text
 
 from ..data import fact_text, source_of
 from .content import DIFFERENT, Fact, Grid, Image, PostReport, Section, Time
@@ -102,7 +102,7 @@ def _noted(title: str, rows: Sequence[Fact] | Sequence[Time], table_of: Any) -> 
     return Markdown("\n\n".join([f"**{title}**", _table(table_of(rows)), *map(markdown_text, notes(rows))]))
 
 
-def _table(cells: Cells) -> Markdown:
+def _table(cells: TextTable) -> Markdown:
     return Markdown(cells.markdown(bold=DIFFERENT))
 
 

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.display.cells import Cells, Column
 from roseinfer.display.chart import PAGE_WIDTH, Chart
 from roseinfer.display.figure import PALETTE
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.display.view import View, card
 
 from . import entries as journal
@@ -64,7 +64,7 @@ class Predictions(View):
         numbers = (Column("guess", shown_number), Column("measured", shown_number))
         columns: list[Column | str] = ["", *numbers, "what", "how far"]
         rows = [(i, g.guess, g.measured, g.label, g.in_words()) for i, g in enumerate(self.guesses, 1)]
-        table = Cells.of(columns, rows).html("Guesses, and what was measured")
+        table = TextTable.of(columns, rows).html("Guesses, and what was measured")
         return card(summary + _picture(self.guesses, self.in_words()) + table)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from roseinfer.profiling.clock import Clock
-from roseinfer.profiling.phases import DECODE
 from roseinfer.profiling.spans import SpanTimes, TimedSpan
+from roseinfer.profiling.traces.phases import DECODE
 
 WINDOW = 8  # steps whose median is a point of the line from step to step
 PHASES = {

@@ -11,9 +11,9 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, capture, decode_floor, measure_machine
 from roseinfer.profiling.clock import seconds_of
-from roseinfer.profiling.phases import DECODE, PHASES, device_phases, host_phases, phase_times
 from roseinfer.profiling.spans import listening
 from roseinfer.profiling.step_bound import products_seconds, step_bound
+from roseinfer.profiling.traces.phases import DECODE, PHASES, device_phases, host_phases, phase_times
 from roseinfer.stage import Stage
 
 from ..measure.progress_bar import progress_bar

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.contract.broken_promises import count
-from roseinfer.contract.choice_promises import chooses_as_sample
+from roseinfer.contract.promises.choices import chooses_as_sample
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import host_reads

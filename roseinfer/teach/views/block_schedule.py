@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_count
 from roseinfer.generate import requests, stream
-from roseinfer.profiling.phases import DECODE
 from roseinfer.profiling.spans import listening
+from roseinfer.profiling.traces.phases import DECODE
 
 if TYPE_CHECKING:
     from roseinfer.models import Model

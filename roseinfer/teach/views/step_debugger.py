@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from roseinfer.display.cells import Cells
 from roseinfer.display.grid import Grid
 from roseinfer.display.shapes import Frame, Panel, table
+from roseinfer.display.text_table import TextTable
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -48,8 +48,8 @@ def describe(record: StepRecord) -> str:
     return "\n\n".join(
         [
             f"{record.stage}: one decode step of {len(record.places)} sequences\nnew tokens at positions {places}",
-            Cells.of(["phase", *TENSOR_COLUMNS], tensors).text(),
-            Cells.of(["phase", "copied bytes", "filled bytes", *COUNTED], _cost_rows(record, phases)).text(),
+            TextTable.of(["phase", *TENSOR_COLUMNS], tensors).text(),
+            TextTable.of(["phase", "copied bytes", "filled bytes", *COUNTED], _cost_rows(record, phases)).text(),
         ]
     )
 

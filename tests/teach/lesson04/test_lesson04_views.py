@@ -7,7 +7,7 @@ import pytest
 from roseinfer import teach
 from roseinfer.generate import begin, decode_step
 from roseinfer.profiling import Trace
-from roseinfer.profiling.phases import device_phases
+from roseinfer.profiling.traces.phases import device_phases
 from roseinfer.sequence import SamplingParams
 from roseinfer.teach.lesson04.phase_shares import per_step
 from stages import NaiveCat, VectorizedGather

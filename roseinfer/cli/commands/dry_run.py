@@ -1,0 +1,62 @@
+"""Every size of an engine, before a long job: weights, KV pool, buffers.
+
+Nothing of it is allocated, and neither weights nor a GPU are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import TYPE_CHECKING
+
+from roseinfer.cli.command import MODEL
+
+if TYPE_CHECKING:
+    from roseinfer.planning.sizes import EngineSizes
+
+EXAMPLES = (
+    "roseinfer dry-run --model random:gpt2 --num-blocks 2048",
+    "roseinfer dry-run --model random:qwen2.5-7b --num-blocks 2048 --dtype bfloat16 --device cuda",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag a field of PlannedEngine that sizes depend on; its defaults hold for those that are not given."""
+    parser.add_argument("--model", help=f"{MODEL} (required)")
+    parser.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
+    parser.add_argument("--block-size", type=int, help="tokens of a block")
+    parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
+    parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
+    parser.add_argument("--max-num-batched-tokens", type=int, help="tokens of one step; 1,024 when not given")
+    parser.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
+    parser.add_argument("--quantization", help="int8 for matrices in 8 bits, on a CPU")
+    parser.add_argument("--device", help="cpu, cuda, ...: need not be here")
+
+
+def run(args: argparse.Namespace) -> None:
+    """0, whether or not the engine fits this machine."""
+    from roseinfer.planning.sizes import PlannedEngine
+
+    # Not argparse's: it would ask for these before it names a misspelt flag.
+    needed = {"--model": args.model, "--num-blocks": args.num_blocks}
+    if missing := [flag for flag, value in needed.items() if value is None]:
+        raise ValueError(f"missing: {', '.join(missing)}")
+    names = inspect.signature(PlannedEngine).parameters
+    values = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    show(PlannedEngine(**values).sizes())
+
+
+def show(sizes: EngineSizes) -> None:
+    from roseinfer.display.text_table import Column, TextTable, terminal_width
+    from roseinfer.planning.sizes import MIB
+
+    numbers = Column("size", "{:,}".format), Column("MiB", "{:,.3f}".format)
+    columns: list[Column | str] = ["what", numbers[0], "unit", numbers[1], "how"]
+    rows = [
+        (what, size, unit, size / MIB if unit.startswith("bytes") else None, how)
+        for what, size, unit, how in sizes.rows()
+    ]
+    print(sizes.title)
+    print(TextTable.of(columns, rows).text(terminal_width()))
+    if fit := sizes.fit():
+        print(f"fits: {fit[1]}")

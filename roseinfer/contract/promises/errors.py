@@ -1,0 +1,102 @@
+"""Promises about errors: a call that breaks in the middle loses nothing, counts nothing, and can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from roseinfer.generate import generate, stream
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from ..broken_promises import require_all_free, require_one_owner, require_tokens
+from ..injected_errors import ErrorAt, ErrorBehind, Injection, OutOfMemory, attempt, num_operations, where_raised
+from ..making import stage_of
+from ..small_models import expected, prompts_for, text_of
+from ..teacher_forced import TeacherForced
+from .tokens import greedy
+
+ERRORS = (KeyboardInterrupt, OutOfMemory)
+STREAMED = 10  # operations of a whole run at which an error is tried
+MOST = 240  # operations of a decode step, or a prefill, at which one is tried; drawn where there are more
+MODEL = "two layers"
+PARTS = ("wte", "h.0.attn.c_attn", "h.0", "h.1.attn", "")  # of the model: before, between and behind its layers
+
+
+def errors_free_everything(stage_class: type[Stage], device: str) -> None:
+    """An error anywhere in a run of two requests, from outside: the run ends, and all is free."""
+    stage = stage_of(stage_class, "gpt2", device, num_blocks=8)
+    total = num_operations(lambda: list(_started(stage)))
+    for i in range(STREAMED):
+        injection = ErrorAt(ERRORS[i % 2], i * total // STREAMED)
+        tokens = _started(stage)
+        attempt(lambda: list(tokens), injection)  # noqa: B023
+        after = f"after a {where_raised(injection)}"
+        require_all_free(stage, after)
+        seqs = generate(stage, prompts_for("gpt2", (2,)), greedy(3))
+        require_tokens(seqs, expected("gpt2", (2,), 3, device), f"{after}, the reference")
+
+
+def _started(stage: Stage) -> Iterator[tuple[Sequence, int]]:
+    """A run that has handed out its first token."""
+    tokens = stream(stage, [Sequence(prompt, greedy(9)) for prompt in prompts_for("gpt2", (3, 5))])
+    next(tokens)
+    return tokens
+
+
+def failed_steps(stage_class: type[Stage], device: str) -> None:
+    """A step that failed in the model is made again: a part of the layers has seen its tokens, none was appended."""
+    run = _Failing(stage_class, device)
+    for part in PARTS:
+        for error in ERRORS:
+            run.decode_fails(ErrorBehind(run.stage.model, part, error))
+            run.prefill_fails(ErrorBehind(run.stage.model, part, error))
+    run.end(run.seqs)
+
+
+def errors_anywhere(stage_class: type[Stage], device: str) -> None:
+    """Every single operation of a step, the ones of append too, and of a prefill."""
+    run = _Failing(stage_class, device)
+    for call in (run.decode_fails, run.prefill_fails):
+        counter = ErrorAt(OutOfMemory, at=None)
+        call(counter)
+        for i, at in enumerate(sorted(Random(0).sample(range(counter.seen), min(MOST, counter.seen)))):
+            call(ErrorAt(ERRORS[i % 2], at))
+    run.end(run.seqs)
+
+
+class _Failing(TeacherForced):
+    """Three sequences in small blocks. Each call fails once; the books must be as before; then it is made again."""
+
+    def __init__(self, stage_class: type[Stage], device: str) -> None:
+        super().__init__(stage_class, device, MODEL, num_blocks=150, block_size=4, max_num_seqs=4)
+        self.seqs: list[Sequence] = []
+
+    def decode_fails(self, injection: Injection) -> None:
+        if not self.seqs or len(self.seqs[0]) > 10:  # over two edges of blocks
+            self.end(self.seqs)
+            self.seqs = self.begin((1, 6), 12)
+        self.give_tokens(self.seqs)
+        before = [seq.num_cached_tokens for seq in self.seqs]
+        logits = attempt(lambda: self.stage.decode(list(self.seqs)), injection)
+        again = f"a step made again after a {where_raised(injection)}: "
+        if logits is not None:
+            return self.judge(logits, self.seqs, "a step that went on ")
+        after = [seq.num_cached_tokens for seq in self.seqs]
+        assert after == before, f"{again}its sequences had {before} tokens cached before the error, {after} behind it"
+        require_one_owner(self.stage.tables)
+        self.decode(self.seqs, again)
+
+    def prefill_fails(self, injection: Injection) -> None:
+        text = text_of(MODEL, 12, seed=50)
+        seq, free = Sequence(list(text[:9]), SamplingParams(max_tokens=1)), self.stage.num_free_blocks
+        logits = attempt(lambda: self.stage.prefill(seq), injection)
+        again = f"a prefill made again after a {where_raised(injection)}: "
+        if logits is None:
+            assert not self.stage.holds(seq), f"{again}the sequence was held already"
+            left = seq.num_cached_tokens, self.stage.num_free_blocks
+            assert left == (0, free), f"{again}cached tokens and free blocks were {left} behind it, not {(0, free)}"
+            self.prefill_again(seq, text, again)
+        self.texts[seq.seq_id] = text
+        self.decode([seq], again)
+        self.free(seq)

@@ -1,0 +1,1 @@
+"""What a stage with a queue promises, and the search for the shortest schedule that breaks it."""

@@ -1,0 +1,1 @@
+"""Traces that torch.profiler wrote: captured, read, and turned into times by phase."""
