@@ -164,7 +164,7 @@ def texts(cell: NotebookNode) -> list[str]:
 
 
 def table(text: str) -> tuple[str, list[dict[str, str]]]:
-    """Title and rows of a Table's text/plain, whose columns stand above dashes; no rows when it is none."""
+    """Title and rows of a Table's text/plain, whose columns stand above dashes; no rows when the text is no table."""
     lines = text.splitlines()
     dashes = next((n for n, line in enumerate(lines) if n and re.fullmatch(r"-+(  +-+)*", line)), None)
     if dashes is None:

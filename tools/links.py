@@ -42,7 +42,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def links(page: Path) -> list[Link]:
-    """All links and images of a Markdown file or of a notebook's prose; what stands in code is none."""
+    """All links and images of a Markdown file or of a notebook's prose; code has no links."""
     return [Link(page, target) for target in _targets(parse(prose(page)))]
 
 

@@ -5,7 +5,7 @@
 
 The mistakes are those that people make: another operator, a bound that is one off, a dropped statement, swapped
 arguments, another dtype, a value that is set once in front of a loop. Two sources that compile to the same code are
-one mutant, and one that compiles to the code it was made from is none. A short source has few of them: `fewest` asks
+one mutant, and one that compiles to the original code is no mutant. A short source has few of them: `fewest` asks
 for those of rarer_mutations.py too.
 """
 

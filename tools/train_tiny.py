@@ -2,9 +2,8 @@
 
     python tools/train_tiny.py --minutes 50 --out roseinfer/data/tiny-gpt2
 
-All that the model reads is on the disk of whoever runs this: the language reference
-in `pydoc_data.topics` and the docstrings of the standard library. Muon for the block
-matrices reached a loss of 3.8 in the 300 steps in which AdamW alone reached 5.0.
+All that the model reads comes with Python: the language reference in `pydoc_data.topics` and the docstrings of the
+standard library. Muon for the block matrices reached a loss of 3.8 in the 300 steps in which AdamW alone reached 5.0.
 """
 
 from __future__ import annotations

@@ -12,5 +12,5 @@ def memory_of(tensor: Tensor) -> int:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Of the tensor's first value."""
+    """Address of the tensor's first value."""
     return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)

@@ -59,7 +59,7 @@ def store_kernel(
 
 @jit
 def sequence_of(tile, query_start, num_seqs, TILE_TOKENS: tl.constexpr):
-    """Which sequence a tile of query tokens belongs to, by binary search.
+    """Find the sequence that a tile of query tokens belongs to, by binary search.
 
     The tiles of sequence i begin at number query_start[i] // TILE_TOKENS + i: for n tokens that leaves room for
     ceil(n / TILE_TOKENS) tiles, often one too many. So the grid needs no list of tiles, which the host could make only

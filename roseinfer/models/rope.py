@@ -183,7 +183,7 @@ class Rotation:
 
     @property
     def num_values(self) -> int:
-        """Of the table."""
+        """Number of values in the table."""
         return self.length * 3 * (self.head_dim // 2)
 
     def _make_table(self, device: torch.device, dtype: torch.dtype) -> Tensor:

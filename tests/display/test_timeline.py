@@ -11,9 +11,9 @@ from trace_cases import APPEND, BUILD, FORWARD, STEP, event, toy_step, two_gpu_s
 
 from roseinfer import teach
 from roseinfer.display.chart import PAGE_WIDTH, PNG_SCALE, VEGA_LITE
-from roseinfer.display.timeline.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
 from roseinfer.display.timeline.coverage import coverage
 from roseinfer.display.timeline.gaps import find_gaps
+from roseinfer.display.timeline.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
 from roseinfer.profiling import Trace, capture
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def kernel(name: str, ts: float, dur: float) -> dict:
 
 
 def drawn_by(view) -> list[list[tuple[str, float, float]]]:
-    """Of each lane (name, from, to) of its bars, in ms, in time order."""
+    """(name, from, to) of each lane's bars, in ms, in time order."""
     lanes = view.bars.sort_values("from").groupby("lane")
     return [list(lane[["name", "from", "to"]].itertuples(index=False, name=None)) for _, lane in lanes]
 

@@ -190,7 +190,7 @@ def test_a_stop_string_ends_the_text_with_the_token_that_completes_it():
 
 
 def test_a_stop_string_that_the_last_tokens_complete():
-    """A line's end is a byte token for Llama 2: nobody knows that its run is over before the request is."""
+    """A line's end is a byte token for Llama 2: it is not known that its run is over before the request is."""
     ids = tokenizer_of("llama").encode("a\n").ids
     assert grow("llama", ids, stop=("\n",)) == (["", "a", "a", "a"], "\n")
 

@@ -171,7 +171,7 @@ def test_a_figure_keeps_its_text():
 
 
 def texts_of_figures(output) -> list[str]:
-    """Of a picture, or of those within a card of HTML: recorded runs are shown so."""
+    """Alternative texts of a picture, or of those within a card of HTML: recorded runs are shown so."""
     data = output.get("data", {})
     if "image/png" in data:
         return [output.metadata["image/png"]["alt"]]

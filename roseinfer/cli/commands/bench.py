@@ -407,7 +407,7 @@ def chosen_contenders(spec: str | None) -> tuple[list[str], list[str]]:
 
 
 def integers(flag: str, text: str) -> list[int]:
-    """Of "1,8,64". Raises ValueError, naming the flag."""
+    """Return [1, 8, 64] for "1,8,64". Raises ValueError, naming the flag."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -415,7 +415,7 @@ def integers(flag: str, text: str) -> list[int]:
 
 
 def numbers(flag: str, text: str | None) -> list[float]:
-    """Of "0.5,2"; none where nothing was given. Raises ValueError, naming the flag."""
+    """Return [0.5, 2.0] for "0.5,2", and [] for None. Raises ValueError, naming the flag."""
     try:
         return [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
@@ -423,7 +423,7 @@ def numbers(flag: str, text: str | None) -> list[float]:
 
 
 def listed(flag: str, text: str, allowed: tuple[str, ...]) -> list[str]:
-    """Of "a,b", each one allowed. Raises ValueError, naming the flag."""
+    """Return ["a", "b"] for "a,b", each one allowed. Raises ValueError, naming the flag."""
     from roseinfer.arguments import unknown_name
 
     chosen = [name.strip() for name in text.split(",")]

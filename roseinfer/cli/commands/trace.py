@@ -186,7 +186,7 @@ def summary(trace: Trace, path: Path) -> str:
 
 
 def span_prefix(trace: Trace) -> str:
-    """Of the spans to show: the course's own, or all in a trace that has none of them."""
+    """Prefix of the spans to show: the course's, or "" for all spans in a trace that has none of the course's."""
     from roseinfer.profiling.traces.trace import HOST_SPAN, SPAN_PREFIX
 
     ours = any(event.cat == HOST_SPAN and event.name.startswith(SPAN_PREFIX) for event in trace.slices)
