@@ -156,7 +156,7 @@ def serve_once(
 
 
 def progress(text: str) -> None:
-    """Only on a terminal: a pipe gets the posts' lines and nothing else."""
+    """Show progress only on a terminal: a pipe gets the posts' lines and nothing else."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 

@@ -53,5 +53,5 @@ def parser() -> Parser:
 
 
 def name_of(module: ModuleType) -> str:
-    """As one types it: dry-run, of the module dry_run."""
+    """Name of a command as one types it: dry-run for the module dry_run."""
     return module.__name__.rpartition(".")[2].replace("_", "-")

@@ -1,4 +1,4 @@
-"""Whether what a command is asked to run fits the memory that is free: asked before anything is loaded."""
+"""A check that an engine fits the free memory, made before anything is loaded."""
 
 from __future__ import annotations
 

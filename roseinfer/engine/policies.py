@@ -29,7 +29,7 @@ class Policy:
         raise NotImplementedError
 
     def pick(self, waiting: list[Place], room: int) -> int:
-        """Index of the next request in `waiting`, which is sorted and not empty. room: tokens that free blocks hold."""
+        """Which one of `waiting`, sorted by their places and not empty. room: tokens that free blocks hold."""
         return 0
 
 

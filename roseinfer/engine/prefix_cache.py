@@ -70,7 +70,7 @@ class PrefixCache:
         return False
 
     def claim(self, seq: Sequence, num_found: int) -> None:
-        """Its full blocks behind the first num_found are going to be computed."""
+        """Mark its full blocks after the first num_found as being computed."""
         self._claims[seq.seq_id] = claimed = seq.block_keys[num_found:]
         self._computing.update(claimed)
 
@@ -133,7 +133,7 @@ class PrefixCache:
         assert self.unproven <= {*self.entries.values()}, "an entry is unproven and not there"
 
     def _from(self, block: int) -> list[Entry]:
-        """Its entry, and then all that go on from it."""
+        """Yield its entry, and then all that go on from it."""
         entries = [self.of_block[block]]
         for entry in entries:
             entries += entry.after

@@ -85,7 +85,7 @@ class _Recorder(OperationMode):
         return self.nodes[id(tensor)]
 
     def _placeholder(self, tensor: Tensor) -> fx.Node:
-        """For a tensor from outside, or a view of one. Views that are alike share theirs."""
+        """Placeholder of a tensor from outside, or of a view of one. Equal views share one."""
         view = address_of(tensor), tensor.shape, tensor.dtype, tensor.layout == torch.strided and tensor.stride()
         if view not in self.placeholders:
             name = self.names.get(view[0], "outside")

@@ -1,4 +1,4 @@
-"""Where a tensor lies, also one in a library's own layout, which has no data pointer (oneDNN's packed weights)."""
+"""Address of a tensor, also of one in a library's own layout, which has no data pointer (oneDNN's packed weights)."""
 
 from __future__ import annotations
 

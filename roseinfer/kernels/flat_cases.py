@@ -197,7 +197,7 @@ def judge(attention: Callable[..., Tensor], reference: Callable[..., Tensor], ca
 
 
 def different(got: Tensor, expected: Tensor, pool: bool) -> int:
-    """How many values differ, NaN being equal to NaN; of a pool without its last block, the dummy one."""
+    """Count the values that differ, NaN being equal to NaN; of a pool without its last block, the dummy one."""
     if pool:
         got, expected = got[:-1], expected[:-1]
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]

@@ -59,7 +59,7 @@ class HostReads(HasFacts):
 
 
 def host_reads(step: Callable[[], object]) -> HostReads:
-    """What one call of `step` reads. It counts calls, so it is the same on any device, a CPU included.
+    """Host reads in one call of `step`. It counts calls, so it is the same on any device, a CPU included.
 
     Counted: values (tolist, item, int, float, bool, cpu), truths (torch.equal, `x in tensor`), and shapes that the
     device has to tell (nonzero, an index of booleans). Not counted: numpy(), which only a tensor of the CPU has, and

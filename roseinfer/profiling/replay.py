@@ -1,4 +1,4 @@
-"""Is a step ready to be captured as a CUDA graph? Found out on any device, from the operations that it dispatches.
+"""A check that a step can be captured as a CUDA graph. Found out on any device, from the operations that it dispatches.
 
 A graph plays back the same kernels on the same addresses. So a step may take from outside only what lies where it lay
 before (weights, pool, input buffers), must not make tensors of Python's values (they would stay what they were at the
@@ -57,7 +57,7 @@ class _Recorder(OperationMode):
         return x.numel() > 0 and memory_of(x) not in self.persistent and memory_of(x) not in self.made
 
     def _described(self, x: Any) -> Any:
-        """What must be the same in a replay: of a tensor the shape, and the address where it is persistent."""
+        """Describe what must be the same in a replay: of a tensor the shape, and the address where it is persistent."""
         if not isinstance(x, Tensor):
             return x if isinstance(x, (int, float, bool, str, type(None))) else str(x)
         address = address_of(x) if memory_of(x) in self.persistent else None
@@ -74,7 +74,7 @@ def record_step(step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRe
 
 
 def replay_differences(first: StepRecord, second: StepRecord) -> list[str]:
-    """In what two steps differ that would have to be one graph; nothing when either could be a replay of the other."""
+    """Differences of two steps that would have to be one graph; empty when either could be a replay of the other."""
     if len(first.ops) != len(second.ops):
         return [f"{len(first.ops)} operations, then {len(second.ops)}"]
     return [

@@ -1,4 +1,4 @@
-"""What a command does with its result: files tried before the run, tables and a short line first, files after both."""
+"""The way of a command's result: files tried before the run, tables and a short line first, files after both."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("template", ENDLESS)
 def test_an_endless_template_ends(tmp_path, monkeypatch, template):
-    """In any thread: no signal is needed."""
+    """It ends in any thread: no signal is needed."""
     monkeypatch.setattr("roseinfer.llm.chat.RENDER_SECONDS", 2)
     path = folder_with(tmp_path / "model", "{% if messages[0].content == 'go' %}" + ENDLESS[template] + "{% endif %}ok")
     chat = ChatTemplate(str(path))

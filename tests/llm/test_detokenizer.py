@@ -86,7 +86,7 @@ def test_the_text_continues_the_prompts_and_repeats_none_of_it(kind, data):
 
 
 def test_a_run_of_byte_tokens_at_the_prompts_end_is_no_text():
-    """As Llama 2 spells the ends of lines. A stop string does not match them either."""
+    """Llama 2 spells the ends of lines so. A stop string does not match them either."""
     tokenizer = tokenizer_of("llama")
     prompt, new = tokenizer.encode("new\n\n").ids, tokenizer.token_to_id("▁new")
     end = tokenizer.token_to_id("<0x0A>")

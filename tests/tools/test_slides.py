@@ -121,7 +121,7 @@ def test_a_notebook_without_a_title_is_refused():
 
 
 class Page(HTMLParser):
-    """What a browser would load, the alternative texts, and the slides: sections within sections."""
+    """Addresses that a browser would load, the alternative texts, and the slides: sections within sections."""
 
     def __init__(self, html):
         super().__init__()

@@ -60,7 +60,7 @@ FORBIDDEN = re.compile("|".join(WORDS))
 # Of code alone, where "after" is meant. A slider's picture does lie behind the slider.
 LATER = re.compile(r", behind\b(?! a slider)")
 # A docstring begins with a verb or a noun phrase.
-NO_BEGINNING = re.compile(r"(Of|Who|Whom|Whose|Which)\b")
+NO_BEGINNING = re.compile(r"(Of|Who|Whom|Whose)\b")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))

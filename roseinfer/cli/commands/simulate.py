@@ -192,7 +192,7 @@ def validated(args: argparse.Namespace) -> Validation:
 
 
 def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple[EngineSetting, Cost]:
-    """What can be refused is refused before anything is measured."""
+    """Refuse what can be refused, then fit, read or compute the cost."""
     from roseinfer.models import model_config
     from roseinfer.simulator import cost_from, fit, floor_cost, step_samples
 

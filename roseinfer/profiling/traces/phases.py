@@ -33,7 +33,7 @@ def host_phases(spans: Iterable[TimedSpan], step_seconds: Sequence[float]) -> di
 
 
 def device_phases(trace: Trace) -> dict[str, list[float]]:
-    """As host_phases, in time that kernels and memory copies ran on a GPU. They belong to the label that launched them.
+    """Phases in the time that kernels and memory copies ran on a GPU. They belong to the label that launched them.
 
     Of the steps that `capture` profiled; all 0 in a trace without a GPU.
     """
@@ -49,5 +49,5 @@ def device_phases(trace: Trace) -> dict[str, list[float]]:
 
 
 def _ms_within(step: Slice, events: list[Slice]) -> float:
-    """What the events that start in a step last together."""
+    """Sum of the durations of the events that start in a step."""
     return sum(e.dur for e in events if step.ts <= e.ts < step.end) / 1e6
