@@ -81,7 +81,7 @@ def problem(link: Link, root: Path) -> str:
 
 
 def anchors(page: Path) -> list[str]:
-    """Anchors that `#...` may name: headings as GitHub shortens them, in a notebook as JupyterLab does. [] for others."""
+    """Anchors that `#...` may name: headings as GitHub shortens them, in a notebook as JupyterLab does; else []."""
     if page.suffix not in (".md", ".ipynb"):
         return []
     shorten = _jupyter if page.suffix == ".ipynb" else _github

@@ -231,11 +231,11 @@ def optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
     ]
 
 
-def learning_rate(step: int, hold: int, total: int | None) -> float:
+def learning_rate(step_number: int, hold: int, total: int | None) -> float:
     """Warm up, hold, then fall by a cosine."""
-    if step < hold:
-        return LEARNING_RATE * min(1.0, (step + 1) / WARMUP)
-    return LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - hold) / (total - hold))))
+    if step_number < hold:
+        return LEARNING_RATE * min(1.0, (step_number + 1) / WARMUP)
+    return LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step_number - hold) / (total - hold))))
 
 
 def train_step(

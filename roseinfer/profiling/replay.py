@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from roseinfer.graphs.host_waits import BelowDispatch, why_host_waits
 from roseinfer.graphs.operation import OperationMode, name_of
 from roseinfer.graphs.tensors import address_of, memory_of
-from roseinfer.graphs.waits import BelowDispatch, why_it_waits
 
 FROM_PYTHON = "aten::lift_fresh"
 
@@ -29,7 +29,7 @@ class StepRecord:
     violations: list[str] = field(default_factory=list)
 
 
-class _Recorder(OperationMode):
+class _CallRecorder(OperationMode):
     def __init__(self, persistent: Iterable[Tensor]) -> None:
         super().__init__()
         self.persistent = {memory_of(tensor) for tensor in persistent}
@@ -40,7 +40,7 @@ class _Recorder(OperationMode):
         name = name_of(func)
         leaves = tree_leaves((args, kwargs))
         self.record.ops.append((name, tuple(map(self._described, leaves))))
-        if why := why_it_waits(func, args):
+        if why := why_host_waits(func, args):
             self.record.violations.append(f"{name}: {why}")
         if name == FROM_PYTHON:
             self.record.violations.append(f"{name}: a tensor is made of Python's values {tuple(leaves[0].shape)}")
@@ -64,12 +64,12 @@ class _Recorder(OperationMode):
         return (*x.shape, str(x.dtype), address)
 
 
-def record_step(step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
-    """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
+def record_step(run_step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
+    """Run `run_step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
     `reachable.tensors_of(model)` has those of a model, packed weights among them."""
-    recorder = _Recorder(persistent)
+    recorder = _CallRecorder(persistent)
     with recorder, BelowDispatch(lambda what: recorder.record.violations.append(f"a step must not {what}")):
-        step()
+        run_step()
     return recorder.record
 
 

@@ -132,14 +132,14 @@ def raced(args: argparse.Namespace) -> OfflineResult:
     precisions = [*listed("--dtype", args.dtype, DTYPES), *([args.quantization] if args.quantization else [])]
     batch_sizes, prompt_lens = integers("--batch-sizes", args.batch_sizes), integers("--prompt-len", args.prompt_len)
     from roseinfer.bench.offline import offline
-    from roseinfer.cli.memory_check import require_room
+    from roseinfer.cli.memory_check import require_memory
 
     if args.chart and ("hf" not in names or "float32" not in precisions):
         raise ValueError("--chart: its bars are set against hf in float32, so --contenders and --dtype must have them")
     device = device_or_best(args.device)
     if batch_sizes and prompt_lens:
         longest = max(prompt_lens) + args.max_tokens
-        require_room("--batch-sizes", max(batch_sizes), longest, model=args.model, dtype="float32", device=device)
+        require_memory("--batch-sizes", max(batch_sizes), longest, model=args.model, dtype="float32", device=device)
     with shown_progress() as on_progress:
         return offline(
             args.model,
@@ -200,7 +200,7 @@ def online(args: argparse.Namespace) -> None:
     budgets = integers("--budgets", args.budgets)
     rates, loads = (numbers(flag, text) for flag, text in (("--rate", args.rate), ("--load", args.load)))
     from roseinfer.bench.online import CONTENDERS, Workload, latency_chart, online
-    from roseinfer.cli.memory_check import require_room
+    from roseinfer.cli.memory_check import require_memory
     from roseinfer.engine.policies import POLICIES
 
     workload = Workload(
@@ -216,7 +216,7 @@ def online(args: argparse.Namespace) -> None:
     policies = listed("--policies", args.policies, tuple(POLICIES))
     device = device_or_best(args.device)
     longest = max(arrival.prompt_len + arrival.output_len for arrival in workload.arrivals(None))
-    require_room("--max-num-seqs", args.max_num_seqs, longest, model=args.model, dtype=args.dtype, device=device)
+    require_memory("--max-num-seqs", args.max_num_seqs, longest, model=args.model, dtype=args.dtype, device=device)
     with shown_progress() as on_progress:
         result = online(
             args.model,
@@ -265,10 +265,10 @@ def chunks(args: argparse.Namespace) -> None:
     check_output(args)
     budgets = integers("--budgets", args.budgets)
     from roseinfer.bench.online import chunks
-    from roseinfer.cli.memory_check import require_room
+    from roseinfer.cli.memory_check import require_memory
 
     device = device_or_best(args.device)
-    require_room("--decoding", args.decoding, args.prompt_len, model=args.model, dtype="float32", device=device)
+    require_memory("--decoding", args.decoding, args.prompt_len, model=args.model, dtype="float32", device=device)
     with shown_progress() as on_progress:
         result = chunks(
             args.model,
@@ -296,10 +296,10 @@ def memory_arguments(add: Callable[..., object]) -> None:
 def memory(args: argparse.Namespace) -> None:
     check_output(args)
     from roseinfer.bench.offline import MemoryRun, peak_memory
-    from roseinfer.cli.memory_check import require_room
+    from roseinfer.cli.memory_check import require_memory
 
     num_tokens = args.prompt_len + args.max_tokens
-    require_room("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device="cpu")
+    require_memory("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device="cpu")
     precision = args.quantization or args.dtype
     run = MemoryRun(args.model, precision, args.batch_size, args.prompt_len, args.max_tokens)
     with shown_progress("one batch in a process of its own"):
@@ -338,10 +338,10 @@ def host(args: argparse.Namespace) -> None:
 
 def roomy_device(args: argparse.Namespace, batch_sizes: list[int], dtype: str) -> str:
     """The device. Raises ValueError for a batch that does not fit its memory."""
-    from roseinfer.cli.memory_check import require_room
+    from roseinfer.cli.memory_check import require_memory
 
     device, num_tokens = device_or_best(args.device), args.prompt_len + args.max_tokens
-    require_room("--batch-sizes", max(batch_sizes), num_tokens, model=args.model, dtype=dtype, device=device)
+    require_memory("--batch-sizes", max(batch_sizes), num_tokens, model=args.model, dtype=dtype, device=device)
     return device
 
 

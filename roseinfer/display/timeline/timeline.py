@@ -64,8 +64,9 @@ def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timelin
 
 class Timeline(Chart):
     """Timeline of a trace's steps. start, end: in ns, from the first step's begin to the last one's end. bars: all that
-    is drawn, a row each: the number of its lane, its name, and from when to when, in ms since start. shades: the columns
-    that a crowded lane shows instead until one zooms in: the same, with the name of most of it, and the covered share.
+    is drawn, a row each: the number of its lane, its name, and from when to when, in ms since start. shades: the
+    columns that a crowded lane shows instead until one zooms in: the same, with the name of most of it, and the
+    covered share.
 
     host_gaps: when the thread of the steps was in no op, each named after the innermost span around it. device_gaps:
     when no kernel and no memory copy ran, each named after the innermost op or span of the host.
