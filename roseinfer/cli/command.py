@@ -257,15 +257,3 @@ def timed_lines() -> Callable[[str], None]:
     """Prints a line on stderr, the seconds so far in front."""
     started = perf_counter()
     return lambda text: print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)
-
-
-def lengths(flag: str, text: str) -> tuple[int, int]:
-    """Return the least and the most of "16-256", and twice 256 for "256". Raises ValueError, naming the flag."""
-    low, _, high = text.partition("-")
-    try:
-        least, most = int(low), int(high or low)
-    except ValueError:
-        least, most = 0, 0
-    if not 1 <= least <= most:
-        raise ValueError(f"{flag} {text!r}: must be a number of tokens, or the least and the most, such as 16-256")
-    return least, most
