@@ -21,9 +21,11 @@ T = TypeVar("T")
 Range = tuple[int, int]
 
 
-def flag(default: Any, about: str, *, name: str | None = None, **options: Any) -> Any:
-    """A field that is a flag. name: of the flag, where it is not the field's. options: choices or metavar."""
-    return field(default=default, metadata={"help": about, "flag": name, "options": options})
+def flag(default: Any, about: str, *, name: str | None = None, optional: bool = False, **options: Any) -> Any:
+    """A field that is a flag. name: of the flag, where it is not the field's. optional: the namespace has None where
+    the flag is not given, so that a command can refuse it. options: choices or metavar."""
+    told = options | ({"default": None} if optional else {})
+    return field(default=default, metadata={"help": about, "flag": name, "options": told})
 
 
 def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None:
@@ -43,15 +45,26 @@ def given_fields(settings: type, args: argparse.Namespace) -> dict[str, Any]:
     """Values of the fields whose flags were typed or have a default. Raises ValueError as settings_of does."""
     types, values = get_type_hints(settings), {}
     for own in fields(settings):
-        given = getattr(args, _name(own).removeprefix("--").replace("-", "_"), None)
+        given = getattr(args, _place(own), None)
         if given is not None:
             parse = PARSERS.get(_without_none(types[own.name]))
             values[own.name] = parse(_name(own), given) if parse else given
     return values
 
 
+def as_typed(settings: Any) -> dict[str, Any]:
+    """The values of settings as one would type them, by their names in the namespace."""
+    types = get_type_hints(type(settings))
+    return {_place(own): _typed(getattr(settings, own.name), types[own.name]) for own in fields(settings)}
+
+
 def _name(own: Field[Any]) -> str:
     return own.metadata.get("flag") or f"--{own.name.replace('_', '-')}"
+
+
+def _place(own: Field[Any]) -> str:
+    """Its name in the namespace."""
+    return _name(own).removeprefix("--").replace("-", "_")
 
 
 def _options(own: Field[Any], kind: Any) -> dict[str, Any]:

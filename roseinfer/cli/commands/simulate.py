@@ -12,12 +12,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best
-from roseinfer.cli.flags import add_flags, given_fields, integers, lengths, names, require_known
+from roseinfer.cli.flags import (
+    Range,
+    add_flags,
+    as_typed,
+    flag,
+    given_fields,
+    integers,
+    names,
+    require_known,
+    settings_of,
+)
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.engine.config import EngineConfig
@@ -39,16 +49,23 @@ EXAMPLES = (
 FLOOR_MODEL = "random:qwen2.5-7b"
 # What some sources of costs leave unused, and what they would need for it.
 MEASURED, FLOOR = ("repeats", "device"), ("model", "host_ms")
-# What draws requests, and is not given with those of a trace.
-DRAWN = {
-    "requests": 1000,
-    "rate": None,
-    "burst": 1,
-    "prompt_lens": "16-256",
-    "output_lens": "16-128",
-    "prefix_len": 0,
-    "seed": 0,
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Requests that are drawn. None of these flags is given with those of a trace."""
+
+    num_requests: int = flag(
+        1000, "how many; 1000, and 64 with --validate, when not given", name="--requests", optional=True
+    )
+    rate: float | None = flag(None, "requests a second, a Poisson process; all at once when not given")
+    burst: int = flag(1, "of --rate: so many come together; 1 when not given", optional=True)
+    prompt_lens: Range = flag(
+        (16, 256), "tokens of a prompt, each number as likely; 16-256 when not given", optional=True, metavar="RANGE"
+    )
+    output_lens: Range = flag((16, 128), "tokens of an output; 16-128 when not given", optional=True, metavar="RANGE")
+    prefix_len: int = flag(0, "tokens before each prompt that all have in common; none when not given", optional=True)
+    seed: int = flag(0, "of all that; 0 when not given", optional=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", help=f"of --fit and --validate: {DEVICE}")
     add("--repeats", type=int, help="rounds of --fit and --validate, after one for warm-up; 3 when not given")
     add("--host-ms", type=float, help="of --floor: what the host adds to each step, an assumption; 0 when not given")
-    _add_arrivals(parser.add_argument_group("requests"))
+    requests = parser.add_argument_group("requests").add_argument
+    add_flags(requests, Drawn)
+    requests("--trace", type=Path, metavar="FILE", help="JSON lines instead: seconds, prompt_len, output_len, prefix")
     engine = parser.add_argument_group("engine")
     add_flags(
         engine.add_argument,
@@ -79,24 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(add)
 
 
-def _add_arrivals(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--requests", type=int, help="how many; 1000, and 64 with --validate, when not given")
-    add("--rate", type=float, help="requests a second, a Poisson process; all at once when not given")
-    add("--burst", type=int, help="of --rate: so many come together; 1 when not given")
-    add("--trace", type=Path, metavar="FILE", help="JSON lines instead: seconds, prompt_len, output_len, prefix")
-    add("--prompt-lens", metavar="RANGE", help="tokens of a prompt, each number as likely; 16-256 when not given")
-    add("--output-lens", metavar="RANGE", help="tokens of an output; 16-128 when not given")
-    add("--prefix-len", type=int, help="tokens before each prompt that all have in common; none when not given")
-    add("--seed", type=int, help="of all that; 0 when not given")
-
-
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument."""
     check_output(args)
     refuse_unused(args)
-    if not args.trace:
-        set_defaults(args, DRAWN | ({"requests": 64} if args.validate else {}))
     result: Any = validated(args) if args.validate else simulated(args)
     from roseinfer.display.measured import on_one_line
     from roseinfer.display.text_table import terminal_width
@@ -125,15 +130,9 @@ def refuse_unused(args: argparse.Namespace) -> None:
     if args.validate and args.replicas != "1":
         raise ValueError(f"--validate runs one replica, got --replicas {args.replicas}")
     if args.trace:
-        for name in DRAWN:
+        for name in as_typed(Drawn()):
             if getattr(args, name) is not None:
                 raise ValueError(f"--trace has all of its requests: leave out --{name.replace('_', '-')}")
-
-
-def set_defaults(args: argparse.Namespace, defaults: dict[str, Any]) -> None:
-    for name, value in defaults.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
 
 
 def simulated(args: argparse.Namespace) -> Simulation:
@@ -143,7 +142,8 @@ def simulated(args: argparse.Namespace) -> Simulation:
     policies, replicas = chosen_policies(args), integers("--replicas", args.replicas)
     for num_replicas in replicas:
         check_cluster(num_replicas, args.router)
-    arrivals = chosen_arrivals(args)
+    drawn = settings_of(Drawn, args)
+    arrivals = chosen_arrivals(args, drawn)
     setting, cost = setting_and_cost(args, arrivals)
     with shown_progress("simulating") as on_progress:
         return simulations(
@@ -154,7 +154,7 @@ def simulated(args: argparse.Namespace) -> Simulation:
             replicas=replicas,
             router=args.router,
             on_progress=on_progress,
-            arguments=given(args),
+            arguments=arguments_of(args, drawn),
         )
 
 
@@ -174,42 +174,53 @@ def validated(args: argparse.Namespace) -> Validation:
         raise ValueError(f"--validate runs one policy, got --policies {args.policies}")
     model = loaded(args.validate, args)
     setting = replace(setting_of(args, model.config.max_model_len), scheduling_policy=policy)
-    sizes: dict[str, Any] = {
-        "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
-        "output_lens": lengths("--output-lens", args.output_lens),
-    }
+    drawn = replace(Drawn(num_requests=64), **given_fields(Drawn, args))
     with shown_progress("warming up") as on_progress:
         return validate(
             model,
             setting,
             about(args.validate, model),
             repeats=repeats(args),
-            num_requests=args.requests,
-            seed=args.seed,
+            num_requests=drawn.num_requests,
+            prompt_lens=drawn.prompt_lens,
+            output_lens=drawn.output_lens,
+            seed=drawn.seed,
             on_progress=on_progress,
-            **sizes,
         )
 
 
 def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple[EngineSetting, Cost]:
-    """Refuse what can be refused, then fit, read or compute the cost."""
+    """Refuse what can be refused, then fit or compute the cost."""
     from roseinfer.models import model_config
-    from roseinfer.simulator import cost_from, fit, floor_cost, step_samples
 
-    if args.cost:
-        try:
-            cost = cost_from(json.loads(args.cost.read_text(encoding="utf-8"))["cost"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"--cost {args.cost}: must be what --output of a run with --fit wrote") from error
-        return checked(setting_of(args, None), arrivals), cost
-    if args.floor:
-        spec = args.model or FLOOR_MODEL
-        setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)
-        if args.host_ms is not None and not 0 <= args.host_ms < float("inf"):
-            raise ValueError(f"--host-ms must be a number of at least 0, got {args.host_ms:g}")
-        return setting, floor_cost(args.floor, spec, args.dtype or "float16", (args.host_ms or 0.0) / 1e3)
-    spec = args.fit or "tiny"
-    setting = checked(setting_of(args, model_config(spec).max_model_len), arrivals)
+    cost = read_cost(args.cost) if args.cost else None
+    spec = (args.model or FLOOR_MODEL) if args.floor else (args.fit or "tiny")
+    setting = setting_of(args, None if cost else model_config(spec).max_model_len)
+    setting.check_fits(arrivals)
+    return setting, cost or (floor_of(args, spec) if args.floor else fitted(args, spec, setting))
+
+
+def read_cost(path: Path) -> Cost:
+    """Raises ValueError for a file that `--fit` and `--output` did not write."""
+    from roseinfer.simulator import cost_from
+
+    try:
+        return cost_from(json.loads(path.read_text(encoding="utf-8"))["cost"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"--cost {path}: must be what --output of a run with --fit wrote") from error
+
+
+def floor_of(args: argparse.Namespace, spec: str) -> Cost:
+    from roseinfer.simulator import floor_cost
+
+    if args.host_ms is not None and not 0 <= args.host_ms < float("inf"):
+        raise ValueError(f"--host-ms must be a number of at least 0, got {args.host_ms:g}")
+    return floor_cost(args.floor, spec, args.dtype or "float16", (args.host_ms or 0.0) / 1e3)
+
+
+def fitted(args: argparse.Namespace, spec: str, setting: EngineSetting) -> Cost:
+    from roseinfer.simulator import fit, step_samples
+
     model = loaded(spec, args)
     with shown_progress("warming up") as on_progress:
         samples = step_samples(
@@ -220,16 +231,11 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
             seed=args.seed or 0,
             on_progress=on_progress,
         )
-    return setting, fit(about(spec, model), samples)
+    return fit(about(spec, model), samples)
 
 
 def repeats(args: argparse.Namespace) -> int:
     return 3 if args.repeats is None else args.repeats
-
-
-def checked(setting: EngineSetting, arrivals: list[Arrival]) -> EngineSetting:
-    setting.check_fits(arrivals)
-    return setting
 
 
 def setting_of(args: argparse.Namespace, model_len: int | None) -> EngineSetting:
@@ -239,22 +245,17 @@ def setting_of(args: argparse.Namespace, model_len: int | None) -> EngineSetting
     return EngineSetting(**longest | given_fields(EngineConfig, args), enable_prefix_caching=not args.no_prefix_caching)
 
 
-def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:
+def chosen_arrivals(args: argparse.Namespace, drawn: Drawn) -> list[Arrival]:
     from roseinfer.arrivals import at_once, bursts, read_trace
 
     if args.trace:
         return read_trace(args.trace)
-    if args.rate is None and args.burst != 1:
-        raise ValueError(f"--burst {args.burst}: needs --rate, requests a second")
-    sizes: dict[str, Any] = {
-        "prompt_lens": lengths("--prompt-lens", args.prompt_lens),
-        "output_lens": lengths("--output-lens", args.output_lens),
-        "prefix_len": args.prefix_len,
-        "seed": args.seed,
-    }
-    if args.rate is None:
-        return at_once(args.requests, **sizes)
-    return bursts(args.requests, args.rate, args.burst, **sizes)
+    if drawn.rate is None and drawn.burst != 1:
+        raise ValueError(f"--burst {drawn.burst}: needs --rate, requests a second")
+    others = {name: getattr(drawn, name) for name in ("prompt_lens", "output_lens", "prefix_len", "seed")}
+    if drawn.rate is None:
+        return at_once(drawn.num_requests, **others)
+    return bursts(drawn.num_requests, drawn.rate, drawn.burst, **others)
 
 
 def loaded(spec: str, args: argparse.Namespace) -> Model:
@@ -280,6 +281,7 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
     return describe_host(torch.device(device_or_best(args.device)))
 
 
-def given(args: argparse.Namespace) -> dict[str, Any]:
+def arguments_of(args: argparse.Namespace, drawn: Drawn) -> dict[str, Any]:
     """The arguments of the requests, which the result cannot know."""
-    return {name: getattr(args, name) for name in DRAWN} | {"trace": args.trace and str(args.trace)}
+    typed = as_typed(drawn)
+    return (dict.fromkeys(typed) if args.trace else typed) | {"trace": args.trace and str(args.trace)}
