@@ -11,7 +11,6 @@ sample. After Ctrl-C it tells what there is, as partial.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +29,11 @@ from roseinfer.cli.flags import (
 )
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
+from roseinfer.cli.simulated_costs import about, fitted, floor_of, loaded, read_cost, repeats
 from roseinfer.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from roseinfer.arrivals import Arrival
-    from roseinfer.models import Model
     from roseinfer.simulator import Cost, EngineSetting, Simulation, Validation
 
 EXAMPLES = (
@@ -200,44 +199,6 @@ def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple
     return setting, cost or (floor_of(args, spec) if args.floor else fitted(args, spec, setting))
 
 
-def read_cost(path: Path) -> Cost:
-    """Raises ValueError for a file that `--fit` and `--output` did not write."""
-    from roseinfer.simulator import cost_from
-
-    try:
-        return cost_from(json.loads(path.read_text(encoding="utf-8"))["cost"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"--cost {path}: must be what --output of a run with --fit wrote") from error
-
-
-def floor_of(args: argparse.Namespace, spec: str) -> Cost:
-    from roseinfer.simulator import floor_cost
-
-    if args.host_ms is not None and not 0 <= args.host_ms < float("inf"):
-        raise ValueError(f"--host-ms must be a number of at least 0, got {args.host_ms:g}")
-    return floor_cost(args.floor, spec, args.dtype or "float16", (args.host_ms or 0.0) / 1e3)
-
-
-def fitted(args: argparse.Namespace, spec: str, setting: EngineSetting) -> Cost:
-    from roseinfer.simulator import fit, step_samples
-
-    model = loaded(spec, args)
-    with shown_progress("warming up") as on_progress:
-        samples = step_samples(
-            model,
-            max_num_seqs=setting.max_num_seqs,
-            block_size=setting.block_size,
-            repeats=repeats(args),
-            seed=args.seed or 0,
-            on_progress=on_progress,
-        )
-    return fit(about(spec, model), samples)
-
-
-def repeats(args: argparse.Namespace) -> int:
-    return 3 if args.repeats is None else args.repeats
-
-
 def setting_of(args: argparse.Namespace, model_len: int | None) -> EngineSetting:
     from roseinfer.simulator import EngineSetting
 
@@ -256,21 +217,6 @@ def chosen_arrivals(args: argparse.Namespace, drawn: Drawn) -> list[Arrival]:
     if drawn.rate is None:
         return at_once(drawn.num_requests, **others)
     return bursts(drawn.num_requests, drawn.rate, drawn.burst, **others)
-
-
-def loaded(spec: str, args: argparse.Namespace) -> Model:
-    import torch
-
-    from roseinfer.models import load_model
-
-    return load_model(spec, device=device_or_best(args.device), dtype=getattr(torch, args.dtype or "float32"))
-
-
-def about(spec: str, model: Model) -> str:
-    from roseinfer.hardware import device_name
-
-    precision, device = str(model.dtype).removeprefix("torch."), device_name(model.device)
-    return f"Step times: fitted to steps of the engine with {spec} in {precision}, measured on {device}."
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:

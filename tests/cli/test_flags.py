@@ -1,0 +1,48 @@
+"""Flags from a dataclass: what is typed becomes the fields, and a new field is a flag of every command that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, fields
+
+import pytest
+
+from roseinfer.cli.command import Parser
+from roseinfer.cli.flags import Range, add_flags, as_typed, flag, given_fields, settings_of
+from roseinfer.cli.main import parser
+from roseinfer.engine.config import EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    sizes: List[int] = flag((1, 8), "sizes", metavar="SIZES")
+    lens: Range = flag((16, 16), "tokens", name="--token-lens")
+    shares: List[float] = flag((), "shares")
+    seed: int = flag(7, "seed", optional=True)
+
+
+def parsed(line: str):
+    own = Parser(prog="p")
+    add_flags(own.add_argument, Settings, shares="other words")
+    return own, own.parse_args(line.split())
+
+
+def test_defaults_are_those_of_the_fields():
+    own, given = parsed("")
+    assert settings_of(Settings, given) == Settings(sizes=[1, 8])
+    assert (given.sizes, given.token_lens, given.shares, given.seed) == ("1,8", "16", None, None)
+    assert "seed" not in given_fields(Settings, given)
+    assert "sizes (default: 1,8)" in own.format_help() and "other words" in own.format_help()
+
+
+def test_what_is_typed_becomes_the_fields():
+    _, given = parsed("--sizes 2,4 --token-lens 3-9 --shares 0.5 --seed 1")
+    settings = settings_of(Settings, given)
+    assert settings == Settings(sizes=[2, 4], lens=(3, 9), shares=[0.5], seed=1)
+    assert as_typed(Settings(lens=(3, 9))) == {"sizes": "1,8", "token_lens": "3-9", "shares": None, "seed": 7}
+
+
+@pytest.mark.parametrize("command", ["dry-run", "simulate"])
+def test_every_explained_field_of_the_engine_is_a_flag(command):
+    given = parser().parse_args([command])
+    assert {own.name for own in fields(EngineConfig) if "help" in own.metadata} <= {*vars(given)}
