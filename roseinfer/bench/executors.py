@@ -15,10 +15,11 @@ from roseinfer.arguments import each_once, require_count
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, load_model
 from roseinfer.models.weights import prepared_copy
-from roseinfer.profiling.clock import device_clock
+from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -149,7 +150,4 @@ def timed(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[fl
     now = device_clock(engine.model.device)
     for seq in seqs:
         engine.add(seq)
-    began = now()
-    while engine.has_work:
-        engine.step()
-    return now() - began, [seq.output_ids for seq in seqs]
+    return seconds_of(lambda: list(drive(engine)), now), [seq.output_ids for seq in seqs]

@@ -13,6 +13,7 @@ from roseinfer.arguments import each_once, require_count
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.llm.loading import model_to_serve
@@ -169,8 +170,7 @@ def _sample(
     while not times.steps:
         engine.step()
     num_chunks = engine.metrics.num_steps - num_before
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
     referee.check(f"budget {budget}", [seq.output_ids for seq in (*short, last)], NEAR_TIE)
     return {
         "budget": budget,

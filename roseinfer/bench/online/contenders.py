@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.drive import LOOK_S, WallClock
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.metrics import SequenceTimes
@@ -19,7 +18,7 @@ from roseinfer.models import Model, load_model, to_hf
 
 from ..contenders import ContenderFailed, blame
 from ..peers import wait_until_idle
-from .serve import LOOK_S, Served, serve
+from .serve import Served, serve
 from .workload import Work
 
 if TYPE_CHECKING:
@@ -162,11 +161,11 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Serv
 
     Raises RuntimeError for a request that failed, or whose times it lost.
     """
-    began = perf_counter()
+    clock = WallClock()
     came: list[SequenceTimes] = []
     for number, (arrival, prompt) in enumerate(work):
-        while not stop() and (wait := arrival.seconds - (perf_counter() - began)) > 0:
-            time.sleep(min(wait, LOOK_S))
+        while not stop() and clock.now() < arrival.seconds:
+            clock.wait_until(arrival.seconds)
         if stop():
             break
         manager.add_request(
@@ -176,7 +175,7 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Serv
             record_timestamps=True,
             eos_token_id=NO_END,
         )
-        came.append(SequenceTimes(began + arrival.seconds))
+        came.append(SequenceTimes(clock.began + arrival.seconds))
     outputs: list[list[int]] = [[] for _ in came]
     for result in results(manager, len(came), stop):
         times = came[number := int(result.request_id)]
@@ -186,7 +185,7 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Serv
         times.steps += [StepRecord(None, None, None, at) for at in result.timestamps]
         outputs[number] = result.generated_tokens
     finished = [times.ended is not None for times in came]
-    return Served(len(work), began, came, outputs, finished, steps=[], counters={})
+    return Served(len(work), clock.began, came, outputs, finished, steps=[], counters={})
 
 
 def results(manager: ContinuousBatchingManager, number: int, stop: Stop) -> Iterator:

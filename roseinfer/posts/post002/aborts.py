@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
@@ -60,10 +61,7 @@ def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: 
         for prompt, n in zip(prompts, wanted, strict=True)
     ]
     wanted_by = {seq.seq_id: n for seq, n in zip(seqs, wanted, strict=True)}
-    for seq in seqs:
-        engine.add(seq)
-    while engine.has_work:
-        done = engine.step()
+    for done in drive(engine, seqs):
         abort(engine, {seq.seq_id for seq in done if len(seq.output_ids) == wanted_by[seq.seq_id]})
     return [len(seq.output_ids) for seq in seqs]
 

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
@@ -149,16 +150,13 @@ def run(
     seqs = [Sequence(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
     share, arrival = -(-len(seqs) // len(engines)), engines[0].metrics.clock()
     times = [engines[i // share].add(seq, arrival) for i, seq in enumerate(seqs)]
-    (take_turns if executor == TWO_IN_FLIGHT else steps_of)(engines)
+    if executor == TWO_IN_FLIGHT:
+        take_turns(engines)
+    else:
+        list(drive(engines[0]))
     for work in device.done:
         work.wait()  # the surplus of the last step, too
     return ExecutorRun(seqs, times, device)
-
-
-def steps_of(engines: list[Engine]) -> None:
-    (engine,) = engines
-    while engine.has_work:
-        engine.step()
 
 
 def take_turns(engines: list[Engine]) -> None:

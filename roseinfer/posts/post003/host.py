@@ -8,6 +8,7 @@ from typing import Any
 
 from roseinfer.bench.host import Step, decode_steps
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
 from roseinfer.models.weights import prepare_weights
@@ -135,11 +136,5 @@ def engine_steps(model: Model, config: PlannedEngine, steps: int) -> list[Step]:
     )
     engine.warm_up()
     params = SamplingParams(max_tokens=steps, ignore_eos=True)
-    for prompt in random_prompts(model, config.max_num_seqs, PROMPT_LEN):
-        engine.add(Sequence(prompt, params))
-
-    def run() -> None:
-        while engine.has_work:
-            engine.step()
-
-    return decode_steps(run, steps)
+    seqs = [Sequence(prompt, params) for prompt in random_prompts(model, config.max_num_seqs, PROMPT_LEN)]
+    return decode_steps(lambda: list(drive(engine, seqs)), steps)

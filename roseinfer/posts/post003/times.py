@@ -7,6 +7,7 @@ from collections.abc import Sequence as List
 from statistics import mean
 
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
@@ -77,8 +78,7 @@ def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     arrival = engine.metrics.clock()
     requests = [engine.add(Sequence(prompt, params), arrival) for prompt in prompts]
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
     return requests
 
 
