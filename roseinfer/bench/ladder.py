@@ -17,10 +17,11 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.step_bound import products_seconds, step_bound
 from roseinfer.stage import Stage
 
-from .contenders import HF_NAMES, StageContender, hf_contender
+from .contenders import StageContender, hf_contender
 from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
+from .race_setting import HF_NAMES
 from .token_check import Referee
 from .verdict import verdict
 

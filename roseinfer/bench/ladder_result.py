@@ -12,8 +12,8 @@ from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
 from roseinfer.display.text_table import Column, TextTable
 
-from .contenders import HF_NAMES
 from .neighbours import busy_sentence
+from .race_setting import HF_NAMES
 from .verdict import explanation
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from roseinfer.models import model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed
-from .contenders import ENGINE, PRECISIONS, Setting, engine, num_blocks
+from ..race_setting import ENGINE, RaceSetting
+from .contenders import PRECISIONS, engine
 
 STATUS = Path("/proc/self/status")
 MB = 1_000_000
@@ -42,8 +43,8 @@ class MemoryRun:
             require_count(argument, getattr(self, argument), at_least=1)
 
     @property
-    def setting(self) -> Setting:
-        return Setting(self.spec, "cpu", self.batch_size, self.prompt_len + self.max_tokens)
+    def setting(self) -> RaceSetting:
+        return RaceSetting(self.spec, "cpu", self.batch_size, self.prompt_len + self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
         )
     sizes = PlannedEngine(
         model=run.spec,
-        num_blocks=num_blocks(run.setting),
+        num_blocks=run.setting.num_blocks(run.batch_size),
         block_size=BLOCK_SIZE,
         max_num_seqs=run.batch_size,
         dtype="float32" if run.precision == "int8" else run.precision,

@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 
-from ..contenders import HF_NAME
 from ..peers import PEERS
 from ..provenance import short_commit
+from ..race_setting import ENGINE, HF_NAME
 from ..verdict import OVERLAP, explanation, verdict
-from .contenders import ENGINE
 
 Row = dict[str, Any]
 FULL = "float32"  # what weights in 8 bits are compared with, too

@@ -18,7 +18,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.llm.loading import model_to_serve
 from roseinfer.models import Model, load_model, model_config
-from roseinfer.planning.definitions import METRICS, definitions
+from roseinfer.planning.definitions import METRICS_BY_NAME, definitions
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -30,7 +30,6 @@ from ..token_check import NEAR_TIE, Referee
 SHORT_PROMPT = 8
 STEPS_BEFORE = 8  # that the others decode alone, and after it
 MS = 1e3
-VALUES = {metric.name: metric.values for metric in METRICS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +163,7 @@ def _sample(
     decoding = [engine.add(seq) for seq in short]
     while len(decoding[-1].steps) < STEPS_BEFORE:
         engine.step()
-    alone = median(gap for times in decoding for gap in VALUES["itl"](times))
+    alone = median(gap for times in decoding for gap in METRICS_BY_NAME["itl"].values(times))
     num_before = engine.metrics.num_steps
     times = engine.add(last)
     while not times.steps:
@@ -176,14 +175,14 @@ def _sample(
         "budget": budget,
         "chunks": num_chunks,
         "alone": alone,
-        "ttft": VALUES["ttft"](times)[0],
+        "ttft": METRICS_BY_NAME["ttft"].values(times)[0],
         "worst_itl": max(gap for own in decoding for gap in _gaps_while(own, times)),
-        "itl": [VALUES["itl"](own) for own in decoding],
+        "itl": [METRICS_BY_NAME["itl"].values(own) for own in decoding],
     }
 
 
 def _gaps_while(own: SequenceTimes, times: SequenceTimes) -> list[float]:
     """Gaps between tokens that ended from the long prompt's arrival to its first token."""
     first = times.steps[0].finish
-    gaps = zip(VALUES["itl"](own), own.steps[1:], strict=True)
+    gaps = zip(METRICS_BY_NAME["itl"].values(own), own.steps[1:], strict=True)
     return [gap for gap, step in gaps if times.arrival <= step.finish <= first]

@@ -23,7 +23,7 @@ Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Served:
+class OnlineRun:
     """One run of num_requests requests. began: by the engine's clock, second 0 of the arrivals.
 
     requests, outputs, finished: of those that had come, in the order of their arrivals. steps, counters: as the engine
@@ -77,7 +77,7 @@ class Served:
         return None if seconds is None else round(seconds - self.began, DIGITS)
 
 
-def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep = time.sleep) -> Served:
+def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep = time.sleep) -> OnlineRun:
     """Run all of `work` by the engine's clock: greedily, each request to its full output length.
 
     A request that comes during a step is added after it; its arrival is when it was due. stop: asked between two steps;
@@ -104,7 +104,7 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
         for seq in seqs:
             if seq in engine.scheduler:
                 engine.abort(seq)
-    return Served(
+    return OnlineRun(
         num_requests=len(work),
         began=clock.began,
         requests=[times for _, times in came],

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
-from roseinfer.bench.online.serve import Served, serve
+from roseinfer.bench.online.serve import OnlineRun, serve
 from roseinfer.bench.online.workload import Workload
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.engine.engine import Engine
@@ -145,16 +145,16 @@ def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str
     what most of them held."""
     n = about["num_requests"]
     arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
-    noted = Noted(cost)
-    (row,) = simulations(arrivals, setting_of(arrivals, budget, n), noted, policies=["fcfs"], replicas=[1]).rows
-    full = [seconds for work, seconds in noted.steps if tokens_of(work) == budget]
+    recorded = RecordingCost(cost)
+    (row,) = simulations(arrivals, setting_of(arrivals, budget, n), recorded, policies=["fcfs"], replicas=[1]).rows
+    full = [seconds for work, seconds in recorded.steps if tokens_of(work) == budget]
     ms = 1e3 * row["seconds"] / row["steps"]
     return row | {
         "ms": ms,
         "host_ms": ms * row["host_share"],
         "full_ms": 1e3 * median(full),
         "spread": max(full) / min(full) - 1,
-        "held": usual_holding(noted, budget),
+        "held": usual_holding(recorded, budget),
     }
 
 
@@ -174,16 +174,16 @@ def tokens_of(work: StepWork) -> int:
     return work.num_decodes + work.prompt_tokens
 
 
-def usual_holding(noted: Noted, budget: int) -> str:
+def usual_holding(recorded: RecordingCost, budget: int) -> str:
     held = [
         " and ".join(name for name, n in (("prompts", work.prompt_tokens), ("decodes", work.num_decodes)) if n)
-        for work, _ in noted.steps
+        for work, _ in recorded.steps
         if tokens_of(work) == budget
     ]
     return mode(held)
 
 
-class Noted:
+class RecordingCost:
     """A cost that keeps what each step had to do, and its seconds."""
 
     def __init__(self, cost: Cost) -> None:
@@ -223,7 +223,7 @@ def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
 # On the engine
 
 
-def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> Served:
+def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> OnlineRun:
     engine = Engine(
         model,
         num_blocks=config.num_blocks,
@@ -237,7 +237,7 @@ def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int)
     return serve(engine, work.work(model, work.arrivals(None)))
 
 
-def full_step_seconds(run: Served) -> float:
+def full_step_seconds(run: OnlineRun) -> float:
     """Median latency of the steps with the most tokens, which are as many as the budget."""
     most = max(step.num_tokens for step in run.steps)
     return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
@@ -246,7 +246,7 @@ def full_step_seconds(run: Served) -> float:
 # The picture
 
 
-def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Served]) -> Image:
+def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineRun]) -> Image:
     """Throughput to the right, latency up, as the post draws them: a point a budget."""
     there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
     here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]

@@ -47,7 +47,7 @@ def engine(setting: Setting) -> PlannedEngine:
     return replace(config, device="cpu")
 
 
-class Noted(OwnClock):
+class RecordingDevice(OwnClock):
     """A device that keeps what it did: of each step its times, and tokens."""
 
     def __init__(self, seconds: Callable[[int], float] | None) -> None:
@@ -68,7 +68,7 @@ class ExecutorRun:
 
     seqs: list[Sequence]
     times: list[SequenceTimes]
-    device: Noted = field(repr=False)
+    device: RecordingDevice = field(repr=False)
 
     @property
     def seconds(self) -> float:
@@ -131,7 +131,7 @@ def run(
     seconds: Callable[[int], float] | None = None,
 ) -> ExecutorRun:
     """A request for each of params, all at once. seconds: of the device's clock, for a step of so many tokens."""
-    device = Noted(seconds)
+    device = RecordingDevice(seconds)
     engines = [
         Engine(
             model,

@@ -11,7 +11,7 @@ from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
-from roseinfer.planning.definitions import METRICS
+from roseinfer.planning.definitions import METRICS_BY_NAME
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -22,7 +22,6 @@ from ..report.template import Values
 
 PLACES, LATECOMERS = 4, 2
 PROMPT_LEN, TOKENS = 8, 6
-OURS = {metric.name: metric for metric in METRICS}
 RENAMED = {"scheduling2inference": "scheduling_time"}  # the post's name -> the engine's
 Stamps = dict[str, float]
 
@@ -47,15 +46,15 @@ def section(setting: Setting) -> Values:
         here = never_negative(row.minuend, row.subtrahend, taken)
         rule, why = (turned, "nothing happens before the arrival") if queued else (printed, "as printed")
         facts.append(judge(row.name, printed, here, rule=rule, why=why))
-        ours = OURS[RENAMED.get(row.name, row.name)]
+        ours = METRICS_BY_NAME[RENAMED.get(row.name, row.name)]
         definitions.append([row.name, row.meaning, f"{ours.name} = {ours.formula}", ours.meaning])
         signs.append([row.name, len(taken), *signs_of(row.minuend, row.subtrahend, taken)])
         seconds = mean(value for request in requests for value in ours.values(request))
         times.append(Time(f"{row.name}, mean", "ms", None, 1e3 * seconds))
     for name, said in post_facts("003")["delays"].items():
-        ours = OURS[name]
+        ours = METRICS_BY_NAME[name]
         definitions.append([name.upper(), said, f"{ours.name} = {ours.formula}", ours.meaning])
-    ttft = mean(OURS["ttft"].values(request)[0] for request in requests)
+    ttft = mean(METRICS_BY_NAME["ttft"].values(request)[0] for request in requests)
     times.append(Time("TTFT, mean: waiting_time and the first step", "ms", None, 1e3 * ttft))
     first_ended = min(request.ended for request in requests)
     waited = sum(request.first_scheduled >= first_ended for request in requests)

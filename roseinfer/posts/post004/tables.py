@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from roseinfer.bench.scheduler import Stat, summarize
-from roseinfer.bench.scheduler.definitions import METRICS
+from roseinfer.bench.scheduler.definitions import FIGURES
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
@@ -215,8 +215,8 @@ def definitions(m: Measured) -> Values:
             what = f"tokens in the post's {throughput} throughput, {when}"
             judged.append(judge(what, tokens, counted, source=all_tokens(facts)))
     ours = m.runs[AFTER][0]
-    printed = {name: text for name, text in METRICS.items() if name in {*theirs.index, "p50/mean"}}
-    printed = {"Decode time": METRICS["Elapsed (decode/run)"], **printed}
+    printed = {name: text for name, text in FIGURES.items() if name in {*theirs.index, "p50/mean"}}
+    printed = {"Decode time": FIGURES["Elapsed (decode/run)"], **printed}
     late = ours.requests[-1].first_scheduled - ours.requests[0].first_scheduled
     return {
         "num_requests": len(ours.requests),
