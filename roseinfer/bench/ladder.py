@@ -44,12 +44,9 @@ def ladder(
 
     All get the same `batch_size` random prompts of `prompt_len` tokens (from `seed`) and decode greedily, exactly
     `max_new_tokens` each. In fp32 every run's tokens must equal the reference's. with_hf: transformers' generate
-    on the same weights as the last rows, one for each of hf_caches ("dynamic", "static"). keep_going: who fails
-    in a first, unrecorded run, or while its operations are counted, leaves the race and is named in the result's
-    not_run, with the reason.
+    on the same weights as the last rows, one for each of hf_caches ("dynamic", "static").
 
-    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises, or
-    when with keep_going no stage is left.
+    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises.
     """
     check_stages(stages)
     _check_caches(hf_caches)
