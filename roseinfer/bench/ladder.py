@@ -23,7 +23,7 @@ from .ladder_result import LadderResult
 from .provenance import describe_host
 from .race_setting import HF_NAMES
 from .token_check import Referee
-from .verdict import verdict
+from .verdict import spread, verdict
 
 
 def ladder(
@@ -181,9 +181,7 @@ def _rows(
         rows.append(
             {
                 "stage": name,
-                "tokens_per_second": speed,
-                "tokens_per_second_min": min(speeds),
-                "tokens_per_second_max": max(speeds),
+                **spread("tokens_per_second", speeds),
                 "vs_previous": speed / rows[-1]["tokens_per_second"] if rows and is_step else None,
                 "vs_first": speed / rows[0]["tokens_per_second"] if rows else None,
                 "verdict": verdict(first, speeds) if rows else None,

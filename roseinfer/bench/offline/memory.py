@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arguments import require_count, require_known
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
@@ -37,8 +37,7 @@ class MemoryRun:
     max_tokens: int = 64
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision: unknown one {unknown_name(self.precision, PRECISIONS)}")
+        require_known("precision", self.precision, PRECISIONS)
         for argument in ("batch_size", "prompt_len", "max_tokens"):
             require_count(argument, getattr(self, argument), at_least=1)
 

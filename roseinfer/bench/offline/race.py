@@ -6,7 +6,7 @@ from collections.abc import Sequence as List
 from functools import partial
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, unknown_name
+from roseinfer.arguments import each_once, require_count, require_counts, require_known
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.stage import Stage
 
@@ -218,18 +218,15 @@ def _check(
     seed: int,
 ) -> None:
     for name in each_once("contenders", contenders, at_least=0):
-        if name not in CONTENDERS:
-            raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
+        require_known("contenders", name, CONTENDERS)
     if stages:
         check_stages(stages)
     if not contenders and not stages:
         raise ValueError("contenders must name at least one, or stages, got none")
     for name in each_once("precisions", precisions):
-        if name not in PRECISIONS:
-            raise ValueError(f"precisions: unknown one {unknown_name(name, PRECISIONS)}")
-    for argument, sizes in (("batch_sizes", batch_sizes), ("prompt_lens", prompt_lens)):
-        for size in each_once(argument, sizes):
-            require_count(argument, size, at_least=1)
+        require_known("precisions", name, PRECISIONS)
+    require_counts("batch_sizes", batch_sizes)
+    require_counts("prompt_lens", prompt_lens)
     require_count("max_tokens", max_tokens, at_least=1)
     require_count("repeats", repeats, at_least=1)
     require_count("seed", seed, at_least=0)

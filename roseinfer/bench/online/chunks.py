@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.arguments import each_once, require_count
+from roseinfer.arguments import require_count, require_counts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
@@ -24,7 +24,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from ..interleave import interleaved, phase_of
 from ..ladder import mixed_prompts
-from ..provenance import describe_host, short_commit
+from ..provenance import describe_host, where
 from ..token_check import NEAR_TIE, Referee
 
 SHORT_PROMPT = 8
@@ -68,7 +68,7 @@ class ChunksResult(MachineResult):
     def notes(self) -> list[str]:
         a = self.arguments
         return [
-            f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. A "
+            f"{a['model']} on {where(self)}. A "
             f"prompt of {a['prompt_len']} tokens comes while {a['num_decoding']} requests decode, one token a step "
             f"each; medians of {a['repeats']} interleaved runs. Tokens equal the reference's."
         ]
@@ -93,8 +93,7 @@ def chunks(
     for argument, value in (("prompt_len", prompt_len), ("num_decoding", num_decoding), ("repeats", repeats)):
         require_count(argument, value, at_least=1)
     require_count("seed", seed, at_least=0)
-    for budget in each_once("budgets", budgets):
-        require_count("budgets", budget, at_least=num_decoding + 1)
+    require_counts("budgets", budgets, at_least=num_decoding + 1)
     most = prompt_len + num_decoding * SHORT_PROMPT
     num_steps = 2 * STEPS_BEFORE + max(-(-most // (budget - num_decoding)) for budget in budgets)
     longest = max(prompt_len, SHORT_PROMPT) + num_steps

@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, require_positive, unknown_name
+from roseinfer.arguments import each_once, require_count, require_counts, require_known, require_positive
 from roseinfer.arrivals import Arrival, all_at_second_0
 from roseinfer.engine.config import DTYPE_BYTES
 from roseinfer.engine.interrupts import Stop, noted_interrupts
@@ -250,13 +250,10 @@ def _check(
     dtype: str,
 ) -> None:
     for name in each_once("contenders", contenders):
-        if name not in CONTENDERS:
-            raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
+        require_known("contenders", name, CONTENDERS)
     for name in each_once("policies", policies):
-        if name not in POLICIES:
-            raise ValueError(f"policies: unknown one {unknown_name(name, POLICIES)}")
-    for budget in each_once("budgets", budgets):
-        require_count("budgets", budget, at_least=1)
+        require_known("policies", name, POLICIES)
+    require_counts("budgets", budgets)
     require_count("max_num_seqs", max_num_seqs, at_least=1)
     require_count("repeats", repeats, at_least=1)
     for argument, values in (("rates", rates), ("loads", loads)):
@@ -264,5 +261,4 @@ def _check(
             require_positive(argument, value)
     if workload.trace and (rates or loads):
         raise ValueError("a trace has times of its own: give rates or loads, or a trace")
-    if dtype not in DTYPE_BYTES:
-        raise ValueError(f"dtype: unknown one {unknown_name(str(dtype), DTYPE_BYTES)}")
+    require_known("dtype", str(dtype), DTYPE_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
@@ -16,7 +15,6 @@ from roseinfer.arrivals import Arrival, at_once
 from roseinfer.bench.online.serve import OnlineRun, serve
 from roseinfer.bench.online.workload import Workload
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, model_config
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.data_sheets import data_sheet
@@ -24,8 +22,9 @@ from roseinfer.profiling.floors import step_terms
 from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
-from ..data import post_facts, post_table, source_of
-from ..report.content import Exact, Image, Time, judge
+from ..data import post_facts, post_table
+from ..planned import engine_of
+from ..report.content import Exact, Image, Time, judge_claim
 from ..report.setting import Setting
 from ..report.template import Values
 from .host import most_gain
@@ -83,17 +82,14 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
         "host_ms": host_ms(about),
         "card": CARD,
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                "claims.step_is_bound_by",
                 f"what decides a step's time, within {SAME_STEP:.0%}",
-                about["claims"]["step_is_bound_by"],
                 "max_num_batched_tokens" if spread < SAME_STEP else "more than max_num_batched_tokens",
-                source=source_of(about, "claims.step_is_bound_by"),
             ),
-            judge(
-                "what a full step holds once requests run",
-                about["claims"]["a_step_holds"],
-                " or ".join(sorted(held)),
-                source=source_of(about, "claims.a_step_holds"),
+            judge_claim(
+                about, "claims.a_step_holds", "what a full step holds once requests run", " or ".join(sorted(held))
             ),
         ],
         "times": [
@@ -224,15 +220,7 @@ def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
 
 
 def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> OnlineRun:
-    engine = Engine(
-        model,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        max_num_seqs=min(budget, config.max_num_seqs),
-        max_num_batched_tokens=budget,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-    )
+    engine = engine_of(config, model, max_num_seqs=min(budget, config.max_num_seqs), max_num_batched_tokens=budget)
     engine.warm_up()
     return serve(engine, work.work(model, work.arrivals(None)))
 
@@ -258,11 +246,8 @@ def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineR
             ax.annotate(str(budget), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
         ax.set(title=title, xlabel="requests/s", ylabel="latency of a full step, ms", xlim=(0, None), ylim=(0, None))
         ax.title.set_fontsize(9)
-        ax.spines[["top", "right"]].set_visible(False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = ", ".join(f"{budget}: {x:.1f}/s at {y:.1f} ms" for budget, (x, y) in zip(simulated, there, strict=True))
-    return Image(png.getvalue(), f"Throughput and latency for each budget. Simulated: {said}.")
+    return Image.of(figure, f"Throughput and latency for each budget. Simulated: {said}.")
 
 
 def rows_of_axes() -> list[list[Exact | None]]:

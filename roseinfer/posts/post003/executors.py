@@ -6,7 +6,6 @@ launches the other's.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import COMPUTED, KINDS, Source, post_table, source_of
+from ..planned import engine_of
 from ..report.content import Grid, Image, Time, judge
 from ..report.setting import Setting
 from ..report.template import Values
@@ -132,17 +132,8 @@ def run(
 ) -> ExecutorRun:
     """A request for each of params, all at once. seconds: of the device's clock, for a step of so many tokens."""
     device = RecordingDevice(seconds)
-    engines = [
-        Engine(
-            model,
-            num_blocks=config.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            enable_prefix_caching=False,
-            async_scheduling=executor == ONE_BEHIND,
-        )
-        for _ in range(2 if executor == TWO_IN_FLIGHT else 1)
-    ]
+    num_engines = 2 if executor == TWO_IN_FLIGHT else 1
+    engines = [engine_of(config, model, async_scheduling=executor == ONE_BEHIND) for _ in range(num_engines)]
     for engine in engines:
         engine.warm_up()
         engine.runner.device = device
@@ -261,11 +252,8 @@ def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
     ax.set_yticks(range(len(runs)), runs, fontsize=8)
     ax.set_xlabel(f"the device's first {DRAWN} steps, ms", fontsize=8)
     ax.invert_yaxis()
-    ax.spines[["top", "right"]].set_visible(False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = ", ".join(f"{executor} {own.busy:.0%}" for executor, own in runs.items())
-    return Image(png.getvalue(), f"When the device computes, by executor; the share of the whole run: {said}.")
+    return Image.of(figure, f"When the device computes, by executor; the share of the whole run: {said}.")
 
 
 def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> ExecutorRun:

@@ -72,7 +72,7 @@ def section(setting: Setting) -> Values:
 
 def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
     """Of more requests than the engine has places, which all come at once. Steps in turn."""
-    engine = Engine(model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs)
+    engine = Engine(model, **config.settings())
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     arrival = engine.metrics.clock()

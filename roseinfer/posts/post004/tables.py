@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -172,15 +171,12 @@ def draw_rows(rows: dict[str, list[int]]) -> Image:
         ax.bar(range(1, len(of_steps) + 1), of_steps, width=1.0, color=COLOURS[when])
         ax.set_title(f"{when}: {sum(of_steps):,} rows in {len(of_steps)} steps", fontsize=9, loc="left")
         ax.set_ylabel("rows built", fontsize=8)
-        ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("decode step", fontsize=8)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = [
         f"{when} {sum(n > 0 for n in of_steps)} of {len(of_steps)} steps build rows, {max(of_steps)} at most"
         for when, of_steps in rows.items()
     ]
-    return Image(png.getvalue(), f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
+    return Image.of(figure, f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
 
 
 def price(setting: Setting) -> Values:
