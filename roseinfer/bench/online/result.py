@@ -136,8 +136,8 @@ class OnlineResult(MachineResult):
         text = (
             f"{a['model']} in {a['dtype']} on {where_in_full(self)}. {runs_text(a['repeats'])} of each; the table has "
             f"the median. ~ in place of ×: the ranges overlap. {explanation(a['repeats'])} req/s: from the first "
-            "arrival to the last token; below its capacity a contender shows the rate of the arrivals. latency: of a step, as post 003 has it. `roseinfer bench "
-            "online --help` defines every time; the JSON has them, too. "
+            "arrival to the last token; below its capacity a contender shows the rate of the arrivals. latency: of a "
+            "step, as post 003 has it. `roseinfer bench online --help` defines every time; the JSON has them, too. "
         )
         smaller = [budget for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
         if smaller:
