@@ -153,8 +153,8 @@ class OfflineResult(MachineResult):
         text = (
             f"{a['model']} on {where_in_full(self)}. {runs_text(repeats)} each; the table has the median. tok/s: of "
             f"whole runs, prefill included; ~ in place of ×: the ranges overlap. {explanation(repeats)} The "
-            "floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever takes "
-            "longer. "
+            "floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever "
+            "takes longer. "
         )
         text += self._on_tokens
         by_reason: dict[str, list[str]] = {}
