@@ -15,7 +15,7 @@ from roseinfer.arguments import require_count
 from roseinfer.bench.provenance import describe_host
 from roseinfer.bench.scheduler import MODES, ServerRun, Workload, serve, summarize
 from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, num_requests, workload
-from roseinfer.bench.scheduler.definitions import METRICS
+from roseinfer.bench.scheduler.definitions import FIGURES
 from roseinfer.bench.scheduler.output import run_lines, summary_lines
 from roseinfer.cli.command import (
     STATUSES,
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> Parser:
     fill = textwrap.TextWrapper(width=110, initial_indent="  ", subsequent_indent="      ").fill
-    defined = "\n".join(fill(f"{name}: {text}.") for name, text in METRICS.items())
+    defined = "\n".join(fill(f"{name}: {text}.") for name, text in FIGURES.items())
     p = Parser(
         prog="python -m roseinfer.benchmark_scheduler",
         description="Serve requests that all arrive at once, as the posts' benchmark does, and print its lines.",
@@ -173,7 +173,7 @@ def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dic
     }
     shape = {**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")}
     data = {"arguments": arguments, "stage": stage.name, "model": shape, **describe_host(model.device)}
-    return json.dumps(data | {"metrics": METRICS, "modes": modes}, separators=(",", ":"), allow_nan=False)
+    return json.dumps(data | {"metrics": FIGURES, "modes": modes}, separators=(",", ":"), allow_nan=False)
 
 
 if __name__ == "__main__":

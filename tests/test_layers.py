@@ -13,7 +13,7 @@ from roseinfer.paths import ROOT
 # From the bottom up, as docs/architecture.md draws them: a room imports rooms below its own layer, and no other.
 LAYERS = (
     {"paths", "arguments", "hardware"},
-    {"sequence", "arrivals", "blocks", "doctor", "graphs", "overlap"},
+    {"sequence", "arrivals", "blocks", "doctor", "drive", "graphs", "overlap"},
     {"kernels", "sampling"},
     {"models"},
     {"profiling"},

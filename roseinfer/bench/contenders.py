@@ -23,10 +23,9 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .interleave import Contender, OnStep, Run
+from .race_setting import HF_NAMES
 
 Counted = TypeVar("Counted")
-HF_NAME = "HF generate"
-HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 
 
 class ContenderFailed(RuntimeError):

@@ -12,9 +12,9 @@ from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
 from roseinfer.display.text_table import Column, TextTable
 
-from .contenders import HF_NAMES
 from .neighbours import busy_sentence
-from .verdict import explanation
+from .race_setting import HF_NAMES
+from .verdict import explanation, runs_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +108,7 @@ class LadderResult(MachineResult):
 
     @property
     def note(self) -> str:
-        floor, repeats = self.floor, self.arguments["repeats"]
-        runs = "1 run" if repeats == 1 else f"{repeats} interleaved runs"
+        floor, runs = self.floor, runs_text(self.arguments["repeats"])
         return (
             f"{self.device}, torch {self.versions['torch']}; {runs} each. Floor of a step at context "
             f"{floor['context_len']}: {1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} "

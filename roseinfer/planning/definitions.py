@@ -137,6 +137,7 @@ METRICS = (
         lambda times: _since_arrival(times, -1),
     ),
 )
+METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRICS) -> dict[str, dict[str, float]]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles import prompts_of, small_llama, small_model
 
+from roseinfer.drive import drive
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
@@ -40,8 +41,7 @@ def engine_for(
 
 
 def run(engine: Engine) -> None:
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
 
 

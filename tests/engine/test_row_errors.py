@@ -10,6 +10,7 @@ from served import params
 from test_steps_in_flight import SETTINGS, engine_of
 
 from roseinfer.contract.small_models import prompts_of
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
@@ -42,10 +43,7 @@ def healthy(small: GPT2) -> list[list[int]]:
 
 def run(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[Sequence]:
     seqs = [Sequence(prompt, params(max_tokens)) for prompt in prompts]
-    for seq in seqs:
-        engine.add(seq)
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine, seqs):
         engine.blocks.check()
     assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
     assert not engine.metrics.times._live

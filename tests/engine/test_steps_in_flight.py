@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from roseinfer.contract.small_models import prompts_of
+from roseinfer.drive import drive
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
@@ -283,8 +284,7 @@ def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, 
             lengths = [len(seq) for seq in seqs]
             engine.step()
     assert [len(seq) for seq in seqs] == lengths and not engine.in_flight
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
     assert [seq.output_ids for seq in seqs] == [
@@ -303,8 +303,7 @@ def test_aborted_in_flight_its_blocks_are_free_at_once_and_its_token_is_dropped(
     length = len(victim)
     engine.abort(victim)
     assert victim.seq_id not in engine.blocks
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
     assert (len(victim), victim.finish_reason) == (length, "abort")
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
@@ -349,8 +348,7 @@ def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2
             engine.step()
     assert calls and not engine.in_flight
     engine.abort(seqs[0])
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
     assert [s.output_ids for s in seqs[1:]] == [

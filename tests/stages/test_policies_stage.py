@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import prompts_of, small_model
 
+from roseinfer.drive import drive
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
 from roseinfer.engine.scheduler import Scheduler
@@ -77,10 +78,7 @@ def test_tokens_are_the_references_whatever_the_policy(policy, num_blocks, preem
         Sequence(prompt, SamplingParams(max_tokens=n, ignore_eos=True))
         for prompt, n in zip(prompts, lengths, strict=True)
     ]
-    for seq in seqs:
-        stage.add(seq)
-    while stage.has_work:
-        stage.step()
+    for _ in drive(stage, seqs):
         stage.tables.check()
     assert [seq.output_ids for seq in seqs] == [
         text[:n] for text, n in zip(reference_generate(MODEL, prompts, max(lengths)), lengths, strict=True)

@@ -147,7 +147,7 @@ def layer_of(path, on_loading):
 @pytest.mark.slow
 def test_what_is_imported_is_declared_in_its_layer():
     files = {p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
-    files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "fake_peer.py"}
+    files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "offline" / "fake_peer.py"}
     ours = {"roseinfer", "stages", "tools"} | {p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")}
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
