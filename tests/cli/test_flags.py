@@ -1,4 +1,4 @@
-"""Flags from a dataclass: what is typed becomes the fields, and a new field is a flag of every command that has them."""
+"""Flags from a dataclass: typed text becomes the fields, and a new field is a flag of every command that has them."""
 
 from __future__ import annotations
 
