@@ -40,7 +40,7 @@ TIMES = {
     "ttft": Expected(
         lambda arrival, first, finish: finish[0] - arrival,
         {
-            "who waits in the queue waits for the first token, too: it counts from the arrival": (
+            "a request in the queue waits for its first token, too: ttft counts from the arrival": (
                 lambda a, first, finish: finish[0] - first
             ),
             "that is the last token, not the first": lambda a, first, finish: finish[-1] - a,
@@ -135,7 +135,7 @@ def _shared(cached: list[int], lengths: list[int], budget: int) -> list[int]:
 
 
 STEP_MISTAKES: dict[str, Callable[..., list[int]]] = {
-    "who decodes goes first, wherever it stands; a prompt in front of it took its token": _in_order,
+    "a sequence that decodes goes first, wherever it stands; a prompt before it took its token": _in_order,
     "a prompt that does not fit is cut, and gets what is left": partial(next_step, take=_all_or_nothing),
     "a prompt that does not fit is cut; no other is left out for it": partial(
         next_step, take=_all_or_nothing, stop=True

@@ -94,16 +94,16 @@ PLAN_MISTAKES: dict[str, Callable[..., Any]] = {
     "a chunk gets no token: part of the prompt is left": for_each(
         lambda n, cached, flying, most: 0 if n + (flying > 0) == most else n + (flying > 0) - cached - flying
     ),
-    "who is in flight can be in the next step as well": for_each(
+    "a request that is in flight can be in the next step as well": for_each(
         lambda n, cached, flying, most: 0 if flying else num_new(n, cached, flying, most)
     ),
-    "who is not in flight has its tokens still to be computed": for_each(
+    "a request that is not in flight still has tokens to compute": for_each(
         lambda n, cached, flying, most: num_new(n, cached, flying, most) if flying else 0
     ),
     "of a prompt, all that is left can be computed, not one token": for_each(
         lambda n, cached, flying, most: min(1, num_new(n, cached, flying, most))
     ),
-    "who is not in flight gets no token from it": for_each(
+    "a request that is not in flight gets no token from the step": for_each(
         lambda n, cached, flying, most: (
             0 if n + 1 == most and not flying else num_new(n, cached, flying, most) + (not flying)
         )

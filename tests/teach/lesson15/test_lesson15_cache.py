@@ -260,7 +260,7 @@ test_wrong_policies = wrong_answers(
         "nothing kept": (cache_with(Forgets), "fewer than the"),
         "a key that stays": (
             evicting(forget=lambda t, block: t.idle.pop(block)),
-            "Who is evicted must not be found any more",
+            "An evicted block must not be found any more",
         ),
         "half a key": (
             evicting(forget=lambda t, block: (t.idle.pop(block), t.key_of.pop(block))),
@@ -270,7 +270,7 @@ test_wrong_policies = wrong_answers(
         "two at a time": (cache_with(LosesOne), "is lost: neither free, nor idle, nor held"),
         "who is held": (cache_with(Held), "ref_counts[27] is 1, and 8 sequences hold the block"),
         "holders that stay": (cache_with(KeepsIdleToItself), "sequences hold the block"),
-        "a key that lies": (BlockAlone, "found a block with another text?"),
+        "a key that lies": (BlockAlone, "Was a block with another text found for it?"),
         "a count that boasts": (Boasts, "does it evict in another order?"),
         "the newest, with a count that boasts": (
             evicting(newest, num_found_tokens=property(lambda self: 10**6, lambda self, n: None)),
