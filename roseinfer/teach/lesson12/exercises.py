@@ -30,11 +30,11 @@ GROUP = 64  # values of x that share a scale
 
 
 def gpt2_bytes(
-    num_layers: int, width: int, vocab_size: int, bits: int, *, rows: int = 9, outputs: int = 1, scale_bytes: int = 4
+    num_layers: int, width: int, vocab_size: int, bits: int, *, outputs: int = 1, scale_bytes: int = 4
 ) -> int:
-    """Bytes of GPT-2's matrices. rows: of a layer's four matrices together, in widths."""
+    """Bytes of GPT-2's matrices. A layer's four matrices together have 9 rows for each value of its width."""
     weights = 12 * num_layers * width**2 + outputs * vocab_size * width
-    scales = rows * num_layers * width + outputs * vocab_size if bits < 16 else 0
+    scales = 9 * num_layers * width + outputs * vocab_size if bits < 16 else 0
     return weights * bits // 8 + scale_bytes * scales
 
 

@@ -40,7 +40,7 @@ TIMES = {
     "ttft": Expected(
         lambda arrival, first, finish: finish[0] - arrival,
         {
-            "a request in the queue waits for its first token, too: ttft counts from the arrival": (
+            "a request in the queue waits for its first token, too: it counts from the arrival": (
                 lambda a, first, finish: finish[0] - first
             ),
             "that is the last token, not the first": lambda a, first, finish: finish[-1] - a,
