@@ -1,4 +1,4 @@
-# `make` lists the targets. Each of them first makes the environment (tools/setup.sh), which is instant once made.
+# `make` lists the targets. Each of them first makes the environment (tools/shell/setup.sh), which is instant once made.
 # Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), POST=, ARGS=,
 #            LAB_ARGS=
 
@@ -16,7 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## make the environment: .venv, or the active one is used (all others do this first)
-	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/setup.sh
+	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/shell/setup.sh
 
 # PATH: what a notebook or a JupyterLab terminal calls by name (tensorboard, pip) is this environment's.
 # .jupyter: settings (no popup that asks about news, no request to the network), and the extension that draws frames.
@@ -37,7 +37,7 @@ test: setup ## everything: lint, the tests (some in a real browser), every noteb
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	@sh tools/browser.sh
+	@sh tools/shell/browser.sh
 	$(PYTEST) tests
 	$(PYTEST) --nbval notebooks
 
@@ -48,10 +48,10 @@ reproduce: setup ## run what a post measured, its tables beside ours in reports/
 	@$(PY) -m roseinfer reproduce $(POST) $(ARGS)
 
 gpu-report: setup ## on a GPU: check every kernel, stage and the engine, race them, record it in data/ (8 minutes)
-	@PY=$(PY) sh tools/gpu_report.sh
+	@PY=$(PY) sh tools/shell/gpu_report.sh
 
 peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` to race; nothing else needs it
-	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/peers.sh
+	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/shell/peers.sh
 
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
 	@$(PY) -m roseinfer tensorboard $(ARGS)

@@ -77,6 +77,14 @@ def right_cases(exercise_id: str, cases: Mapping[str, Any]) -> Callable:
     return pytest.mark.parametrize("answer", list(cases.values()), ids=list(cases))
 
 
+def changed(base: type, **members: Any) -> type:
+    """A subclass of a right class with these members in place of its own: an answer with one mistake.
+
+    A member that needs the method it replaces calls it on the class: `changed(Room, kv=lambda room: Room.kv(room)[0])`.
+    """
+    return type("Answer", (base,), members)
+
+
 def _filled(context: Mapping[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
     return {
         name: request.getfixturevalue(value) if isinstance(value, str) else value for name, value in context.items()

@@ -11,9 +11,9 @@ from trace_cases import APPEND, BUILD, FORWARD, STEP, event, toy_step, two_gpu_s
 
 from roseinfer import teach
 from roseinfer.display.chart import PAGE_WIDTH, PNG_SCALE, VEGA_LITE
-from roseinfer.display.timeline.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
 from roseinfer.display.timeline.coverage import coverage
 from roseinfer.display.timeline.gaps import find_gaps
+from roseinfer.display.timeline.timeline import BARS_WIDTH, LABELS, LANE, MOST_BARS, WORK_COLOUR, Timeline
 from roseinfer.profiling import Trace, capture
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tools.mutants import FEWEST, Bench, listed_as_right, mutants, sample, solutions
-from tools.mutations import mutations
+from tools.mutants.judge import FEWEST, Bench, listed_as_right, mutants, sample, solutions
+from tools.mutants.mutations import mutations
 
 pytestmark = pytest.mark.slow
 

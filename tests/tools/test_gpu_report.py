@@ -1,4 +1,4 @@
-"""tools/gpu_report.sh: what it runs on a GPU, tried with a Python that prints its arguments."""
+"""tools/shell/gpu_report.sh: what it runs on a GPU, tried with a Python that prints its arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from roseinfer.cli.main import parser
 from roseinfer.paths import ROOT
 
-SCRIPT = ROOT / "tools" / "gpu_report.sh"
+SCRIPT = ROOT / "tools/shell/gpu_report.sh"
 PRINTS_ITS_ARGUMENTS = """#!/bin/sh
 case "$*" in -c*) echo a100;; *"bench host"*) exit 3;; *) echo "$*";; esac
 """
@@ -22,13 +22,13 @@ case "$*" in -c*) echo a100;; *"bench host"*) exit 3;; *) echo "$*";; esac
 
 @pytest.fixture
 def dry_run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "tools").mkdir()
-    shutil.copy(SCRIPT, tmp_path / "tools")
+    (tmp_path / "tools/shell").mkdir(parents=True)
+    shutil.copy(SCRIPT, tmp_path / "tools/shell")
     python = tmp_path / "python"
     python.write_text(PRINTS_ITS_ARGUMENTS)
     python.chmod(0o755)
     return subprocess.run(
-        ["sh", "tools/gpu_report.sh"],
+        ["sh", "tools/shell/gpu_report.sh"],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PY": str(python)},
         capture_output=True,

@@ -166,7 +166,7 @@ def test_what_is_imported_is_declared_in_its_layer():
 
 
 def test_what_peers_import_is_pinned_in_their_own_list():
-    lines = (ROOT / "tools" / "peers.txt").read_text().splitlines()
+    lines = (ROOT / "tools/shell/peers.txt").read_text().splitlines()
     pinned = {canonicalize_name(Requirement(line.split("#")[0]).name) for line in lines if line.split("#")[0].strip()}
     imported = {name for path in IN_THE_PEERS_ENVIRONMENT for name in imported_packages(path, on_loading=False)}
     others = {name.replace("llama_cpp", "llama_cpp_python") for name in imported - sys.stdlib_module_names - {"serve"}}
@@ -187,7 +187,7 @@ def test_every_target_is_in_help():
 
 @pytest.mark.parametrize("target", sorted(TARGETS - {"help", "clean", "setup"}))
 def test_every_target_sets_up_first(target):
-    assert "sh tools/setup.sh" in make("-n", target).splitlines()[0]
+    assert "sh tools/shell/setup.sh" in make("-n", target).splitlines()[0]
 
 
 def test_make_test_lints_tests_and_runs_the_notebooks():
@@ -195,7 +195,7 @@ def test_make_test_lints_tests_and_runs_the_notebooks():
     assert lint.endswith("-m ruff check")
     assert formatted.endswith("-m ruff format --check")
     assert types.endswith("-m mypy")
-    assert chromium == "sh tools/browser.sh"
+    assert chromium == "sh tools/shell/browser.sh"
     assert tests.endswith("-m pytest -n 2 --dist loadscope tests")
     assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")
     assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks))
@@ -238,7 +238,7 @@ def test_ci_runs_make_test():
     assert lines[0] == "#!/usr/bin/env bash" and "set -euo pipefail" in lines and "make test" in lines[-1]
 
 
-# tools/setup.sh, with a Python that only pretends to install
+# tools/shell/setup.sh, with a Python that only pretends to install
 
 
 FAKE_PYTHON = f"""#!/bin/sh
@@ -259,9 +259,9 @@ class Checkout:
 
     def __init__(self, folder):
         self.root, self.fake = folder / "a clone", folder / "fake"
-        (self.root / "tools").mkdir(parents=True)
+        (self.root / "tools/shell").mkdir(parents=True)
         self.fake.mkdir()
-        for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/setup.sh"):
+        for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/shell/setup.sh"):
             shutil.copy(ROOT / name, self.root / name)
         self.python = self.fake / "python3"
         self.python.write_text(FAKE_PYTHON)
@@ -352,16 +352,16 @@ def test_each_obstacle_has_one_line_with_the_mend(checkout, obstacle, mend):
         assert not (checkout.root / ".venv").exists()
 
 
-# tools/peers.sh, with the same Python
+# tools/shell/peers.sh, with the same Python
 
 
 def make_peers(checkout, **environment):
     """(exit code, what it says) of its script."""
     for name in ("peers.sh", "peers.txt"):
-        shutil.copy(ROOT / "tools" / name, checkout.root / "tools" / name)
+        shutil.copy(ROOT / "tools/shell" / name, checkout.root / "tools/shell" / name)
     path = f"{checkout.fake}:{os.environ['PATH']}"
     environment = {"PATH": path, "FAKE": str(checkout.fake), "CXX": "true"} | environment
-    command = ["sh", "tools/peers.sh"]
+    command = ["sh", "tools/shell/peers.sh"]
     done = subprocess.run(command, cwd=checkout.root, env=environment, capture_output=True, text=True)
     return done.returncode, done.stderr
 
@@ -369,7 +369,7 @@ def make_peers(checkout, **environment):
 def test_peers_are_made_once_in_an_environment_of_their_own(checkout):
     code, said = make_peers(checkout, PIP_ARGS="--index-url INDEX")
     assert code == 0 and len(said.splitlines()) == 2
-    assert checkout.installs == ["-m pip install -q -r tools/peers.txt --index-url INDEX"]
+    assert checkout.installs == ["-m pip install -q -r tools/shell/peers.txt --index-url INDEX"]
     assert (checkout.root / "build" / "peers" / ".peers-stamp").is_file() and not (checkout.root / ".venv").exists()
     assert make_peers(checkout) == (0, "")
 

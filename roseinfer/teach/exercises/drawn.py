@@ -84,14 +84,19 @@ def inputs(*names: str) -> Describe:
     return lambda *case: ", ".join(f"{name}={value}" for name, value in zip(names, case, strict=True))
 
 
-def require_all(cases: Iterable[Case], judge: Callable[..., None], describe: Describe) -> None:
-    """Raises Wrong about the smallest case for which judge(*case) raises it, or any other error.
+def require_all(cases: Iterable[Case], judge: Callable[..., str | None], describe: Describe) -> None:
+    """Raises Wrong about the smallest case for which judge(*case) returns what is wrong, or raises an error.
 
-    Nothing is tried behind it, so a judge may take longer than an answer to compare.
+    Nothing is tried after it, so a judge may take longer than an answer to compare.
     """
-    _, refused = _try_all(judge, _from_small_to_large(cases), describe, _call)
+    _, refused = _try_all(judge, _from_small_to_large(cases), describe, _judge)
     if refused is not None:
         refused.tell(refused.got)
+
+
+def _judge(judge: Callable[..., str | None], *case: Any) -> None:
+    if message := judge(*case):
+        raise Wrong(message)
 
 
 def _call(answer: Callable[..., Any], *case: Any) -> Any:

@@ -64,9 +64,10 @@ def _drawn_model(num_layers: int, num_kv_heads: int) -> Model:
     return model
 
 
-def require_stage(stage_class: type[Stage]) -> None:
-    if not (isinstance(stage_class, type) and issubclass(stage_class, Stage)):
-        raise Wrong(f"expected a subclass of a stage, got {stage_class!r}")
+def require_stage(answer: Any, base: str = "a stage", method: str = "") -> None:
+    """Raises Wrong unless the answer is a stage with this method, which `base`, the course's stage, has."""
+    if not (isinstance(answer, type) and issubclass(answer, Stage) and (not method or hasattr(answer, method))):
+        raise Wrong(f"expected a subclass of {base}, got {getattr(answer, '__name__', repr(answer))}")
 
 
 def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block_size: int = 64) -> Stage:

@@ -15,14 +15,13 @@ from torch import Tensor
 from roseinfer.kernels.cases import paged_case
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, count_ops
-from roseinfer.stage import Stage
 
 from ..exercises.attention_checks import Batch, attention_comparison, draw_lengths
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
-from ..exercises.stage_checks import require_tokens
+from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
 from ..lesson04.exercises import on_lists
@@ -245,9 +244,8 @@ ATTENDED = attention_comparison(CASES, MISTAKES)
 
 
 @exercise("05.3", ATTENDED)
-def paged_attention(answer: type[Stage], model: Model) -> None:
-    if not (isinstance(answer, type) and issubclass(answer, Stage) and hasattr(answer, "attention")):
-        raise Wrong(f"expected a subclass of BlockTable with an attention of its own, got {answer!r}")
+def paged_attention(answer: Any, model: Model) -> None:
+    require_stage(answer, "BlockTable with an attention of its own", "attention")
     if not isinstance(inspect.getattr_static(answer, "attention"), staticmethod):
         raise Wrong("attention must be a @staticmethod of your class: it is called without self")
     ATTENDED(answer.attention)

@@ -18,7 +18,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_counts
-from ..exercises.stage_checks import require_tokens
+from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_tables
 from ..exercises.wrong import Wrong
 
@@ -176,8 +176,7 @@ def _require_wrong_row(key: Key, found: object) -> None:
 
 @exercise("06.3")
 def nothing_changed(answer: type[Stage], model: Model) -> None:
-    if not (isinstance(answer, type) and issubclass(answer, Stage) and hasattr(answer, "build_block_tables")):
-        raise Wrong(f"expected a subclass of BlockTableCache, got {answer!r}")
+    require_stage(answer, "BlockTableCache", "build_block_tables")
     require_tables(answer, model)
     require_all(SCHEDULES, lambda *calls: play(answer, model, calls), describe_schedule)
     require_tokens(answer, model)

@@ -146,6 +146,8 @@ def test_a_judge_stops_at_the_smallest_case_that_it_refuses():
     with pytest.raises(Failed, match=r"1 times \[\]") as failed:
         require_all(CASES, lambda times, numbers: numbers[0], describe)
     assert isinstance(failed.value.error, IndexError)
+    with pytest.raises(Wrong, match=r"times \[\d+, \d+\]: two numbers"):
+        require_all(CASES, lambda times, numbers: "two numbers" if len(numbers) == 2 else None, describe)
     require_all(CASES, lambda *_: None, describe)
 
 

@@ -6,7 +6,7 @@
 #   PYTHON     the Python that .venv is made with; empty: python3
 #   PIP_ARGS   further arguments of `pip install`
 set -eu
-cd -P "$(dirname "$0")/.."    # -P: make's CURDIR has no symbolic links either
+cd -P "$(dirname "$0")/../.."    # -P: make's CURDIR has no symbolic links either
 
 own_env="$PWD/.venv"
 env_python="$ENV_DIR/bin/python"

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 from roseinfer.teach.exercises.attempt import instructions
-from tools.rarer_mutations import Siblings, other_expressions, other_statements
+from tools.mutants.rarer_mutations import Siblings, other_expressions, other_statements
 
 OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Add: (ast.Sub,),

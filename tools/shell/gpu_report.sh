@@ -4,7 +4,7 @@
 #
 #   PY   the Python to run
 set -u
-cd -P "$(dirname "$0")/.."
+cd -P "$(dirname "$0")/../.."
 
 gpu=$("$PY" -c '
 import re, torch

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Make build/peers an environment that holds the engines of tools/peers.txt, once: `make peers`.
+# Make build/peers an environment that holds the engines of tools/shell/peers.txt, once: `make peers`.
 # Done before means: it holds a stamp with the checksum of that list.
 #
 #   PYTHON     the Python that it is made with; empty: python3
 #   PIP_ARGS   further arguments of `pip install`
 set -eu
-cd -P "$(dirname "$0")/.."
+cd -P "$(dirname "$0")/../.."
 
 env="build/peers"
 stamp="$env/.peers-stamp"
-wanted="$PWD $(cksum tools/peers.txt)"
+wanted="$PWD $(cksum tools/shell/peers.txt)"
 
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -30,7 +30,7 @@ say "compiling llama.cpp for this CPU into $env (about ten minutes on two cores)
 # PIP_ARGS is a list of arguments, so it is split.
 # shellcheck disable=SC2086
 CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF ${CMAKE_ARGS:-}" \
-    nice "$env/bin/python" -m pip install $quiet -r tools/peers.txt ${PIP_ARGS:-} ||
+    nice "$env/bin/python" -m pip install $quiet -r tools/shell/peers.txt ${PIP_ARGS:-} ||
     fail "pip did not finish (its reason is above): run this again"
 echo "$wanted" >"$stamp"
 say "done: 'roseinfer bench offline' races them"

@@ -35,7 +35,7 @@ import nbformat
 from roseinfer.contract.time_limit import TookTooLong, time_limit
 from roseinfer.paths import ROOT
 from roseinfer.teach.journal import entries as journal
-from tools.mutations import mutations
+from tools.mutants.mutations import mutations
 from tools.solutions import check_cells, parse_solutions
 
 try:
@@ -258,7 +258,3 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"           {outcome.said}")
         survivors += len(survived)
     return 1 if survivors else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Mutants of the exercises' solutions, and the checkers that have to refuse them."""
