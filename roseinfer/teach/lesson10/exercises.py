@@ -20,7 +20,7 @@ from ..exercises.attention_checks import DTYPES, explain_attention
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
-from ..exercises.stage_checks import require_tokens
+from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, schedule
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
@@ -247,8 +247,7 @@ register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, _describe_written, call=
 
 @exercise("10.3")
 def kept_rows(answer: type[Stage], model: Model) -> None:
-    if not (isinstance(answer, type) and issubclass(answer, Stage) and hasattr(answer, "write_tables")):
-        raise Wrong(f"expected a subclass of OneTable, got {answer!r}")
+    require_stage(answer, "OneTable", "write_tables")
     _require_kept(answer, model)
     require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
     require_tokens(answer, model)

@@ -257,9 +257,7 @@ ROWS = (1, 3, 16, 70)
 
 @exercise("12.4")
 def half_weights(answer: type[Stage]) -> None:
-    require_stage(answer)
-    if not hasattr(answer, "pack"):
-        raise Wrong(f"expected a subclass of PackedWeights, got {answer.__name__}")
+    require_stage(answer, "PackedWeights", "pack")
     require_all(LAYERS, partial(_judge_layer, answer), _describe_layer)  # a stage takes no layer that is wrong
     for name in MODELS:
         _judge_half(answer, name)

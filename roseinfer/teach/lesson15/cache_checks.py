@@ -34,10 +34,8 @@ TOUCHED = (
 
 def require_policy(stage_class: type[Stage]) -> None:
     """Raises Wrong unless it finds more than the course's stage that it is made from, and changes no token."""
-    require_stage(stage_class)
-    base: type[Stage] | None = next((cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages.")), None)
-    if base is None or not hasattr(stage_class, "block_key"):
-        raise Wrong(f"expected a subclass of PrefixCache, got {stage_class.__name__}")
+    require_stage(stage_class, "PrefixCache", "block_key")
+    base: type[Stage] = next(cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages."))
     mine = theirs = asked = 0
     for seed in SEEDS:
         prompts = prompts_between_scans(seed)
