@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence as List
+
 from torch import Tensor
 
 from roseinfer.contract.small_models import prompts_of, small_llama, small_model
+from roseinfer.models import Model
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import Sequence
 
-__all__ = ["assert_logits_close", "prompts_of", "small_llama", "small_model"]
+__all__ = ["assert_logits_close", "assert_right", "prompts_of", "small_llama", "small_model"]
 
 
 def assert_logits_close(actual: Tensor, expected: Tensor) -> None:
@@ -14,3 +20,20 @@ def assert_logits_close(actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape
     error, allowed = (actual - expected).abs().max(), 1e-4 * max(1.0, float(expected.abs().max()))
     assert error < allowed, f"logits differ by {error:.1e}, allowed {allowed:.1e}"
+
+
+def assert_right(model: Model, seqs: List[Sequence], *oracles: Callable) -> None:
+    """Each has the greedy tokens that the cache-free reference gives, or each of these oracles: up to its first stop
+    token or to max_tokens; after an abort or an error, as many as it has."""
+    prompts = [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs]
+    most = max(seq.params.max_tokens for seq in seqs)
+    for oracle in oracles or (reference_generate,):
+        wanted = [_ended(ids, seq) for ids, seq in zip(oracle(model, prompts, most), seqs, strict=True)]
+        assert [seq.output_ids for seq in seqs] == wanted
+
+
+def _ended(token_ids: list[int], seq: Sequence) -> list[int]:
+    if seq.finish_reason in ("abort", "error"):
+        return token_ids[: len(seq.output_ids)]
+    stop = next((i for i, token in enumerate(token_ids) if token in seq.params.stop_token_ids), len(token_ids))
+    return token_ids[: min(stop + 1, seq.params.max_tokens)]
