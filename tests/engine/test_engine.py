@@ -206,6 +206,8 @@ def test_what_can_never_run_is_refused_when_it_is_added(gpt2):
     ):
         with pytest.raises(ValueError, match=message):
             engine.add(seq)
+    with pytest.raises(ValueError, match="has to know how many tokens come"):
+        engine_for(gpt2, [Sequence([1])], scheduling_policy="longest_output")
     engine.add(small)
     run(engine)
     assert small.finish_reason == twice.finish_reason == "length"

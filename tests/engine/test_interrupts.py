@@ -5,60 +5,30 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from at_line import AtLine
 from served import params
 from small_engines import assert_empty, engine_of
 from tight_llm import EXECUTORS, assert_whole, llm_of
 
-import roseinfer.engine
-import roseinfer.llm
 from roseinfer.engine import block_manager
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import deferred_interrupts, interruptible, noted_interrupts
 from roseinfer.llm.llm import LLM
-from roseinfer.overlap import devices
 from roseinfer.sequence import Sequence
 
 pytestmark = pytest.mark.slow
 
 
-ROOMS = roseinfer.engine, roseinfer.llm
-FILES = {str(path) for room in ROOMS for path in Path(room.__file__).parent.glob("*.py")} | {devices.__file__}
 BOOKS = {block_manager.__file__}
 MOST_LINES = 60  # at which something happens in a test, spread over all
 
 
 def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
-
-
-class AtLine:
-    """Does something before line number `number` that the engine runs inside, in this thread. num_lines: so far."""
-
-    def __init__(self, number: int | None, action: Callable[[], None], files: set[str] = FILES) -> None:
-        self.number, self.action, self.files, self.num_lines, self.where = number, action, files, 0, ""
-
-    def __enter__(self) -> AtLine:
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        sys.settrace(None)
-
-    def trace(self, frame, event, arg):
-        if frame.f_code.co_filename not in self.files:
-            return None
-        if event == "line":
-            self.num_lines += 1
-            if self.num_lines - 1 == self.number:
-                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                self.action()
-        return self.trace
 
 
 def generate(llm: LLM, prompts) -> None:

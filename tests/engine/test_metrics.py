@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_engines import engine_of as any_engine
 
 from roseinfer import LLM
 from roseinfer.engine.engine import Engine
@@ -28,7 +29,7 @@ class Ticks:
 
 
 def engine_of(model: GPT2, **sizes) -> Engine:
-    engine = Engine(model, **{"num_blocks": 16, "block_size": 4, "max_num_seqs": 4} | sizes)
+    engine = any_engine(model, block_size=4, **sizes)
     engine.metrics.clock = Ticks()
     return engine
 

@@ -327,7 +327,8 @@ def test_the_last_abort_leaves_nothing_in_flight(small: GPT2):
 
 @pytest.mark.parametrize("where", ["reading", "commit", "launch"])
 def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2, where):
-    engine = behind(small, seqs := requests(small)[:3])
+    """And its log-probabilities, each once."""
+    engine = behind(small, seqs := requests(small, logprobs=1)[:3])
     engine.step(), engine.step()
     calls = []
 
@@ -350,6 +351,7 @@ def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2
         engine.step()
         engine.blocks.check()
     assert_right(small, seqs)
+    assert all([[*row][0] for row in seq.logprobs] == seq.output_ids for seq in seqs[1:])
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])

@@ -1,4 +1,4 @@
-"""An LLM so small that blocks are shared, copied, evicted, and sequences preempted; and what no call may leave of it."""
+"""An LLM so small that blocks are shared, copied, evicted, and sequences preempted; and what calls may leave of it."""
 
 from __future__ import annotations
 
