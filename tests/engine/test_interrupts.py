@@ -82,7 +82,7 @@ def test_ctrl_c_before_any_line_of_an_llm_s_call_leaves_it_whole(small, prompts,
 
 def engine_calls(engine: Engine, prompts) -> tuple[list[Sequence], dict[str, Callable[[], object]]]:
     """Five sequences, two of which run, and calls that change the engine."""
-    seqs = [Sequence(prompt, params(9)) for prompt in prompts]
+    seqs = [Sequence(prompt, params(5)) for prompt in prompts]
     for seq in seqs[:3]:
         engine.add(seq)
     engine.step(), engine.step(), engine.step()
@@ -116,7 +116,7 @@ def test_ctrl_c_before_any_line_of_an_engine_s_call_does_it_whole_or_not_at_all(
         assert_empty(engine, at.where)
         for seq, ids in zip(seqs, wanted, strict=True):
             if seq.finish_reason != "abort":
-                assert seq.output_ids in ([], ids), at.where
+                assert seq.output_ids in ([], ids[:5]), at.where
         number += 1 if name != "step" else 3
     assert raised > 3
 
