@@ -104,13 +104,7 @@ def test_a_sequence_copies_its_prompt_and_keeps_outputs_apart():
     prompt = [4, 5]
     seq = Sequence(prompt, SamplingParams(max_tokens=2))
     seq.append(6)
-    assert (prompt, seq.token_ids, seq.output_ids, len(seq), seq.last_token_id) == (
-        [4, 5],
-        [4, 5, 6],
-        [6],
-        3,
-        6,
-    )
+    assert (prompt, seq.token_ids, seq.output_ids, len(seq), seq.last_token_id) == ([4, 5], [4, 5, 6], [6], 3, 6)
 
 
 def test_stop_tokens_end_a_request_and_stay_in_the_output(small):

@@ -86,11 +86,7 @@ def engine_calls(engine: Engine, prompts) -> tuple[list[Sequence], dict[str, Cal
     for seq in seqs[:3]:
         engine.add(seq)
     engine.step(), engine.step(), engine.step()
-    return seqs, {
-        "add": lambda: engine.add(seqs[3]),
-        "step": engine.step,
-        "abort": lambda: engine.abort(seqs[0]),
-    }
+    return seqs, {"add": lambda: engine.add(seqs[3]), "step": engine.step, "abort": lambda: engine.abort(seqs[0])}
 
 
 @EXECUTORS

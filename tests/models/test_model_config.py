@@ -9,12 +9,7 @@ import torch
 from folders import assert_refused, edit_config
 
 from roseinfer.generate import generate
-from roseinfer.models import (
-    ModelConfig,
-    load_model,
-    model_config,
-    to_hf,
-)
+from roseinfer.models import ModelConfig, load_model, model_config, to_hf
 from roseinfer.models.hf import config_from_hf
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams

@@ -8,15 +8,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from stages import Overlap, Policies, TokenBudget
 
 from .mutant import by_hand, edit
-from .queue_demonstrations import (
-    bad_logits,
-    fails_somewhere,
-    first_to_end,
-    is_refused,
-    served,
-    stopped,
-    waits_for_ever,
-)
+from .queue_demonstrations import bad_logits, fails_somewhere, first_to_end, is_refused, served, stopped, waits_for_ever
 from .steps import stale_starts
 
 S14, S16, S17 = TokenBudget, Overlap, Policies
