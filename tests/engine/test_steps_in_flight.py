@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-behind = partial(engine_of, async_scheduling=True)
+overlapped = partial(engine_of, async_scheduling=True)
 
 
 def run(engine: Engine, seqs: list[Sequence], at_a_time: int | None = None) -> list[list[int]]:
@@ -67,7 +67,7 @@ def requests(model: GPT2, **params) -> list[Sequence]:
 @pytest.mark.parametrize("at_a_time", [None, 1])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_the_tokens_are_the_reference_s_and_transformers(small: GPT2, settings, at_a_time):
-    engine, seqs = behind(small, **settings), requests(small)
+    engine, seqs = overlapped(small, **settings), requests(small)
     run(engine, seqs, at_a_time)
     assert_right(small, seqs, reference_generate, hf_generate)
     assert engine.depth == 2 and isinstance(engine.runner.device, OwnClock)
@@ -126,18 +126,12 @@ def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
         done = llm.generate(["The ", "A list", "def f", "x"], params, use_tqdm=False)
         outputs.append([sample for output in done for sample in output.outputs])
         assert_empty(llm.engine)
-    for in_turn, behind in zip(*outputs, strict=True):
-        assert (in_turn.text, in_turn.token_ids, in_turn.finish_reason, in_turn.stop_reason) == (
-            behind.text,
-            behind.token_ids,
-            behind.finish_reason,
-            behind.stop_reason,
-        )
+    for in_turn, other in zip(*outputs, strict=True):
+        for name in ("text", "token_ids", "finish_reason", "stop_reason"):
+            assert getattr(in_turn, name) == getattr(other, name)
         if in_turn.logprobs is not None:  # of batches with other rows beside them, so rounded otherwise
-            assert [
-                at == pytest.approx(other, abs=1e-4)
-                for at, other in zip(in_turn.logprobs, behind.logprobs, strict=True)
-            ] == [True] * len(in_turn.token_ids)
+            assert len(in_turn.logprobs) == len(in_turn.token_ids)
+            assert all(a == pytest.approx(b, abs=1e-4) for a, b in zip(in_turn.logprobs, other.logprobs, strict=True))
 
 
 # When
@@ -145,7 +139,7 @@ def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
 
 def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     """And the host goes on while the device has not even begun."""
-    engine = behind(small, enforce_eager=True)
+    engine = overlapped(small, enforce_eager=True)
     events: list[str] = []
     may_compute = Event()
     launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
@@ -181,7 +175,7 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
 
 def test_a_block_is_given_again_only_to_a_step_behind_the_last_one_that_reads_it(small: GPT2):
     """In the device's order: which step reads which block, and which writes it for another sequence."""
-    engine = behind(small, num_blocks=12, enable_prefix_caching=False)
+    engine = overlapped(small, num_blocks=12, enable_prefix_caching=False)
     launch = engine.runner.launch
     flights = []
 
@@ -206,7 +200,7 @@ def test_a_block_is_given_again_only_to_a_step_behind_the_last_one_that_reads_it
 
 def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
     """While a step waits for the device the next one's are written, to other memory."""
-    engine = behind(small)
+    engine = overlapped(small)
     inputs, launch = engine.runner.inputs, engine.runner.launch
     upload, written, uploaded = inputs.upload, [], []
 
@@ -228,7 +222,7 @@ def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
 
 def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
     """As CUDA graphs do it: few sizes, filled up, and every step's logits and tokens lie in the same memory."""
-    engine = behind(small)
+    engine = overlapped(small)
     graphs = engine.runner.graphs
     graphs.sizes, graphs.capture_after = sizes_up_to(4), 1
     replay, memory = graphs.run, {}
@@ -250,7 +244,7 @@ def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
 
 
 def test_nobody_is_preempted_while_a_step_that_computes_it_is_in_flight(small: GPT2):
-    engine = behind(small, num_blocks=8)
+    engine = overlapped(small, num_blocks=8)
     preempt, in_flight = engine.scheduler.preempt, []
     engine.scheduler.preempt = lambda seq: in_flight.append(len(engine.in_flight)) or preempt(seq)
     run(engine, requests(small))
@@ -259,7 +253,7 @@ def test_nobody_is_preempted_while_a_step_that_computes_it_is_in_flight(small: G
 
 @pytest.mark.parametrize("when", [1, 2, 3, 4])
 def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, when):
-    engine = behind(small, seqs := requests(small))
+    engine = overlapped(small, seqs := requests(small))
     step, calls = engine.runner.step, []
 
     def fails_once(batch):
@@ -303,7 +297,7 @@ def test_a_step_that_failed_before_its_blocks_were_copied_copies_them_again(smal
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
 def test_aborted_in_flight_its_blocks_are_free_at_once_and_its_token_is_dropped(small: GPT2, steps):
-    engine = behind(small, seqs := requests(small), max_num_batched_tokens=8)
+    engine = overlapped(small, seqs := requests(small), max_num_batched_tokens=8)
     for _ in range(steps):
         engine.step()
     victim = next(seq for seq in seqs if seq in engine.in_flight[0].seqs)
@@ -318,7 +312,7 @@ def test_aborted_in_flight_its_blocks_are_free_at_once_and_its_token_is_dropped(
 
 
 def test_the_last_abort_leaves_nothing_in_flight(small: GPT2):
-    engine = behind(small, seqs := requests(small)[:2])
+    engine = overlapped(small, seqs := requests(small)[:2])
     engine.step()
     for seq in seqs:
         engine.abort(seq)
@@ -328,7 +322,7 @@ def test_the_last_abort_leaves_nothing_in_flight(small: GPT2):
 @pytest.mark.parametrize("where", ["reading", "commit", "launch"])
 def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2, where):
     """And its log-probabilities, each once."""
-    engine = behind(small, seqs := requests(small, logprobs=1)[:3])
+    engine = overlapped(small, seqs := requests(small, logprobs=1)[:3])
     engine.step(), engine.step()
     calls = []
 
