@@ -139,7 +139,8 @@ def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
 
 def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     """And the host goes on while the device has not even begun."""
-    engine = overlapped(small, enforce_eager=True)
+    [seq] = requests(small, max_tokens=4)[:1]
+    engine = overlapped(small, [seq], enforce_eager=True)
     events: list[str] = []
     may_compute = Event()
     launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
@@ -160,8 +161,6 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
         return token_ids
 
     engine.runner.step, engine.runner.launch, engine.runner.wait = blocked_step, noted_launch, noted_wait
-    [seq] = requests(small, max_tokens=4)[:1]
-    engine.add(seq)
     assert engine.step() == []
     assert events == ["launched"]
     assert engine.step() == [seq]

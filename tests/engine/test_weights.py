@@ -105,10 +105,10 @@ class RowCounts(TorchDispatchMode):
 
 @pytest.mark.slow
 @needs_packing
-def test_products_meet_few_row_counts_whatever_the_requests(tiny):
+def test_products_meet_few_row_counts_whatever_the_requests():
     """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
     give no more of them than the sizes say."""
-    llm, rng, steps = LLM(tiny, num_kvcache_blocks=99, block_size=16), Random(0), set()
+    llm, rng, steps = LLM("tiny", device="cpu", num_kvcache_blocks=99, block_size=16), Random(0), set()
     launch = llm.engine.runner.launch
     llm.engine.runner.launch = lambda step: (steps.add(sum(step.num_new)), launch(step))
     with RowCounts() as counts:
@@ -118,7 +118,7 @@ def test_products_meet_few_row_counts_whatever_the_requests(tiny):
             llm.generate(prompts, params, use_tqdm=False)
     most = PlannedEngine(model="tiny", num_blocks=99, device="cpu").sizes().num_row_counts
     rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
-    assert len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
+    assert 32 < len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
     assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
 
 
