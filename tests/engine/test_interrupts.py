@@ -13,6 +13,7 @@ from served import params
 from small_engines import assert_empty, engine_of
 from tight_llm import EXECUTORS, assert_whole, llm_of
 
+from roseinfer.drive import drive
 from roseinfer.engine import block_manager
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
@@ -107,8 +108,7 @@ def test_ctrl_c_before_any_line_of_an_engine_s_call_does_it_whole_or_not_at_all(
         if not at.where:
             break
         engine.blocks.check()
-        while engine.has_work:
-            engine.step()
+        list(drive(engine))
         assert_empty(engine, at.where)
         for seq, ids in zip(seqs, wanted, strict=True):
             if seq.finish_reason != "abort":

@@ -7,6 +7,7 @@ import pytest
 from small_engines import engine_of as any_engine
 
 from roseinfer import LLM
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import HISTORY, SequenceTimes
 from roseinfer.engine.step import Step, StepRecord
@@ -35,8 +36,7 @@ def engine_of(model: GPT2, **sizes) -> Engine:
 
 
 def run_out(engine: Engine) -> None:
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
 
 
 # What is recorded

@@ -107,7 +107,7 @@ class AnyOrder(RuleBasedStateMachine):
             if not self.stage.has_work:
                 break
             self.one_step()
-        assert not self.stage.has_work, "a request waits for ever"
+        assert not self.stage.has_work, "a request starves"
         for seq in self.ended:
             text = seq.token_ids[: seq.num_prompt_tokens]
             while len(text) < len(seq):

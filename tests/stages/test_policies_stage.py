@@ -1,4 +1,4 @@
-"""Stage 17: an order for everyone, the same tokens in any order, and nobody waits for ever."""
+"""Stage 17: an order of all requests, the same tokens in any order, and no request starves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import assert_right, prompts_of
 
+from roseinfer.drive import drive
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
 from roseinfer.engine.scheduler import Scheduler
@@ -74,10 +75,7 @@ def test_tokens_are_the_references_whatever_the_policy(policy, num_blocks, preem
     stage = Policies(MODEL, num_blocks=num_blocks, block_size=4, max_num_seqs=4, policy=policy)
     prompts, lengths = prompts_of((1, 11, 3, 7, 5, 2), MODEL.config.vocab_size), (9, 4, 12, 3, 8, 6)
     seqs = list(map(any_request, prompts, lengths))
-    for seq in seqs:
-        stage.add(seq)
-    while stage.has_work:
-        stage.step()
+    for _ in drive(stage, seqs):
         stage.tables.check()
     assert_right(MODEL, seqs)
     assert (stage.num_preemptions > 0) == preempts and len(stage.tables) == 0 and not stage.rounds
@@ -95,7 +93,7 @@ def key(policy: str, seq: Sequence) -> int:
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_orders(policy, drawn):
-    """One at a time, in a pool with room for anybody: priority, then the policy's key, and of equals who came first."""
+    """One at a time, in a pool with room for each: priority, then the policy's key, and of equals who came first."""
     stage = Alone(num_blocks=8, block_size=4, max_num_seqs=1, policy=policy)
     seqs = [request(*lengths) for lengths in drawn]
     for seq in seqs:

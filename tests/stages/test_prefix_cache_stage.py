@@ -219,7 +219,7 @@ def test_a_block_that_is_evicted_for_its_own_copy_keeps_its_contents():
     """A pool of two blocks: both are found, and one of them has to be handed out to hold the copy of itself."""
     stage = stage_of(num_blocks=3)
     run_out(stage, request(TEXT[:8], 1))
-    stage.tables.reserve({-1: 4})  # somebody else takes the block that was never used
+    stage.tables.reserve({-1: 4})  # another sequence takes the block that was never used
     seq = request(TEXT[:8], 1)
     assert stage.num_free_blocks == 2
     stage.add(seq)

@@ -9,6 +9,7 @@ from checked_stages import request as any_request
 from oracles import assert_right, prompts_of
 
 from roseinfer.blocks import OutOfBlocks
+from roseinfer.drive import drive
 from roseinfer.generate import generate
 from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams
@@ -58,14 +59,13 @@ def stage_of(num_blocks=ROOMY, block_size=4, max_num_seqs=4, budget=None):
     stage = Failing(
         MODEL, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
     )
-    stage.pool.fill_(torch.nan)  # what nobody wrote is not to be read
+    stage.pool.fill_(torch.nan)  # a slot that was not written must not be read
     return stage
 
 
 def run_out(stage, seqs):
     """To the end, everything right and free then."""
-    while stage.has_work:
-        stage.step()
+    list(drive(stage))
     assert all(seq.finish_reason == "length" for seq in seqs)
     assert_right(MODEL, seqs)
     stage.check()
@@ -95,10 +95,7 @@ def test_drawn_tokens_are_the_same_under_any_budget_and_after_a_preemption(budge
     params = {"temperature": 0.9, "top_p": 0.9}
     seqs = [request(prompt, seed=number, **params) for number, prompt in enumerate(PROMPTS)]
     stage = stage_of(TIGHT, budget=budget)
-    for seq in seqs:
-        stage.add(seq)
-    while stage.has_work:
-        stage.step()
+    list(drive(stage, seqs))
     alone = [
         generate(stage_of(), [p], SamplingParams(MOST, ignore_eos=True, seed=i, **params))[0]
         for i, p in enumerate(PROMPTS)

@@ -38,7 +38,7 @@ def prefilled(stage_class, *batches: list[int]) -> None:
 
 @demonstration
 def one_row_of_nan(stage_class) -> None:
-    """Of two sequences one has NaN at position 8. Its step is refused; then the other one goes on alone."""
+    """Decode two sequences, one with NaN at position 8. Its step is refused; then the other one goes on alone."""
     model = copy_of("gpt2", "cpu")
     with torch.no_grad():
         model.wpe.weight[NAN_AT] = torch.nan
