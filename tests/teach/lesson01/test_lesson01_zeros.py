@@ -109,11 +109,15 @@ test_wrong_gathers_without_zeros = wrong_answers(
             "with 5 tokens a sequence the gather still makes 16 zeroed tensors",
         ),
         "zeros for a second block": (
-            joining(lambda parts: joined(parts) if len(parts) == 1 else torch.zeros(1).add(joined(parts))),
+            joining(lambda parts: joined(parts) if len(parts) == 1 else torch.zeros(1).to(parts[0]).add(joined(parts))),
             "with 69 tokens a sequence the gather still makes 16 zeroed",
         ),
+        "always fp32": (
+            joining(lambda parts: joined(parts).float()),
+            "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
+        ),
         "torch.full": (
-            joining(lambda parts: torch.full(joined(parts).shape, 0.0).copy_(joined(parts))),
+            joining(lambda parts: torch.full_like(joined(parts), 0.0).copy_(joined(parts))),
             "the gather still makes 16 zeroed tensors a step; the budget is 0",
         ),
         "an instance": ([NaiveCat], "expected a subclass of a stage"),

@@ -25,7 +25,7 @@ class BatchOfMyOwn(PreallocGather):
         return past
 
     def allocate(self, *shape):
-        return torch.zeros(shape)
+        return torch.zeros(shape, dtype=self.model.dtype)
 
     def part(self, batch, layer):
         return batch[layer].unbind(0)
@@ -35,7 +35,7 @@ batched = BatchOfMyOwn.build_batched_past
 
 
 def allocating(allocate):
-    return changed(BatchOfMyOwn, allocate=lambda self, *shape: allocate(self.config, *shape))
+    return changed(BatchOfMyOwn, allocate=lambda self, *shape: allocate(self.config, *shape).to(self.model.dtype))
 
 
 def parting(part):
@@ -102,6 +102,10 @@ test_wrong_allocations = wrong_answers(
             allocating(lambda config, layers, two, *row: torch.stack([torch.zeros(layers, *row) for _ in "kv"], dim=1)),
             "the gather makes 2 zeroed tensors a step; the budget is 1",
         ),
+        "always fp32": (
+            changed(BatchOfMyOwn, allocate=lambda self, *shape: torch.zeros(shape)),
+            "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
+        ),
         "torch.empty": (  # what it holds stays, after a sequence's tokens
             allocating(lambda config, *shape: torch.empty(shape)),
             "k: behind a sequence's tokens lies what was never written",
@@ -147,7 +151,7 @@ class PadsZeroed(BatchOfMyOwn):
         return super().build_batched_past(seqs, longest)
 
     def allocate(self, *shape):
-        batch = torch.empty(shape)
+        batch = torch.empty(shape, dtype=self.model.dtype)
         for i, n in enumerate(self.lengths):
             if n < shape[-2]:
                 batch[:, :, i, :, n:].zero_()

@@ -213,6 +213,19 @@ test_a_wrong_loop = wrong_answers(
         ),
         "an index out of range": (loop_with(OUT_OF_RANGE), "IndexError"),
         "v is changed": (loop_with((".copy()", "")), "v was handed in, and you have changed it: only out is written"),
+        "added to what out holds": (
+            loop_with(("] = acc[d] / total", "] += acc[d] / total")),
+            "out holds whatever was in memory before: write to it, do not add to it",
+        ),
+        "nothing written where nothing is cached": (
+            loop_with(
+                (
+                    "        head, seq = ",
+                    "        if context_lens[task % num_seqs] == 0:\n            continue\n        head, seq = ",
+                )
+            ),
+            "got 100, expected",
+        ),
         "returned": (
             loop_with(("for d in range(head_dim):\n            out[seq, head, d] = acc[d] / total", "return acc")),
             "something is returned; write it to out[seq, head]",
