@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numba import njit, prange
-from wrong_answers import assert_refused, right_answers, wrong_answers
+from wrong_answers import assert_refused, edited, right_answers, wrong_answers
 
 from roseinfer.paths import ROOT
 from roseinfer.teach import check
@@ -143,11 +143,7 @@ def compiled(source):
 
 def loop_with(*changes: tuple[str, str]):
     """The solution's loop with some texts in place of others."""
-    source = SOLUTIONS["09.3"]
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return compiled(source)
+    return compiled(edited(SOLUTIONS["09.3"], *changes))
 
 
 NEW_TOKEN_LEFT_OUT = (
