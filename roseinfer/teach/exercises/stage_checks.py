@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import cache, lru_cache
 from random import Random
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -211,33 +212,24 @@ def require_repeatable(stage_class: type[Stage], read: Read) -> None:
         raise Wrong(f"a step is interrupted in layer 1 of the model, and repeated: {wrong}") from None
 
 
-def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
-    model = stage.model
-    stage.model = _InterruptedModel(model)
-    try:
-        stage.decode(seqs)
-    except _Interrupt:
-        stage.model = model
-
-
 class _Interrupt(BaseException):
     """Like Ctrl-C: no `except Exception` catches it."""
 
 
-class _InterruptedModel:
-    def __init__(self, model: Model) -> None:
-        self.model = model
+def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
+    """Begin a step, which is interrupted when the model comes to layer 1."""
+    forward = stage.model.forward
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def __call__(self, token_ids: Tensor, positions: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+    def interrupted(token_ids: Tensor, positions: Tensor, attend: Callable[..., Tensor]) -> Tensor:
         def attend_until_layer_1(layer: int, *qkv: Tensor) -> Tensor:
             if layer == 1:
                 raise _Interrupt
             return attend(layer, *qkv)
 
-        return self.model(token_ids, positions, attend_until_layer_1)
+        return forward(token_ids, positions, attend_until_layer_1)
+
+    with patch.object(stage.model, "forward", interrupted), suppress(_Interrupt):
+        stage.decode(seqs)
 
 
 def by_sequence(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:

@@ -49,6 +49,12 @@ def keeping(state, **members):
     return changed(GatherOfMyOwn, gather_sequence=gather_sequence, **members)
 
 
+def all_but_the_last_token(parts):
+    out = torch.empty_like(joined(parts))
+    out[:, :, :-1] = joined(parts)[:, :, :-1]
+    return out
+
+
 class WholeBlocks(NaiveCat):
     def gather_sequence(self, seq, layer):
         blocks = [block for *_, block in self.filled_blocks(seq, layer, seq.num_cached_tokens)]
@@ -74,6 +80,10 @@ test_wrong_gathers_without_zeros = wrong_answers(
         "blocks of 64 tokens": (
             BlocksOf64,
             "(7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7",
+        ),
+        "the last token not written": (
+            joining(all_but_the_last_token),
+            "k: 8 of 16 values are NaN, first at (0, 0, 1, 0)",
         ),
         "no leading dimension": (
             joining(lambda parts: torch.cat(parts, dim=1)),

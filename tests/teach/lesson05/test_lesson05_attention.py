@@ -141,18 +141,9 @@ class SetLater(BlockTable): ...
 SetLater.attention = staticmethod(PerSequence.attend)
 
 
-class NotStatic(BlockTable):
-    def attention(self, q, k, v, k_cache, v_cache, block_table, context_lens):
-        return q
-
-
-class ReferenceAgain(BlockTable):
-    attention = staticmethod(BlockTable.attention)
-
-
 WRONG = {
     "not a stage": ([1], "expected a subclass of BlockTable"),
-    "a method": (NotStatic, "attention must be a @staticmethod"),
+    "a method": (changed(BlockTable, attention=lambda self, q, *rest: q), "attention must be a @staticmethod"),
     "no new token": (with_attention(PerSequence, new_token=False), "a new token reads itself too"),
     "first block only": (reading(lambda row, n, size: row[:1]), "only each sequence's first block is read"),
     "unwritten slots": (with_attention(WholeBlocks), "NaN lies where nothing was written"),
@@ -166,7 +157,10 @@ WRONG = {
         reading(lambda row, n, size: row[:n]),
         "does a sequence read more of its row than its own blocks",
     ),
-    "the reference": (ReferenceAgain, "does a short sequence pay for the longest one?"),
+    "the reference": (
+        changed(BlockTable, attention=staticmethod(BlockTable.attention)),
+        "does a short sequence pay for the longest one?",
+    ),
     "always fp32": (with_attention(Fp32), "dtype float32, expected bfloat16: the output has q's dtype"),
     "blocks of 8": (reading(lambda row, n, size: row[: -(-n // 8)]), "blocks of 1, "),
     "squeezed": (after_all(lambda out: out.squeeze()), "values right, only dimensions of size 1 differ"),
