@@ -6,7 +6,6 @@ a run is the same every time. The wall's: whatever the run takes, on the device 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from roseinfer.bench.online.workload import Work
+from roseinfer.drive import drive_by_clock
 from roseinfer.overlap import InTurn, Launched
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -106,15 +106,9 @@ def record_lanes(
     params = [SamplingParams(max_tokens=a.output_len, ignore_eos=True, stop_token_ids=stops) for a, _ in work]
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
     recorder = _Recorder(stage, clock, speeds, host_ms, seqs)
-    coming = deque(zip(work, seqs, strict=True))
+    coming = zip((arrival.seconds for arrival, _ in work), seqs, strict=True)
     with recorder.watching():
-        while coming or stage.has_work:
-            while coming and coming[0][0][0].seconds <= clock.now():
-                stage.add(coming.popleft()[1])
-            if stage.has_work:
-                stage.step()
-            else:
-                clock.wait_until(coming[0][0][0].seconds)
+        list(drive_by_clock(stage, coming, clock, lambda seq, when: stage.add(seq)))
     return recorder.lanes(name or name_of(stage))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.bench.online.workload import Work, Workload
+from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
@@ -138,16 +138,10 @@ def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: st
     watch = _WallClock() if clock == "wall" else _StepClock(clock if callable(clock) else lambda num_tokens: 1)
     recorder = _Recorder(loop, watch)
     requests = [recorder.request(arrival, prompt) for arrival, prompt in work]
-    coming = deque(requests)
+    coming = ((request.times.arrival, request) for request in requests)
     try:
         with recorder.watching():
-            while coming or loop.has_work:
-                while coming and coming[0].times.arrival <= watch.now():
-                    recorder.add(coming.popleft())
-                if loop.has_work:
-                    loop.step()
-                else:
-                    watch.wait_until(coming[0].times.arrival)
+            list(drive_by_clock(loop, coming, watch, lambda request, when: recorder.add(request)))
     finally:
         for request in recorder.requests.values():
             if not request.seq.finish_reason:
@@ -187,20 +181,9 @@ class _StepClock:
         self.time = then
 
 
-class _WallClock:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self.began = time.perf_counter()
-
-    def now(self) -> float:
-        return time.perf_counter() - self.began
-
+class _WallClock(WallClock):
     def count(self, num_tokens: int) -> None:
         """It goes on by itself."""
-
-    def wait_until(self, then: float) -> None:
-        time.sleep(max(0.0, then - self.now()))
 
 
 class _Recorder:
