@@ -21,7 +21,7 @@ def engine_of(model: Model, seqs: Iterable[Sequence] = (), **settings) -> Engine
 
 
 def requests(model: Model, lengths: List[int], max_tokens: int = 9, **wishes) -> list[Sequence]:
-    """Of random prompts, which share nothing."""
+    """Sequences of random prompts, which share nothing."""
     params = SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | wishes)
     return [Sequence(prompt, params) for prompt in prompts_of(lengths, model.config.vocab_size)]
 
