@@ -37,7 +37,7 @@ def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None
 
 
 def settings_of(settings: type[T], args: argparse.Namespace) -> T:
-    """Make the dataclass from the flags. Raises ValueError for a list or a range that cannot be read, naming the flag."""
+    """Make the dataclass from the flags. Raises ValueError for a list or a range without its form, naming the flag."""
     return settings(**given_fields(settings, args))
 
 
