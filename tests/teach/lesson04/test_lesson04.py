@@ -166,6 +166,10 @@ def first_table(tables, num_cached, size):
 test_wrong_slots = wrong_answers(
     "04.2",
     {
+        "the newest cached token": (  # the teacher's kit quotes it
+            lambda tables, num_cached, size: one_by_one(tables, [n - 1 for n in num_cached], size),
+            "block tables [[5]], [0] cached, block size 4: 1 of 1 values differ, first at (0,): got 23, expected 20: ",
+        ),
         "a list": (lambda tables, num_cached, size: [19, 20, 29], "expected a tensor, got list"),
         "a column": (lambda tables, n, size: one_by_one(tables, n, size)[:, None], "shape (1, 1), expected (1,)"),
         "fp32": (lambda tables, n, size: one_by_one(tables, n, size).float(), "dtype float32, expected int64"),
