@@ -113,6 +113,6 @@ def listed(names: Iterable[str]) -> str:
 
 
 def shortened(name: str) -> str:
-    """On one line, and of a very long one the start."""
+    """Put a text on one line, and cut a very long one."""
     name = " ".join(name.split())
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

@@ -27,7 +27,7 @@ from roseinfer.cli.command import (
     require_writable,
     run_with,
 )
-from roseinfer.cli.memory_check import require_room
+from roseinfer.cli.memory_check import require_memory
 from roseinfer.cli.output import written
 from roseinfer.cli.repository import chosen_stages, course
 from roseinfer.models import Model, load_model, model_config
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     if longest > allowed:
         raise ValueError(f"--max-new-tokens {args.max_new_tokens}: allowed: {allowed} tokens with the prompt")
     name = str(dtype).removeprefix("torch.")
-    require_room("--num-requests", count, longest, model=spec, dtype=name, device=device)
+    require_memory("--num-requests", count, longest, model=spec, dtype=name, device=device)
     model = load_model(spec, device=device, dtype=dtype)
     stage = chosen_stage(args, model.device)
     requests = workload(args, spec, model)
@@ -156,7 +156,7 @@ def serve_once(
 
 
 def progress(text: str) -> None:
-    """Only on a terminal: a pipe gets the posts' lines and nothing else."""
+    """Show progress only on a terminal: a pipe gets the posts' lines and nothing else."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 

@@ -106,7 +106,7 @@ def test_every_room_is_on_the_page():
 
 
 def test_names_as_text_are_seen():
-    """import_module with a name that nobody can read here would slip past all of the above."""
+    """import_module with a name that is not a literal would slip past all of the above."""
     for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):

@@ -43,7 +43,7 @@ class ExecutorResult(MachineResult):
         return short
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        return [executor_cells(self.rows).text(width)]
+        return [executor_table(self.rows).text(width)]
 
     def notes(self) -> list[str]:
         a = self.arguments
@@ -53,7 +53,7 @@ class ExecutorResult(MachineResult):
         ]
 
 
-def executor_cells(rows: List[dict[str, Any]]) -> TextTable:
+def executor_table(rows: List[dict[str, Any]]) -> TextTable:
     columns: list[Column | str] = ["batch", IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
     shown = []
     for row in rows:

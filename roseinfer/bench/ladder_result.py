@@ -84,10 +84,10 @@ class LadderResult(MachineResult):
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
         columns = [Column(name, FORMATS.get(name, "{}").format) for name in shown]
-        cells = TextTable.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
-        table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
+        table = TextTable.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
+        table = replace(table, names=[name.replace(" ", "\n") for name in table.names])
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        return [f"{title}\n{table}"]
+        return [f"{title}\n{table.text(width)}"]
 
     def notes(self) -> list[str]:
         return [" ".join(filter(None, (self.warning, self.note, self.explanation)))]

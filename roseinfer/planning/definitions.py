@@ -156,7 +156,7 @@ def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRI
 
 
 def percentile(ordered: List[float], p: int) -> float:
-    """Of values in order, at least one: see PERCENTILE."""
+    """Return the percentile of at least one value in order: see PERCENTILE."""
     return ordered[max(0, ceil(p * len(ordered) / 100) - 1)]
 
 

@@ -69,7 +69,7 @@ def test_a_prompt_of_whole_blocks_that_are_all_there_computes_one_token(blocks, 
     engine.add(request(prompt, 1))
     engine.step()
     assert [n for seq, n in engine.steps[-1] if seq is not holder] == [1]
-    assert engine.cache.entries == entries, "its own copy of the last block is nobody else's"
+    assert engine.cache.entries == entries, "its own copy of the last block is in no other sequence"
     engine.run_out()
 
 

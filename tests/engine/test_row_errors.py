@@ -148,7 +148,7 @@ def test_a_stream_s_bad_request_ends_alone_and_its_message_comes_with_it(served,
 
 
 def test_a_bad_sample_ends_alone(served):
-    """Of five samples of a prompt one fails at its third token; the others say what they say without it."""
+    """One of five samples of a prompt fails at its third token; the others keep their tokens."""
     asked = SamplingParams(max_tokens=6, temperature=1.0, seed=4, n=5, ignore_eos=True, logprobs=1)
     [wanted] = served.generate([[1, 2, 3]], asked, use_tqdm=False)
     sampler, seqs = served.engine.runner.sampler, []

@@ -53,7 +53,7 @@ def run(engine: Engine, seqs: list[Sequence], at_a_time: int | None = None) -> l
 
 
 def requests(model: GPT2, **params) -> list[Sequence]:
-    """Of mixed lengths, in and out."""
+    """Sequences of mixed lengths, in and out."""
     return [
         Sequence(prompt, SamplingParams(**{"max_tokens": 3 + 5 * (i % 4)} | params))
         for i, prompt in enumerate(prompts_of(LENGTHS, model.config.vocab_size))
@@ -110,7 +110,7 @@ def test_a_surplus_token_is_computed_and_neither_given_nor_kept(small: GPT2, sto
         others = [goes_on.token_ids[i : i + 4] for i in range(0, len(goes_on), 4)]
         assert [text for text in kept if text not in others] == texts
         rows.append(sum(steps))
-    assert rows[1] == rows[0] + 1  # the one that nobody gets
+    assert rows[1] == rows[0] + 1  # the one that no sequence gets
 
 
 def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
@@ -158,7 +158,7 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
 
     def blocked_step(batch):
-        assert may_compute.wait(timeout=60)  # were the host to wait for the first step, it would wait for ever
+        assert may_compute.wait(timeout=60)  # a host that waited for the first step would never go on
         events.append("computed")
         return step(batch)
 

@@ -1,4 +1,4 @@
-"""Stage 17: an order for everyone, the same tokens in any order, and nobody waits for ever."""
+"""Stage 17: an order of all requests, the same tokens in any order, and no request starves."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def key(policy: str, seq: Sequence) -> int:
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_orders(policy, drawn):
-    """One at a time, in a pool with room for anybody: priority, then the policy's key, and of equals who came first."""
+    """One at a time, in a pool with room for each: priority, then the policy's key, and of equals who came first."""
     stage = Alone(num_blocks=8, block_size=4, max_num_seqs=1, policy=policy)
     seqs = [request(*lengths) for lengths in drawn]
     for seq in seqs:

@@ -91,7 +91,7 @@ def stage_of(num_blocks=ROOMY, block_size=4, max_num_seqs=4, budget=None):
     stage = Checked(
         model(), num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
     )
-    stage.pool.fill_(torch.nan)  # what nobody wrote is not to be read
+    stage.pool.fill_(torch.nan)  # a slot that was not written must not be read
     return stage
 
 

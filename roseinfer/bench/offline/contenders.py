@@ -1,4 +1,4 @@
-"""Who runs in an offline race: each takes a whole batch of prompts, and gives exactly so many new tokens of each."""
+"""Contenders of an offline race: each takes a batch of prompts, and makes exactly max_tokens new tokens of each."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class _Cell:
 
 
 def share_equal(outputs: Tokens, expected: Tokens) -> float:
-    """Of all tokens, how many are the expected one at their place."""
+    """Share of the tokens that are the expected one at their position."""
     pairs = [pair for one, other in zip(outputs, expected, strict=True) for pair in zip(one, other, strict=True)]
     return sum(got == want for got, want in pairs) / len(pairs)
 

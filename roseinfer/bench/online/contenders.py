@@ -1,4 +1,4 @@
-"""Who serves: the engine under a token budget and a policy, and transformers' continuous batching under the budget."""
+"""Contenders of an online race: the engine under a budget and a policy, and transformers' continuous batching."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
 
 
 def steps_waited(engine: Engine, prompts: list[list[int]]) -> int:
-    """Of the last prompt, which comes while the others decode: steps before the one that gives its first token."""
+    """Count the steps before the last prompt's first token. That prompt comes while the others decode."""
     added(engine, prompts[:-1], max_tokens=STEPS)
     engine.step()
     (late,) = added(engine, prompts[-1:])

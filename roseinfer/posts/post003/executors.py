@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def engine(setting: Setting) -> PlannedEngine:
-    """Of one batch. On the CPU whatever the device: its clock is a model's, so that its steps take as long as the
+    """Plan an engine for one batch, always on the CPU: its clock is a model's, so that its steps take as long as the
     post's."""
     config = setting.engine(setting.model or "tiny", BATCH, PROMPT_LEN + TOKENS, dtype="float32")
     return replace(config, device="cpu")
@@ -76,7 +76,7 @@ class ExecutorRun:
 
     @property
     def finishes(self) -> list[float]:
-        """Of the steps that gave tokens, in order."""
+        """Ends of the steps that gave tokens, in order."""
         return sorted({step.finish for own in self.times for step in own.steps})
 
     @property

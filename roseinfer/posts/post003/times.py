@@ -71,7 +71,7 @@ def section(setting: Setting) -> Values:
 
 
 def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
-    """Of more requests than the engine has places, which all come at once. Steps in turn."""
+    """Record the times of more requests than the engine has slots. They all come at once; steps run in turn."""
     engine = Engine(model, **config.settings())
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)

@@ -80,7 +80,7 @@ def figure(stat: Stat, kind: str) -> float:
 
 
 def summary_floors(m: Measured) -> dict[str, float]:
-    """Of the figures that decoding alone decides, in the post's units."""
+    """Floors of the figures that decoding alone decides, in the post's units."""
     run = m.runs[AFTER][0]
     seconds = m.floor_seconds(run)
     return {

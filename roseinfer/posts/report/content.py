@@ -121,7 +121,7 @@ class Grid:
 
 
 def change(before: Sequence[float], after: Sequence[float]) -> str | None:
-    """Of the medians of runs, as "+2.4%"; None for a single run, which has no spread to tell a change from noise."""
+    """Change of the median, such as "+2.4%"; None for a single run, which has no spread to tell a change from noise."""
     return None if min(len(before), len(after)) < 2 else f"{median(after) / median(before) - 1:+.1%}"
 
 

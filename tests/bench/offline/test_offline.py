@@ -121,7 +121,7 @@ def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str,
             offline(spec, **setting)
         return
     result = offline(spec, **setting | {"precisions": ["int8"], "repeats": 2})
-    assert [(s["name"], s["tokens_equal"]) for s in result.samples] == [("llama.cpp", 1.0)] * 2  # nobody else to ask
+    assert [(s["name"], s["tokens_equal"]) for s in result.samples] == [("llama.cpp", 1.0)] * 2  # alone
     assert result.versions["counting"] == "1.0"
     assert [row["vs_hf"] for row in result.rows] == [None]
 

@@ -151,7 +151,7 @@ test_wrong_aborts = wrong_answers(
         "blocks forgotten": (without_its_blocks, "blocks have not"),
         "blocks alone": (blocks_alone, "still run"),
         "by hand": (by_hand, "abort changes all that belongs to them"),
-        "everybody": (aborting(lambda s, ids: everyone(s)), "was not named, and is gone"),
+        "everyone": (aborting(lambda s, ids: everyone(s)), "was not named, and is gone"),
         "all that wait": (
             aborting(lambda s, ids: [*named(s, ids, s.running), *s.waiting]),
             "was not named, and is gone",
