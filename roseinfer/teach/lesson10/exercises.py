@@ -20,7 +20,7 @@ from ..exercises.attention_checks import DTYPES, explain_attention
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
-from ..exercises.stage_checks import require_tokens
+from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, schedule
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
@@ -54,12 +54,9 @@ def _each(cached: list[int], new: list[int]) -> list[tuple[int, int]]:
     return [(i, c + j) for i, (c, n) in enumerate(zip(cached, new, strict=True)) for j in range(n)]
 
 
-def _positions(blocks: list[list[int]], cached: list[int], new: list[int], size: int) -> list[int]:
-    return [position for _, position in _each(cached, new)]
-
-
-def _slots(blocks: list[list[int]], cached: list[int], new: list[int], size: int) -> list[int]:
-    return [blocks[i][p // size] * size + p % size for i, p in _each(cached, new)]
+def _per_token(rule: Callable[[list[int], int, int], int]) -> Callable[..., list[int]]:
+    """rule(the sequence's blocks, the token's position, block_size)."""
+    return lambda blocks, cached, new, size: [rule(blocks[i], position, size) for i, position in _each(cached, new)]
 
 
 def _starts(blocks: list[list[int]], cached: list[int], new: list[int], size: int) -> list[int]:
@@ -70,27 +67,24 @@ POSITION_MISTAKES = {
     "every sequence counts from 0: the tokens that are cached come before the new ones": (
         lambda blocks, cached, new, size: [j for n in new for j in range(n)]
     ),
-    "one more than it is: the first token of all has position 0": (
-        lambda blocks, cached, new, size: [p + 1 for p in _positions(blocks, cached, new, size)]
-    ),
-    "these are places in the flat batch, not in a sequence": (lambda blocks, cached, new, size: list(range(sum(new)))),
+    "one more than it is: the first token of all has position 0": _per_token(lambda row, position, size: position + 1),
+    "these are places in the flat batch, not in a sequence": lambda blocks, cached, new, size: list(range(sum(new))),
 }
 SLOT_MISTAKES = {
-    "these are logical slots, as if a sequence began at the pool's first one; its row says where each block lies": (
-        lambda blocks, cached, new, size: _positions(blocks, cached, new, size)
-    ),
-    "these are block ids: a slot is block * block_size + offset": (
-        lambda blocks, cached, new, size: [blocks[i][p // size] for i, p in _each(cached, new)]
-    ),
-    "the block is missing, these are offsets in it": (
-        lambda blocks, cached, new, size: [p % size for _, p in _each(cached, new)]
-    ),
-    "every token of a sequence goes to its first block": (
-        lambda blocks, cached, new, size: [blocks[i][0] * size + p % size for i, p in _each(cached, new)]
-    ),
-    "a block holds block_size tokens: its first slot is block * block_size": (
-        lambda blocks, cached, new, size: [blocks[i][p // size] + p % size for i, p in _each(cached, new)]
-    ),
+    why: _per_token(rule)
+    for why, rule in {
+        "these are logical slots, as if a sequence began at the pool's first one; its row says where each block lies": (
+            lambda row, position, size: position
+        ),
+        "these are block ids: a slot is block * block_size + offset": lambda row, position, size: row[position // size],
+        "the block is missing, these are offsets in it": lambda row, position, size: position % size,
+        "every token of a sequence goes to its first block": (
+            lambda row, position, size: row[0] * size + position % size
+        ),
+        "a block holds block_size tokens: its first slot is block * block_size": (
+            lambda row, position, size: row[position // size] + position % size
+        ),
+    }.items()
 }
 START_MISTAKES = {
     "the number of all tokens is missing at the end: without it the last sequence has no end": (
@@ -105,8 +99,10 @@ START_MISTAKES = {
 
 
 FLAT = {
-    "positions": Expected(_positions, POSITION_MISTAKES),
-    "slot_mapping": Expected(_slots, SLOT_MISTAKES),
+    "positions": Expected(_per_token(lambda row, position, size: position), POSITION_MISTAKES),
+    "slot_mapping": Expected(
+        _per_token(lambda row, position, size: row[position // size] * size + position % size), SLOT_MISTAKES
+    ),
     "query_start": Expected(_starts, START_MISTAKES),
 }
 register("10.1", Comparison(FLAT_BATCHES, FLAT, inputs("block_lists", "num_cached", "num_new", "block_size")))
@@ -251,8 +247,7 @@ register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, _describe_written, call=
 
 @exercise("10.3")
 def kept_rows(answer: type[Stage], model: Model) -> None:
-    if not (isinstance(answer, type) and issubclass(answer, Stage) and hasattr(answer, "write_tables")):
-        raise Wrong(f"expected a subclass of OneTable, got {answer!r}")
+    require_stage(answer, "OneTable", "write_tables")
     _require_kept(answer, model)
     require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
     require_tokens(answer, model)

@@ -93,6 +93,7 @@ def _draw_race(rng: Random) -> tuple[tuple[float, ...], int, int]:
     return temperatures, rng.randint(2, 9), rng.randint(1, 99)
 
 
+Choice = Callable[[Tensor, Tensor, Tensor], Tensor]
 # temperature of each row, vocabulary, seed
 RACES = [((0.0,), 3, 1), ((1.0,), 3, 2), ((0.5,), 4, 3), ((0.0, 1.0), 5, 4), ((2.0, 0.0, 0.7), 6, 5), *draw(_draw_race)]
 
@@ -115,8 +116,9 @@ def _race(logits: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
     return exponential_race(_probs(logits, temperature), noise)
 
 
-def _where_drawn(logits: Tensor, temperature: Tensor, drawn: Tensor) -> Tensor:
-    return torch.where(temperature > 0, drawn, logits.argmax(-1))
+def _drawn_by(choice: Choice) -> Choice:
+    """Greedy rows as they are, and `choice` for the others."""
+    return lambda logits, t, noise: torch.where(t > 0, choice(logits, t, noise), logits.argmax(-1))
 
 
 def _of_case(choice: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -124,8 +126,7 @@ def _of_case(choice: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[...
 
 
 def _chosen(*case: Any) -> Tensor:
-    logits, temperature, noise = _race_tensors(*case)
-    return _where_drawn(logits, temperature, _race(logits, temperature, noise))
+    return _drawn_by(_race)(*_race_tensors(*case))
 
 
 def _call_choice(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *case: Any) -> Tensor:
@@ -138,28 +139,23 @@ def _call_choice(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *case: Any)
     return got[0]
 
 
-Choice = Callable[[Tensor, Tensor, Tensor], Tensor]
 CHOICE_MISTAKES: dict[str, Choice] = {
     "all rows are greedy": lambda logits, t, noise: logits.argmax(-1),
     "rows with temperature 0 are drawn, too": _race,
-    "the last to ring wins: a clock rings at noise / p": lambda logits, t, noise: _where_drawn(
-        logits, t, (_probs(logits, t) / noise).argmin(-1)
+    "the last to ring wins: a clock rings at noise / p": _drawn_by(
+        lambda logits, t, n: (_probs(logits, t) / n).argmin(-1)
     ),
-    "p x noise is no race: a clock rings at noise / p": lambda logits, t, noise: _where_drawn(
-        logits, t, (_probs(logits, t) * noise).argmax(-1)
+    "p x noise is no race: a clock rings at noise / p": _drawn_by(
+        lambda logits, t, n: (_probs(logits, t) * n).argmax(-1)
     ),
-    "that is the earliest noise, whatever p is": lambda logits, t, noise: _where_drawn(logits, t, noise.argmin(-1)),
-    "the temperature is not used": lambda logits, t, noise: _where_drawn(
-        logits, t, (torch.softmax(logits, -1) / noise).argmax(-1)
+    "that is the earliest noise, whatever p is": _drawn_by(lambda logits, t, n: n.argmin(-1)),
+    "the temperature is not used": _drawn_by(lambda logits, t, n: (logits.softmax(-1) / n).argmax(-1)),
+    "logits are divided by the temperature, not multiplied": _drawn_by(
+        lambda logits, t, n: ((logits * t[:, None]).softmax(-1) / n).argmax(-1)
     ),
-    "logits are divided by the temperature, not multiplied": lambda logits, t, noise: _where_drawn(
-        logits, t, (torch.softmax(logits * t[:, None], -1) / noise).argmax(-1)
-    ),
-    "clocks ring at the rates p, not at the logits": lambda logits, t, noise: _where_drawn(
-        logits, t, (logits / noise).argmax(-1)
-    ),
-    "what is added to logits / temperature is -log(noise), Gumbel's noise": lambda logits, t, noise: _where_drawn(
-        logits, t, (logits / torch.where(t > 0, t, 1.0)[:, None] + noise).argmax(-1)
+    "clocks ring at the rates p, not at the logits": _drawn_by(lambda logits, t, n: (logits / n).argmax(-1)),
+    "what is added to logits / temperature is -log(noise), Gumbel's noise": _drawn_by(
+        lambda logits, t, n: (logits / torch.where(t > 0, t, 1.0)[:, None] + n).argmax(-1)
     ),
     "greedy and drawn rows are swapped": lambda logits, t, noise: torch.where(
         t > 0, logits.argmax(-1), _race(logits, t, noise)

@@ -30,11 +30,11 @@ GROUP = 64  # values of x that share a scale
 
 
 def gpt2_bytes(
-    num_layers: int, width: int, vocab_size: int, bits: int, *, rows: int = 9, outputs: int = 1, scale_bytes: int = 4
+    num_layers: int, width: int, vocab_size: int, bits: int, *, outputs: int = 1, scale_bytes: int = 4
 ) -> int:
-    """Bytes of GPT-2's matrices. rows: of a layer's four matrices together, in widths."""
+    """Bytes of GPT-2's matrices. A layer's four matrices together have 9 rows for each value of its width."""
     weights = 12 * num_layers * width**2 + outputs * vocab_size * width
-    scales = rows * num_layers * width + outputs * vocab_size if bits < 16 else 0
+    scales = 9 * num_layers * width + outputs * vocab_size if bits < 16 else 0
     return weights * bits // 8 + scale_bytes * scales
 
 
@@ -171,8 +171,18 @@ def grouped_product(x: Tensor, values: Tensor, scales: Tensor, group: int = GROU
 
 
 def _rounded(x: Tensor) -> Tensor:
-    scale = _largest(x) / 127
-    return (x / torch.where(scale > 0, scale, 1.0)).round() * scale
+    whole, step = _in_steps(x)
+    return whole * step
+
+
+def _in_steps(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row in whole steps, and the step, 127 of which are the row's largest value."""
+    step = _largest(x) / 127
+    return (x / torch.where(step > 0, step, 1.0)).round(), step
+
+
+def _steps_alone(x: Tensor) -> Tensor:
+    return torch.cat([_in_steps(part)[0] for part in x.split(GROUP, 1)], 1)
 
 
 def _multiply_with(answer: Callable[..., object], *given: Tensor) -> object:
@@ -186,18 +196,15 @@ def _int8_sums(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """Sums that wrap as int8 does."""
     total = torch.zeros(len(x), len(values))
     for part, columns in zip(x.split(GROUP, 1), values.split(GROUP, 1), strict=True):
-        scale = _largest(part) / 127
-        whole = (part / torch.where(scale > 0, scale, 1.0)).round().long() @ columns.long().T
+        whole, scale = _in_steps(part)
+        whole = whole.long() @ columns.long().T
         total += ((whole + 128) % 256 - 128) * scale
     return total * scales
 
 
 def _first_scale(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """Every group rounded by its own scale, and given back by the first one's."""
-    parts = x.split(GROUP, 1)
-    steps = [torch.where(_largest(part) > 0, _largest(part) / 127, 1.0) for part in parts]
-    whole = torch.cat([(part / step).round() for part, step in zip(parts, steps, strict=True)], 1)
-    return whole * (_largest(parts[0]) / 127) @ (values * scales[:, None]).T
+    return _steps_alone(x) * (_largest(x[:, :GROUP]) / 127) @ (values * scales[:, None]).T
 
 
 def _without_the_rest(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
@@ -212,10 +219,7 @@ PRODUCT_MISTAKES: dict[str, Callable[..., Any]] = {
     f"what is left behind the last full {GROUP} is missing": _without_the_rest,
     "int8 @ int8 wraps around: convert both first": _int8_sums,
     "each group has a scale of its own; you give all back by the first one's": _first_scale,
-    "the scales of x are missing": lambda x, values, scales: (
-        torch.cat([(p / torch.where(_largest(p) > 0, _largest(p) / 127, 1.0)).round() for p in x.split(GROUP, 1)], 1)
-        @ (values * scales[:, None]).T
-    ),
+    "the scales of x are missing": lambda x, values, scales: _steps_alone(x) @ (values * scales[:, None]).T,
 }
 
 
@@ -253,9 +257,7 @@ ROWS = (1, 3, 16, 70)
 
 @exercise("12.4")
 def half_weights(answer: type[Stage]) -> None:
-    require_stage(answer)
-    if not hasattr(answer, "pack"):
-        raise Wrong(f"expected a subclass of PackedWeights, got {answer.__name__}")
+    require_stage(answer, "PackedWeights", "pack")
     require_all(LAYERS, partial(_judge_layer, answer), _describe_layer)  # a stage takes no layer that is wrong
     for name in MODELS:
         _judge_half(answer, name)

@@ -221,9 +221,7 @@ def _why_stale(answer: Callable[..., Any]) -> str:
 
 @exercise("13.4")
 def graphs_from_the_start(answer: type[Stage]) -> None:
-    require_stage(answer)
-    if not hasattr(answer, "graph_of"):
-        raise Wrong(f"expected a subclass of Graphs, got {answer.__name__}")
+    require_stage(answer, "Graphs", "graph_of")
     for num_layers, max_num_seqs in ((1, 9), (2, 9), (1, 40)):  # no stage may use another's graphs
         _judge_warm(answer, num_layers, max_num_seqs)
     require_contract(answer, TOUCHED)

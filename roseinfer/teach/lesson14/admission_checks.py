@@ -114,7 +114,9 @@ def _run(stage_class: type[Stage], load: Work) -> Run:
             raise Wrong(f"load {number}, request {i}: {message}")
     if stage.num_free_blocks != SIZES["num_blocks"]:
         lost = SIZES["num_blocks"] - stage.num_free_blocks
-        raise Wrong(f"load {number}: {lost} blocks are not free at the end: who ends gives back all of its own")
+        raise Wrong(
+            f"load {number}: {lost} blocks are not free at the end: a request that ends gives back all of its blocks"
+        )
     began = [request.times.first_scheduled for request in run.requests]
     for i, (one, next_one) in enumerate(pairwise(began)):
         if next_one < one:

@@ -40,7 +40,7 @@ TIMES = {
     "ttft": Expected(
         lambda arrival, first, finish: finish[0] - arrival,
         {
-            "who waits in the queue waits for the first token, too: it counts from the arrival": (
+            "a request in the queue waits for its first token, too: it counts from the arrival": (
                 lambda a, first, finish: finish[0] - first
             ),
             "that is the last token, not the first": lambda a, first, finish: finish[-1] - a,
@@ -86,30 +86,25 @@ register("14.1", Comparison(REQUESTS, TIMES, inputs("arrival", "first_scheduled"
 # 14.2
 
 
-def next_step(
-    cached: list[int],
-    lengths: list[int],
-    budget: int,
-    take: Callable[[int, int], int] = min,
-    stop: bool = False,
-) -> list[int]:
-    """take: how much a prompt gets, of what it needs and the room. stop: after the first that does not get all."""
-    num_new = [int(length - n == 1) for n, length in zip(cached, lengths, strict=True)]
+def next_step(left: list[int], budget: int, take: Callable[[int, int], int] = min, stop: bool = False) -> list[int]:
+    """left: tokens of each sequence that are not cached. take: how much a prompt gets, of what it needs and the room.
+    stop: after the first that does not get all."""
+    num_new = [int(n == 1) for n in left]
     room = budget - sum(num_new)
-    for i, (n, length) in enumerate(zip(cached, lengths, strict=True)):
-        if length - n > 1:
-            num_new[i] = take(length - n, room)
+    for i, n in enumerate(left):
+        if n > 1:
+            num_new[i] = take(n, room)
             room -= num_new[i]
-            if stop and num_new[i] < length - n:
+            if stop and num_new[i] < n:
                 break
     return num_new
 
 
-def _in_order(cached: list[int], lengths: list[int], budget: int) -> list[int]:
+def _in_order(left: list[int], budget: int) -> list[int]:
     """Decodes have no right of way."""
     num_new: list[int] = []
-    for n, length in zip(cached, lengths, strict=True):
-        num_new.append(min(budget - sum(num_new), length - n))
+    for n in left:
+        num_new.append(min(budget - sum(num_new), n))
     return num_new
 
 
@@ -117,48 +112,43 @@ def _all_or_nothing(need: int, room: int) -> int:
     return need if need <= room else 0
 
 
-def _decodes_free(cached: list[int], lengths: list[int], budget: int) -> list[int]:
-    return next_step(cached, lengths, budget + sum(length - n == 1 for n, length in zip(cached, lengths, strict=True)))
+def _shortest_first(left: list[int], budget: int) -> list[int]:
+    order = sorted(range(len(left)), key=lambda i: left[i])
+    found = next_step([left[i] for i in order], budget)
+    return [found[order.index(i)] for i in range(len(left))]
 
 
-def _shortest_first(cached: list[int], lengths: list[int], budget: int) -> list[int]:
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i] - cached[i])
-    found = next_step([cached[i] for i in order], [lengths[i] for i in order], budget)
-    return [found[order.index(i)] for i in range(len(lengths))]
-
-
-def _shared(cached: list[int], lengths: list[int], budget: int) -> list[int]:
-    left = [length - n for n, length in zip(cached, lengths, strict=True)]
+def _shared(left: list[int], budget: int) -> list[int]:
     prompts = sum(n > 1 for n in left)
     share = (budget - left.count(1)) // prompts if prompts else 0
     return [1 if n == 1 else min(share, n) for n in left]
 
 
+def _only_first(left: list[int], budget: int) -> list[int]:
+    prompts = [i for i, n in enumerate(left) if n > 1]
+    return [0 if i in prompts[1:] else n for i, n in enumerate(next_step(left, budget))]
+
+
+def _of_left(rule: Callable[[list[int], int], list[int]]) -> Callable[..., list[int]]:
+    return lambda cached, lengths, budget: rule([n - c for c, n in zip(cached, lengths, strict=True)], budget)
+
+
 STEP_MISTAKES: dict[str, Callable[..., list[int]]] = {
-    "who decodes goes first, wherever it stands; a prompt in front of it took its token": _in_order,
-    "a prompt that does not fit is cut, and gets what is left": partial(next_step, take=_all_or_nothing),
-    "a prompt that does not fit is cut; no other is left out for it": partial(
-        next_step, take=_all_or_nothing, stop=True
+    "a sequence that decodes goes first, wherever it stands; a prompt before it took its token": _of_left(_in_order),
+    "a prompt that does not fit is cut, and gets what is left": _of_left(partial(next_step, take=_all_or_nothing)),
+    "a prompt that does not fit is cut; no other is left out for it": _of_left(
+        partial(next_step, take=_all_or_nothing, stop=True)
     ),
-    "tokens that decode are of the budget, too": _decodes_free,
-    "in their order, not the shortest first": _shortest_first,
-    "the first in order gets all that it needs: equal shares cut every prompt": _shared,
-    "each gets what it needs, not the whole budget": partial(next_step, take=lambda need, room: room),
+    "tokens that decode are of the budget, too": _of_left(lambda left, budget: next_step(left, budget + left.count(1))),
+    "in their order, not the shortest first": _of_left(_shortest_first),
+    "the first in order gets all that it needs: equal shares cut every prompt": _of_left(_shared),
+    "each gets what it needs, not the whole budget": _of_left(partial(next_step, take=lambda need, room: room)),
     "cached tokens are not computed again": lambda cached, lengths, budget: next_step(
-        [n if length - n == 1 else 0 for n, length in zip(cached, lengths, strict=True)], lengths, budget
+        [1 if n - c == 1 else n for c, n in zip(cached, lengths, strict=True)], budget
     ),
-    "one prompt that fits leaves room for the next": lambda cached, lengths, budget: _only_first(
-        next_step(cached, lengths, budget), cached, lengths
-    ),
-    "the budget bounds the step": lambda cached, lengths, budget: [
-        length - n for n, length in zip(cached, lengths, strict=True)
-    ],
+    "one prompt that fits leaves room for the next": _of_left(_only_first),
+    "the budget bounds the step": _of_left(lambda left, budget: left),
 }
-
-
-def _only_first(num_new: list[int], cached: list[int], lengths: list[int]) -> list[int]:
-    prompts = [i for i, (n, length) in enumerate(zip(cached, lengths, strict=True)) if length - n > 1]
-    return [0 if i in prompts[1:] else n for i, n in enumerate(num_new)]
 
 
 def _draw_step(rng: Random) -> tuple[list[int], list[int], int]:
@@ -183,7 +173,7 @@ STEPS = [
     *draw(_draw_step),
 ]
 
-register("14.2", Comparison(STEPS, Expected(next_step, STEP_MISTAKES), inputs("cached", "lengths", "budget")))
+register("14.2", Comparison(STEPS, Expected(_of_left(next_step), STEP_MISTAKES), inputs("cached", "lengths", "budget")))
 
 
 # 14.3

@@ -34,10 +34,8 @@ TOUCHED = (
 
 def require_policy(stage_class: type[Stage]) -> None:
     """Raises Wrong unless it finds more than the course's stage that it is made from, and changes no token."""
-    require_stage(stage_class)
-    base: type[Stage] | None = next((cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages.")), None)
-    if base is None or not hasattr(stage_class, "block_key"):
-        raise Wrong(f"expected a subclass of PrefixCache, got {stage_class.__name__}")
+    require_stage(stage_class, "PrefixCache", "block_key")
+    base: type[Stage] = next(cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages."))
     mine = theirs = asked = 0
     for seed in SEEDS:
         prompts = prompts_between_scans(seed)
@@ -132,7 +130,7 @@ def _what_is_wrong(tables: Any) -> str:
         return f"ref_counts[{wrong[0]}] is {tables.ref_counts[wrong[0]]}, and {held[wrong[0]]} sequences hold the block"
     found = {block: key for key, block in tables.block_of.items()}
     if found != tables.key_of:
-        return "block_of and key_of do not agree: who is evicted leaves both"
+        return "block_of and key_of do not agree: an evicted block leaves both"
     if stray := [block for block in tables.idle if block not in found]:
         return f"block {stray[0]} is idle, and no key finds it: is what it held still noted there?"
     free_and_found = found.keys() - held.keys() - set(tables.idle)
@@ -144,8 +142,8 @@ def _require_outputs(outputs: list[list[int]], prompts: list[list[int]]) -> None
         [want] = _reference(tuple(prompt))
         if message := explain_tokens(got, want):
             raise Wrong(
-                f"request {i} of {len(prompts)}, a prompt of {len(prompt)} tokens: {message}. Was it found a block "
-                "with another text? Who is evicted must not be found any more"
+                f"request {i} of {len(prompts)}, a prompt of {len(prompt)} tokens: {message}. Was a block "
+                "with another text found for it? An evicted block must not be found any more"
             )
 
 

@@ -117,6 +117,9 @@ KEY_MISTAKES = {  # those that take the fewest texts for the same come first
     "hexadecimal digits side by side: 1, 35 and 18, 3 become the same": _by_end(
         lambda text, size: (len(text), "".join(f"{token:x}" for token in text))
     ),
+    "four hexadecimal digits are too few for an id from 65,536 on": _by_end(
+        lambda text, size: "".join(f"{token:04x}" for token in text)
+    ),
     "another text has the same sum of place * id, and of place ** 2 * id": _by_end(
         lambda text, size: (len(text), text[0], *(sum(i**n * token for i, token in enumerate(text)) for n in (1, 2)))
     ),

@@ -76,38 +76,37 @@ PLANS = [
     ([(1, 0, 1, 2)],),
     *draw(_draw_plan),
 ]
-PLAN_MISTAKES: dict[str, Callable[..., Any]] = {
-    "its tokens have all been computed then, and so it has one token more": for_each(
-        lambda n, cached, flying, most: n - cached - flying
-    ),
-    "what is in flight is computed already": for_each(
-        lambda n, cached, flying, most: (
+PLAN_MISTAKES = {
+    why: for_each(rule)
+    for why, rule in {
+        "its tokens have all been computed then, and so it has one token more": (
+            lambda n, cached, flying, most: n - cached - flying
+        ),
+        "what is in flight is computed already": lambda n, cached, flying, most: (
             num_new(n, cached, flying, most) + flying if num_new(n, cached, flying, most) else 0
-        )
-    ),
-    "max_len is foreseen: it gets its last token by the step in flight, and nothing is left to compute": for_each(
-        lambda n, cached, flying, most: n + (flying > 0 and cached + flying == n) - cached - flying
-    ),
-    "with one token more it does not have max_len yet, and goes on": for_each(
-        lambda n, cached, flying, most: 0 if n + 1 >= most - 1 else num_new(n, cached, flying, most)
-    ),
-    "a chunk gets no token: part of the prompt is left": for_each(
-        lambda n, cached, flying, most: 0 if n + (flying > 0) == most else n + (flying > 0) - cached - flying
-    ),
-    "who is in flight can be in the next step as well": for_each(
-        lambda n, cached, flying, most: 0 if flying else num_new(n, cached, flying, most)
-    ),
-    "who is not in flight has its tokens still to be computed": for_each(
-        lambda n, cached, flying, most: num_new(n, cached, flying, most) if flying else 0
-    ),
-    "of a prompt, all that is left can be computed, not one token": for_each(
-        lambda n, cached, flying, most: min(1, num_new(n, cached, flying, most))
-    ),
-    "who is not in flight gets no token from it": for_each(
-        lambda n, cached, flying, most: (
+        ),
+        "max_len is foreseen: it gets its last token by the step in flight, and nothing is left to compute": (
+            lambda n, cached, flying, most: n + (flying > 0 and cached + flying == n) - cached - flying
+        ),
+        "with one token more it does not have max_len yet, and goes on": (
+            lambda n, cached, flying, most: 0 if n + 1 >= most - 1 else num_new(n, cached, flying, most)
+        ),
+        "a chunk gets no token: part of the prompt is left": (
+            lambda n, cached, flying, most: 0 if n + (flying > 0) == most else n + (flying > 0) - cached - flying
+        ),
+        "a request that is in flight can be in the next step as well": (
+            lambda n, cached, flying, most: 0 if flying else num_new(n, cached, flying, most)
+        ),
+        "a request that is not in flight still has tokens to compute": (
+            lambda n, cached, flying, most: num_new(n, cached, flying, most) if flying else 0
+        ),
+        "of a prompt, all that is left can be computed, not one token": (
+            lambda n, cached, flying, most: min(1, num_new(n, cached, flying, most))
+        ),
+        "a request that is not in flight gets no token from the step": lambda n, cached, flying, most: (
             0 if n + 1 == most and not flying else num_new(n, cached, flying, most) + (not flying)
-        )
-    ),
+        ),
+    }.items()
 }
 
 register("16.1", Comparison(PLANS, Expected(for_each(num_new), PLAN_MISTAKES), _describe_plan))

@@ -34,12 +34,12 @@ def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Char
     return _lanes({0: list(runs)}, None, begin, end)
 
 
-def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, begin: float = 0, end: float | None = None) -> Chart:
+def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, end: float | None = None) -> Chart:
     """The same behind a slider. runs: by the slider's value, evenly spaced, the first one shown first; each as many
     runs, with the same names."""
     for one in runs.values():
         _check(one)
-    return _lanes({value: list(one) for value, one in runs.items()}, label, begin, end)
+    return _lanes({value: list(one) for value, one in runs.items()}, label, 0, end)
 
 
 def _check(runs: List[Lanes]) -> None:

@@ -6,11 +6,12 @@ a run is the same every time. The wall's: whatever the run takes, on the device 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from time import perf_counter, sleep
+from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from roseinfer.bench.online.workload import Work
 from roseinfer.drive import drive_by_clock
@@ -18,6 +19,7 @@ from roseinfer.overlap import InTurn, Launched
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..measure.request_run import name_of
+from ..measure.run_clocks import ModelClock, WallClock
 
 HOST, COPY, DEVICE = "host", "copy engine", "device"
 PLAN, COMMIT, UPLOAD, COMPUTE = "plan", "commit", "upload", "compute"
@@ -102,50 +104,19 @@ def record_lanes(
         raise ValueError(f"stage must hand its steps to a device, as from s16 on; {name_of(stage)} does not")
     if stage.has_work:
         raise ValueError(f"stage must have no work before the run, and {name_of(stage)} has")
-    clock = _WallClock() if speeds is None else _ModelClock()
     params = [SamplingParams(max_tokens=a.output_len, ignore_eos=True, stop_token_ids=stops) for a, _ in work]
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
-    recorder = _Recorder(stage, clock, speeds, host_ms, seqs)
-    coming = zip((arrival.seconds for arrival, _ in work), seqs, strict=True)
-    with recorder.watching():
-        list(drive_by_clock(stage, coming, clock, lambda seq, when: stage.add(seq)))
+    recorder = _LaneRecorder(stage, speeds, host_ms, seqs)
+    with recorder.listening():
+        coming = zip((arrival.seconds for arrival, _ in work), seqs, strict=True)
+        list(drive_by_clock(stage, coming, recorder.clock, lambda seq, when: stage.add(seq)))
     return recorder.lanes(name or name_of(stage))
-
-
-class _ModelClock:
-    """Goes on when the host spends time, or waits."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def now(self) -> float:
-        return self.time
-
-    def spend(self, ms: float) -> None:
-        self.time += ms
-
-    def wait_until(self, then: float) -> None:
-        self.time = max(self.time, then)
-
-
-class _WallClock:
-    def __init__(self) -> None:
-        self.began = perf_counter()
-
-    def now(self) -> float:
-        return 1e3 * (perf_counter() - self.began)
-
-    def spend(self, ms: float) -> None:
-        sleep(1e-3 * ms)
-
-    def wait_until(self, then: float) -> None:
-        self.spend(max(0.0, then - self.now()))
 
 
 class _ModelDevice:
     """Does the work at once, and says that it was done when a device of that speed would be done."""
 
-    def __init__(self, clock: _ModelClock, speeds: Speeds) -> None:
+    def __init__(self, clock: ModelClock, speeds: Speeds) -> None:
         self.clock, self.speeds = clock, speeds
         self.copies_until = self.computes_until = 0.0
 
@@ -165,7 +136,7 @@ class _Promised:
     """Work of a model's device. A host that asks for its result waits, by the model's clock."""
 
     done: Launched[Any]
-    clock: _ModelClock
+    clock: ModelClock
     upload_began: float
     upload_ended: float
     began: float
@@ -179,12 +150,17 @@ class _Promised:
         return self.done.result()
 
 
-class _Recorder:
-    """Listens to a stage's schedule and commit, and stands between it and its device."""
+class _LaneRecorder:
+    """Records the lanes of host and device, from a stage's schedule and commit, and as its device."""
 
-    def __init__(self, stage: Any, clock: Any, speeds: Speeds | None, host_ms: float, seqs: list[Sequence]) -> None:
-        self.stage, self.clock, self.speeds, self.seqs = stage, clock, speeds, seqs
+    def __init__(self, stage: Any, speeds: Speeds | None, host_ms: float, seqs: list[Sequence]) -> None:
+        self.stage, self.speeds, self.seqs = stage, speeds, seqs
         self.plan_ms, self.commit_ms = (speeds.plan, speeds.commit) if speeds else (0.0, host_ms)
+        self.clock: Any = WallClock(per_second=1e3)
+        self.device: Any = stage.device
+        if speeds is not None:
+            self.clock = ModelClock(0.0)
+            self.device = _ModelDevice(self.clock, speeds)
         self.spans: list[LaneSpan] = []
         self.launched: list[Any] = []
         self.sizes: list[int] = []
@@ -192,20 +168,10 @@ class _Recorder:
         self.tokens: dict[int, list[float]] = {seq.seq_id: [] for seq in seqs}
         self.num_committed, self.plan_began = 0, 0.0
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        self.device: Any = self.stage.device
-        if self.speeds is not None:
-            self.device = _ModelDevice(self.clock, self.speeds)
-        own, schedule, commit = self.stage.device, self.stage.schedule, self.stage.commit
-        self.stage.device = self
-        self.stage.schedule = lambda: self._schedule(schedule)
-        self.stage.commit = lambda seqs, tokens: self._commit(commit, seqs, tokens)
-        try:
-            yield
-        finally:
-            self.stage.device = own
-            del self.stage.schedule, self.stage.commit
+    def listening(self) -> AbstractContextManager[Any]:
+        """Inside, calls of the stage's methods and its device come here first."""
+        schedule, commit = partial(self._schedule, self.stage.schedule), partial(self._commit, self.stage.commit)
+        return patch.multiple(self.stage, device=self, schedule=schedule, commit=commit)
 
     def _schedule(self, schedule: Callable[[], Any]) -> Any:
         self.plan_began = self.clock.now()
@@ -237,7 +203,7 @@ class _Recorder:
     def lanes(self, name: str) -> Lanes:
         for step, launched in enumerate(self.launched):
             if self.speeds is None:
-                began, ended = (1e3 * (at - self.clock.began) for at in (launched.began, launched.ended))
+                began, ended = map(self.clock.at, (launched.began, launched.ended))
                 self.spans.append(LaneSpan(DEVICE, COMPUTE, step, began, ended))
                 continue
             if self.speeds.upload:

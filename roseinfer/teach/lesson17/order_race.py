@@ -50,7 +50,7 @@ class OrderRace(View):
         return self.table.to_html() + self.said.to_html()
 
 
-def step_cost(model: Model, max_num_seqs: int, block_size: int, clock: Clock = perf_counter) -> FittedCost:
+def step_cost(model: Model, max_num_seqs: int, block_size: int) -> FittedCost:
     """What a step of the engine takes on this machine, fitted to measured steps; with a bar while it measures."""
     rounds, shapes = 2, len(PROMPTS) + len(CUT) + len(CACHED)  # one round is for warm-up
     with progress_bar("measuring steps of the engine", rounds * shapes) as done:
@@ -59,7 +59,6 @@ def step_cost(model: Model, max_num_seqs: int, block_size: int, clock: Clock = p
             max_num_seqs=max_num_seqs,
             block_size=block_size,
             repeats=rounds - 1,
-            clock=clock,
             on_progress=lambda progress: done(),
         )
     return fit("steps of the engine, measured here", samples)
@@ -71,14 +70,13 @@ def race_orders(
     arrivals: List[Arrival],
     policies: Policies,
     cost: Cost,
-    runs: int = RUNS,
     clock: Clock = perf_counter,
 ) -> OrderRace:
     """A row a pool and policy. The engines are warm: every graph is captured before, and each run has other prompts,
     so that the prefix cache has none of them. The first policy is the one that the others are compared with."""
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
-    with progress_bar("runs of the engine", len(pools) * len(policies) * runs) as done:
+    with progress_bar("runs of the engine", len(pools) * len(policies) * RUNS) as done:
         for pool, setting in pools.items():
             settings = {name: replace(setting, scheduling_policy=made(policy)) for name, policy in policies.items()}
             seeds = {name: count() for name in policies}
@@ -89,13 +87,13 @@ def race_orders(
                 done()
                 return result
 
-            taken = interleaved({name: partial(run, name) for name in policies}, runs)
+            taken = interleaved({name: partial(run, name) for name in policies}, RUNS)
             for name, own in settings.items():
                 rows.append({"pool": pool, "policy": name} | _simulated(own, arrivals, cost))
                 rows[-1] |= _real(taken[name])
             sentences += _sentences(pool, rows[-len(policies) :], taken)
     sentences.append(_errors(rows))
-    note = f"real: the median of {runs} interleaved runs, on engines whose graphs are captured"
+    note = f"real: the median of {RUNS} interleaved runs, on engines whose graphs are captured"
     table = Table(
         pd.DataFrame(rows),
         exact=EXACT,

@@ -39,9 +39,7 @@ def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
     return Table(frame, exact=exact, live=live, note=trace.caption, query=query)
 
 
-def compare_shapes(
-    stages: List[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12, block_size: int = 64
-) -> Table:
+def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12) -> Table:
     """One decode step of each stage on each batch: exact counts, and the median time of `steps` interleaved steps.
 
     shapes: a name -> prompt lengths, one a sequence. speed: each stage's time against the first stage's on the same
@@ -56,7 +54,7 @@ def compare_shapes(
     rows: list[dict[str, Any]] = []
     with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
         for name, lengths in shapes.items():
-            counted, timed = _on_one_batch(stages, model, lengths, steps, block_size, done)
+            counted, timed = _on_one_batch(stages, model, lengths, steps, done)
             freed_memory.give_back()  # or the copies of the weights that the next stages make come on top
             medians = {stage: median(seconds for seconds, _ in steps) for stage, steps in timed.items()}
             for stage, seconds in medians.items():
@@ -76,22 +74,20 @@ def compare_shapes(
 
 
 def _on_one_batch(
-    stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, block_size: int, done: Callable[[], None]
+    stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
 ) -> tuple[dict[str, dict[str, int]], dict[str, list[tuple[float, int]]]]:
     """Counts of each stage, and seconds and page faults of its steps. The stages, which may hold copies of the weights,
     end with this call."""
-    running = {stage.name: _running(stage, model, lengths, steps, block_size) for stage in stages}
+    running = {stage.name: _running(stage, model, lengths, steps) for stage in stages}
     counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
     decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
     return counted, interleaved(decodes, steps)
 
 
-def _running(
-    stage_class: type[Stage], model: Model, lengths: list[int], steps: int, block_size: int
-) -> tuple[Stage, list[Sequence]]:
+def _running(stage_class: type[Stage], model: Model, lengths: list[int], steps: int) -> tuple[Stage, list[Sequence]]:
     """The batch, ready to decode up to steps + 2 more tokens for each sequence."""
     prompts = [[1 + i % 7] * n for i, n in enumerate(lengths)]
-    return StageContender(stage_class, model, prompts, steps + 3, block_size=block_size).at_step(0)
+    return StageContender(stage_class, model, prompts, steps + 3).at_step(0)
 
 
 def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dict[str, int]:

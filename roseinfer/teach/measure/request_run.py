@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from math import nan
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.bench.online.workload import Work, Workload
-from roseinfer.drive import WallClock, drive_by_clock
+from roseinfer.drive import drive_by_clock
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
@@ -21,6 +23,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .request_loops import PromptByPrompt
+from .run_clocks import ModelClock, WallClock
 
 StepTime = Callable[[int], float]  # how long a step of that many tokens lasts
 
@@ -135,13 +138,12 @@ def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: st
     loop = PromptByPrompt(stage) if isinstance(stage, Stage) and not hasattr(stage, "add") else stage
     if loop.has_work:
         raise ValueError(f"stage must have no work before the run, and {name_of(stage)} has")
-    watch = _WallClock() if clock == "wall" else _StepClock(clock if callable(clock) else lambda num_tokens: 1)
-    recorder = _Recorder(loop, watch)
+    recorder = _RequestRecorder(loop, None if clock == "wall" else clock if callable(clock) else lambda num_tokens: 1)
     requests = [recorder.request(arrival, prompt) for arrival, prompt in work]
-    coming = ((request.times.arrival, request) for request in requests)
     try:
-        with recorder.watching():
-            list(drive_by_clock(loop, coming, watch, lambda request, when: recorder.add(request)))
+        with recorder.listening():
+            coming = ((request.times.arrival, request) for request in requests)
+            list(drive_by_clock(loop, coming, recorder.clock, lambda request, when: recorder.add(request)))
     finally:
         for request in recorder.requests.values():
             if not request.seq.finish_reason:
@@ -164,34 +166,15 @@ def num_graphs(loop: Any) -> int:
     return len(getattr(getattr(loop, "stage", loop), "graphs", ()))
 
 
-class _StepClock:
-    """Stands still but for steps, and while nothing is there to do."""
+class _RequestRecorder:
+    """Records what becomes of requests, from a queue's schedule, commit and preempt: the first says which requests are
+    in a step, the second which got a token. Several steps may be scheduled before the first of them is committed.
 
-    def __init__(self, step_time: StepTime) -> None:
-        self.step_time = step_time
-        self.time: float = 0
+    step_time: of a model's clock; None for the wall's."""
 
-    def now(self) -> float:
-        return self.time
-
-    def count(self, num_tokens: int) -> None:
-        self.time += self.step_time(num_tokens)
-
-    def wait_until(self, then: float) -> None:
-        self.time = then
-
-
-class _WallClock(WallClock):
-    def count(self, num_tokens: int) -> None:
-        """It goes on by itself."""
-
-
-class _Recorder:
-    """Listens to schedule, commit and preempt of a queue: who is in a step is known from the first, who got a token
-    from the second. Several steps may be scheduled before the first of them is committed."""
-
-    def __init__(self, loop: Any, watch: _StepClock | _WallClock) -> None:
-        self.loop, self.watch = loop, watch
+    def __init__(self, loop: Any, step_time: StepTime | None) -> None:
+        self.loop, self.step_time = loop, step_time
+        self.clock = ModelClock() if step_time else WallClock()
         self.queue = getattr(loop, "scheduler", loop)  # of an Engine
         self.timekeeper = Timekeeper()
         self.requests: dict[int, RunRequest] = {}  # by seq_id
@@ -209,31 +192,24 @@ class _Recorder:
         self.places[request.seq.seq_id] = len(self.requests)
         self.requests[request.seq.seq_id] = request
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Inside, calls of the queue's methods are noted: attributes of the object, which hide those of its class."""
+    def listening(self) -> AbstractContextManager[Any]:
+        """Inside, calls of the queue's methods come here first."""
         listeners = {"schedule": self._schedule, "commit": self._commit, "preempt": self._preempt}
-        listeners = {name: listener for name, listener in listeners.items() if hasattr(self.queue, name)}
-        for name, listener in listeners.items():
-            setattr(self.queue, name, self._listening(getattr(self.queue, name), listener))
-        try:
-            yield
-        finally:
-            for name in listeners:
-                delattr(self.queue, name)
-
-    @staticmethod
-    def _listening(method: Callable[..., Any], listener: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **named: listener(method, *args, **named)
+        methods: dict[str, Any] = {
+            name: partial(listener, getattr(self.queue, name))
+            for name, listener in listeners.items()
+            if hasattr(self.queue, name)
+        }
+        return patch.multiple(self.queue, **methods)
 
     def _schedule(self, schedule: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        scheduled = self.watch.now()
+        scheduled = self.clock.now()
         step = schedule(*args, **named)
         seqs, num_new = (step.seqs, step.num_new) if isinstance(step, Step) else step  # an engine's, or a stage's
         rows = [self._row(seq, n) for seq, n in zip(seqs, num_new, strict=True)]
         num_waiting = getattr(self.queue, "num_waiting", None)
         load = len(self.queue.running), len(self.queue.waiting) if num_waiting is None else num_waiting
-        times = StepRecord(scheduled, self.watch.now(), None, nan, sum(num_new), None, *load)
+        times = StepRecord(scheduled, self.clock.now(), None, nan, sum(num_new), None, *load)
         self.timekeeper.begin_step(seqs, scheduled)
         self._scheduled.append((times, rows))
         return step
@@ -247,10 +223,11 @@ class _Recorder:
 
     def _commit(self, commit: Callable[..., Any], *args: Any, **named: Any) -> Any:
         times, rows = self._scheduled.popleft()
-        self.watch.count(times.num_tokens)
-        ended = self.watch.now()
+        if self.step_time:
+            self.clock.spend(self.step_time(times.num_tokens))
+        ended = self.clock.now()
         done = commit(*args, **named)
-        times = times._replace(inference_end=ended, finish=self.watch.now(), num_new_tokens=len(done))
+        times = times._replace(inference_end=ended, finish=self.clock.now(), num_new_tokens=len(done))
         got = {self.places[seq.seq_id] for seq in done}
         captured, self._num_graphs = num_graphs(self.loop) - self._num_graphs, num_graphs(self.loop)
         self.steps.append(RunStep(times, tuple(row._replace(got_token=row.request in got) for row in rows), captured))
@@ -259,5 +236,5 @@ class _Recorder:
 
     def _preempt(self, preempt: Callable[..., Any], seq: Sequence) -> Any:
         result = preempt(seq)  # which may refuse
-        self.requests[seq.seq_id].preempted.append(self.watch.now())
+        self.requests[seq.seq_id].preempted.append(self.clock.now())
         return result

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KINDS = {"roseinfer.prefill": "prefill", DECODE: "decode"}  # by the span of the call
 FORMAT = "roseinfer schedule 1"
+LAYER = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class ScheduleStep:
 class Schedule:
     """A run of len(prompt_lens) prompts over num_blocks blocks of block_size tokens, at most max_num_seqs at once.
 
-    Blocks are those of one layer; the other layers' lists say the same. Raises ValueError, naming the step,
+    Blocks are those of the first layer; the other layers' lists say the same. Raises ValueError, naming the step,
     when the steps contradict themselves: a block outside the pool, or held twice, or too few of them.
     """
 
@@ -167,13 +168,11 @@ def record_schedule(
     return record_run(stage, prompts, params)
 
 
-def record_run(
-    stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams], layer: int = 0
-) -> Schedule:
-    """As record_schedule, on a stage that holds nothing yet, with the blocks of `layer`."""
+def record_run(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> Schedule:
+    """As record_schedule, on a stage that holds nothing yet."""
     if not prompts:
         raise ValueError("prompts must hold at least one prompt, got none")
-    recorder = _Recorder(stage, requests(prompts, params), layer)
+    recorder = _BlockRecorder(stage, requests(prompts, params))
     with listening(recorder):
         for _ in stream(stage, recorder.seqs):
             pass
@@ -182,11 +181,11 @@ def record_run(
     return Schedule(stage.name, tables.num_blocks, stage.block_size, stage.max_num_seqs, lengths, steps)
 
 
-class _Recorder:
-    """A listener that keeps a step at the end of each prefill and each decode step of `stage`."""
+class _BlockRecorder:
+    """Records which blocks each sequence holds, at the end of each prefill and each decode step of `stage`."""
 
-    def __init__(self, stage: Any, seqs: list[Sequence], layer: int) -> None:
-        self.stage, self.seqs, self.layer = stage, seqs, layer
+    def __init__(self, stage: Any, seqs: list[Sequence]) -> None:
+        self.stage, self.seqs = stage, seqs
         self.steps: list[ScheduleStep] = []
 
     def enter(self, name: str) -> None:
@@ -213,13 +212,13 @@ class _Recorder:
     def _held(self) -> Iterator[Held]:
         for number, seq in enumerate(self.seqs):
             if self.stage.holds(seq):
-                yield Held(number, seq.num_cached_tokens, tuple(self.stage.tables.of(seq.seq_id, self.layer)))
+                yield Held(number, seq.num_cached_tokens, tuple(self.stage.tables.of(seq.seq_id, LAYER)))
 
     def _table(self, seqs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """Read from the device buffer, so it is what attention was given: as wide as the longest sequence needs."""
         stage, running = self.stage, [self.seqs[number] for number in seqs]
         if hasattr(stage, "tables_of"):
-            table = stage.tables_of(stage.device_buffer, running)[self.layer]
+            table = stage.tables_of(stage.device_buffer, running)[LAYER]
         elif hasattr(stage, "inputs_on_device"):  # one table for all layers
             table = stage.inputs_on_device["block_tables"][: len(running)]
         else:

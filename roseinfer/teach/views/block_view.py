@@ -38,12 +38,12 @@ def block_view(schedule: Schedule) -> Grid:
     return Grid(frames, describe(schedule), shown=_fullest(schedule.steps))
 
 
-def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Grid:
+def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
     """Run the prompts to their ends; a frame a step: one layer's pool, and who holds which blocks of it.
 
     prompts[i] gets max_tokens[i] new tokens.
     """
-    schedule = _recorded(stage, prompts, max_tokens, layer)
+    schedule = _recorded(stage, prompts, max_tokens)
     steps = schedule.steps
     frames = [_frame(schedule, number, f"step {number}: {_title(step)}") for number, step in enumerate(steps)]
     fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
@@ -52,7 +52,7 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     return Grid(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
 
 
-def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int = 0) -> Grid:
+def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
     """Run the prompts to their ends; a frame a decode step: one layer's pool, and its block table beside it.
 
     stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is
@@ -60,7 +60,7 @@ def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     Raises ValueError for a stage without block tables.
     """
     require_tables("stage", type(stage))
-    schedule = _recorded(stage, prompts, max_tokens, layer)
+    schedule = _recorded(stage, prompts, max_tokens)
     decodes = {number: step for number, step in enumerate(schedule.steps) if step.kind == "decode"}
     frames = [_frame(schedule, number, f"decode step {i}") for i, number in enumerate(decodes)]
     tables = [step.table for step in decodes.values()]
@@ -72,8 +72,8 @@ def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int], l
     return Grid(frames, f"{len(frames)} frames: {facts}", "decode step", shown)
 
 
-def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int], layer: int) -> Schedule:
-    return record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens], layer)
+def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Schedule:
+    return record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens])
 
 
 def _fullest(steps: Sequence[ScheduleStep]) -> int:

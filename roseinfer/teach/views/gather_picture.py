@@ -12,8 +12,8 @@ from roseinfer.stage import Stage
 LABELS = 60  # pixels
 
 
-def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Grid:
-    """Left: the blocks of one layer. Right: the padded batch [B, H_kv, T, D] that a dense stage gathers from them.
+def draw_gather(stage: Stage, seqs: List[Sequence]) -> Grid:
+    """Left: blocks of the first layer. Right: the padded batch [B, H_kv, T, D] that a dense stage gathers from them.
 
     A token is as wide on the left as on the right.
     """
@@ -22,7 +22,7 @@ def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Grid:
     width = -(-longest // size) * size
     blocks, batch = [], []
     for row, (seq, n) in enumerate(zip(seqs, lengths, strict=True)):
-        for j, block in enumerate(stage.tables.of(seq.seq_id, layer)):
+        for j, block in enumerate(stage.tables.of(seq.seq_id, 0)):
             filled = min(size, max(0, n - j * size)) / size
             blocks.append(Cell(row, j * size, f"block {block}", row, filled=filled, width=size))
         batch.append(Cell(row, 0, colour=row, width=n))
@@ -30,7 +30,7 @@ def draw_gather(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Grid:
             batch.append(Cell(row, n, f"{longest - n} padding", hatched=True, width=longest - n))
     labels = [f"seq {row}" for row in range(len(seqs))]
     cell = (WIDTH - 2 * LABELS) / (width + longest), 36
-    kept = f"layer {layer}: blocks, kept one by one"
+    kept = "layer 0: blocks, kept one by one"
     gathered = f"gathered: one batch, padded to T = {longest}"
     panels = [
         Panel(blocks, kept, labels, ticks=edge_ticks(width), unit="token", cell=cell),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from roseinfer.models import Attend
@@ -15,8 +16,7 @@ METHODS = ("write_prompt", "build", "step", "append")
 Through = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 
 
-@contextmanager
-def calls_through(stage: Any, through: Through) -> Iterator[None]:
+def calls_through(stage: Any, through: Through) -> AbstractContextManager[Any]:
     """Until it is left, every call of this one object's METHODS goes through `through`."""
     write_prompt, build, append = stage.write_prompt, stage.build, stage.append
     made: list[Attend] = []  # by the latest build
@@ -31,9 +31,6 @@ def calls_through(stage: Any, through: Through) -> Iterator[None]:
     def watched_append(seqs: list[Sequence], _: Attend) -> None:
         through("append", lambda: append(seqs, made[0]), (seqs, made[0]))
 
-    stage.write_prompt = watched("write_prompt", write_prompt)
-    stage.build, stage.append = watched_build, watched_append
-    try:
-        yield
-    finally:
-        del stage.write_prompt, stage.build, stage.append
+    return patch.multiple(
+        stage, write_prompt=watched("write_prompt", write_prompt), build=watched_build, append=watched_append
+    )

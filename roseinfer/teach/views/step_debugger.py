@@ -42,12 +42,13 @@ def step_debugger(stage: Stage, seqs: list[Sequence]) -> Grid:
 
 
 def describe(record: StepRecord) -> str:
-    places = ", ".join(f"{p.position} into block {p.block} slot {p.slot}" for p in record.places)
+    positions = ", ".join(f"{t.position} into block {t.block} slot {t.slot}" for t in record.new_tokens)
     phases = _without_repeats(record)
     tensors = [(name, *row) for name, phase in phases for row in _tensor_rows(phase)]
     return "\n\n".join(
         [
-            f"{record.stage}: one decode step of {len(record.places)} sequences\nnew tokens at positions {places}",
+            f"{record.stage}: one decode step of {len(record.new_tokens)} sequences\n"
+            f"new tokens at positions {positions}",
             TextTable.of(["phase", *TENSOR_COLUMNS], tensors).text(),
             TextTable.of(["phase", "copied bytes", "filled bytes", *COUNTED], _cost_rows(record, phases)).text(),
         ]
@@ -86,7 +87,7 @@ def _frame(record: StepRecord, number: int) -> Frame:
     tensors = table("Tensors (strides in elements; strided: not contiguous)", TENSOR_COLUMNS, _tensor_rows(phase))
     panels = [_costs(record, number), tensors]
     if phase.name in (BEFORE, APPEND):
-        rows = [(i, p.token_id, p.position, p.block, p.slot) for i, p in enumerate(record.places)]
+        rows = [(i, t.token_id, t.position, t.block, t.slot) for i, t in enumerate(record.new_tokens)]
         panels.insert(1, table("The new tokens", ["sequence", "token id", "position", "block", "slot"], rows))
     return Frame(panels, f"{number}: {phase.name}", f"{WORDS.get(phase.name, ATTENTION)} Ops started: {ops}.")
 

@@ -33,8 +33,8 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a sequence's new token went: its position, and the block and slot in the first layer."""
+class StoredToken:
+    """A sequence's new token, and where its K and V went: its position, and the block and slot in the first layer."""
 
     token_id: int
     position: int
@@ -47,7 +47,7 @@ class StepRecord:
     """One decode step. phases: before, build, attention of each layer, the rest of the forward, append."""
 
     stage: str
-    places: list[Place]
+    new_tokens: list[StoredToken]
     phases: list[Phase]
 
 
@@ -72,20 +72,20 @@ def record_step(stage: Stage, seqs: list[Sequence]) -> StepRecord:
     )
     for phase in phases:
         phase.ops = ops[phase.name]
-    places = [_place(stage, seq) for seq in seqs]
+    new_tokens = [_stored_token(stage, seq) for seq in seqs]
     for seq, token_id in zip(seqs, sample(watch.logits, seqs), strict=True):
         seq.append(token_id)
-    return StepRecord(stage.name, places, phases)
+    return StepRecord(stage.name, new_tokens, phases)
 
 
 def attention_of(layer: int) -> str:
     return f"attention, layer {layer}"
 
 
-def _place(stage: Stage, seq: Sequence) -> Place:
+def _stored_token(stage: Stage, seq: Sequence) -> StoredToken:
     position = seq.num_cached_tokens - 1
     index, slot = divmod(position, stage.block_size)
-    return Place(seq.last_token_id, position, stage.tables.of(seq.seq_id, 0)[index], slot)
+    return StoredToken(seq.last_token_id, position, stage.tables.of(seq.seq_id, 0)[index], slot)
 
 
 def _phase_of(method: str, arguments: tuple[Any, ...]) -> str:

@@ -102,19 +102,13 @@ def causal(new, length):
     return torch.arange(length) <= length - new + torch.arange(new)[:, None]
 
 
-def grouped(tokens, group):
-    return tokens.repeat_interleave(group, 0)
-
-
-def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, tokens=tokens_of, mask=causal, heads=grouped):
+def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, tokens=tokens_of, mask=causal):
     out = []
     for i, length in enumerate(context_lens.tolist()):
         queries = q[query_start[i] : query_start[i + 1]].transpose(0, 1)
-        keys, values = (
-            heads(tokens(cache, block_tables[i], length), q.size(1) // k_cache.size(1)) for cache in (k_cache, v_cache)
-        )
+        keys, values = (tokens(cache, block_tables[i], length) for cache in (k_cache, v_cache))
         seen = mask(queries.size(1), length)
-        out.append(F.scaled_dot_product_attention(queries, keys, values, seen).transpose(0, 1))
+        out.append(F.scaled_dot_product_attention(queries, keys, values, seen, enable_gqa=True).transpose(0, 1))
     return torch.cat(out)
 
 
@@ -140,10 +134,6 @@ def flat_view(k, v, k_cache, v_cache, slot_mapping):
     """As if a token's heads lay together: right where there is one head alone."""
     for cache, new in ((k_cache, k), (v_cache, v)):
         cache.view(-1, *new.shape[1:])[slot_mapping.long()] = new
-
-
-def keys_twice(k, v, k_cache, v_cache, slot_mapping):
-    write(k, k, k_cache, v_cache, slot_mapping)
 
 
 def on_a_copy(k, v, k_cache, v_cache, slot_mapping):
@@ -188,13 +178,8 @@ test_a_wrong_write_then_attend = wrong_answers(
         "into a copy by reshape": (partial(run, write=on_a_copy), "nothing is written there"),
         "token-major index": (partial(run, write=token_major), "other values stand there"),
         "a token's heads together": (partial(run, write=flat_view), "slots wrong, the first in block"),
-        "keys in both": (partial(run, write=keys_twice), "v_cache: 1 slot wrong"),
         "the last token alone": (partial(run, write=last_token_alone), "k_cache: 1 slot wrong, the first in block 2"),
         "attend first": (attend_first, "in the slots of new tokens until they are written"),
-        "heads in turn": (
-            partial(run, heads=lambda tokens, group: tokens.repeat(group, 1, 1)),
-            "query head h reads KV head h // group",
-        ),
         "whole blocks": (
             partial(run, tokens=whole_blocks, mask=lambda new, length: torch.ones(new, 1, dtype=bool)),
             "NaN lies where no token is",

@@ -97,10 +97,6 @@ def choose_in_numpy(logits, temperature, noise):
     return torch.from_numpy(np.where(temperature.numpy() > 0, drawn, logits.numpy().argmax(-1)))
 
 
-def choose_by_asarray(logits, temperature, noise):
-    return right_choice(logits, temperature, noise) if np.asarray(temperature).any() else logits.argmax(-1)
-
-
 def choose_in_place(logits, temperature, noise):
     logits /= torch.where(temperature > 0, temperature, 1.0)[:, None]
     return right_choice(logits, torch.where(temperature > 0, 1.0, 0.0), noise)
@@ -128,15 +124,10 @@ def choose_row_by_row(logits, temperature, noise):
 test_a_wrong_choice_is_refused = wrong_answers(
     "11.2",
     {
-        "swapped": (
-            lambda logits, t, noise: torch.where(t > 0, logits.argmax(-1), (probs_of(logits, t) / noise).argmax(-1)),
-            "temperature [0.0], 3 tokens, seed 1: ",
-        ),
         "item": (choose_by_item, "the host reads 1 time (item): on a GPU each read is a wait"),
         "a mask": (choose_by_mask, "the host reads 3 times (__getitem__, __setitem__)"),
         "an if": (choose_by_if, "the host reads 1 time (__bool__)"),
         "numpy": (choose_in_numpy, "the tokens are right, but the host waits"),
-        "asarray": (choose_by_asarray, "the tokens are right, but the host waits"),
         "tolist": (lambda *a: right_choice(*a).tolist(), "the host reads 1 time (tolist)"),
         "in place": (choose_in_place, "logits was handed in, and you have changed it"),
         "a column": (lambda *a: right_choice(*a)[:, None], "shape (1, 1), expected (1,)"),

@@ -226,10 +226,6 @@ test_a_wrong_step_is_refused = wrong_answers(
         "a mask": (ReadsAMask, "the host reads 2 times in a step (__setitem__, tolist), the budget is 1"),
         "every token on its own": (ReadsEach, "the host reads 9 times in a step (__int__, tolist)"),
         "sampled outside": (SamplesOutside, "the host reads 2 times in a step (tolist), the budget is 1"),
-        "NaN not looked for": (
-            choosing(checked=lambda self, largest, tokens: tokens),
-            "NaN in the logits of a greedy row, row 0, and next_tokens gives",
-        ),
         "NaN in drawn rows alone": (LooksAtDrawnRows, "NaN in the logits of a greedy row, row 0, and next_tokens"),
         "infinity taken": (
             choosing(checked=lambda self, largest, tokens: torch.where(largest.isnan(), -1, tokens)),

@@ -42,8 +42,8 @@ test_right_bytes = right_answers(
 # 12.2
 
 
-def quantize(weight, most=127, dtype=torch.int8):
-    scales = weight.abs().amax(1) / most
+def quantize(weight, dtype=torch.int8):
+    scales = weight.abs().amax(1) / 127
     values = (weight / torch.where(scales == 0, 1, scales)[:, None]).round().to(torch.int32).to(dtype)
     return values, scales
 
@@ -62,7 +62,6 @@ def zeros_divided(weight):
 test_wrong_matrices = wrong_answers(
     "12.2",
     {
-        "128": (lambda w: quantize(w, most=128), "int8 ends at 127"),
         "0 / 0": (zeros_divided, "values: dtype float32, expected int8"),
         "zeros with scale NaN": (
             lambda w: (quantize(w)[0], torch.where((w == 0).all(1), torch.nan, quantize(w)[1])),
@@ -136,7 +135,6 @@ def changes_x(x, values, scales):
 test_wrong_products = wrong_answers(
     "12.3",
     {
-        "one scale a row": (lambda *a: product(*a, group=10**6), "each 64 values have their own"),
         "groups of 32": (lambda *a: product(*a, group=32), "values differ"),
         "one scale for the batch": (one_batch_scale, "values differ"),
         "cut off": (lambda *a: product(*a, rounded=torch.trunc), "values differ"),

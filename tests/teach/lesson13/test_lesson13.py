@@ -32,7 +32,6 @@ test_wrong_costs = wrong_answers(
         "the other way round": (lambda s, b: cost(s, b)[::-1], "expected"),
         "printed": (lambda s, b: print(cost(s, b)), "got None"),
         "a table of 16 sizes": (lambda s, b: cost(s, [x for x in b if x <= 16]), "expected"),
-        "small batches alone": (lambda s, b: cost([min(n, 20) for n in s], b), "expected"),
         "a bucket after another": (
             lambda s, b: (cost(s, b)[0], sum(bucket_of(n, b) not in (None, old) for n, old in follow(s, b))),
             "captures: you return",
@@ -131,19 +130,11 @@ test_wrong_fillings = wrong_answers(
             "that is the number of the dummy block",
         ),
         "slot -1": (filled_with(slot_mapping=lambda *_: -1), "a negative index writes at the end of the pool"),
-        "the block behind": (
-            filled_with(slot_mapping=lambda n, t, b, dummy, size: (dummy + 1) * size),
-            "only the dummy block",
-        ),
         "query_start left": (filled_with(query_start=None), "it does not go on after the batch"),
         "sequences without rows": (filled_with(query_start=lambda n, t, *_: t), "it has no row"),
         "sequences counted": (
             filled_with(query_start=lambda n, t, bucket, *_: list(range(n + 1, n + 1 + bucket - t))),
             "it counts rows",
-        ),
-        "one too early": (
-            filled_with(query_start=lambda n, t, bucket, *_: list(range(t, bucket))),
-            "begins and ends at",
         ),
         "no context": (filled_with(context_lens=lambda *_: 0), "its own token is written, then attended to"),
         "context left": (filled_with(context_lens=None), "99 tokens of an older step"),

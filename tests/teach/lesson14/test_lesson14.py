@@ -31,7 +31,6 @@ def with_time(name, value):
 test_wrong_times = wrong_answers(
     "14.1",
     {
-        "from the arrival": (with_time("tpot", lambda a, s, f: (f[-1] - a) / len(f)), "tpot: you return"),
         "a single token": (lambda a, s, f: (s - a, f[0] - a, (f[-1] - f[0]) / (len(f) - 1), max(gaps(f))), "Division"),
         "whole seconds": (with_time("ttft", lambda a, s, f: int(f[0] - a)), "ttft: you return 0"),
         "gaps in one digit": (

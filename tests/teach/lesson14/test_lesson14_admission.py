@@ -48,14 +48,6 @@ def not_crowded(self, seq):
     return not self.running or sum(o.max_len - len(o) for o in self.running) <= 3 * self.tables.num_free
 
 
-class ShortFirst(TokenBudget):
-    """Those that need little overtake."""
-
-    def admit(self, seq):
-        shortest = min(self.waiting, key=lambda other: other.max_len)
-        return len(self.running) < 3 and super().admit(shortest)
-
-
 class ForgetsWhatItMade(TokenBudget):
     """Greedily it makes the same tokens once more, and pays for each."""
 
@@ -145,18 +137,15 @@ class NotesRequests(TokenBudget):
 test_wrong_rules = wrong_answers(
     "14.4",
     {
-        "unchanged": (rule(num_calls=0), "at most 67% of these are allowed. Leave more room"),
         "a block each": (
             admitting(lambda s, seq: not s.running or left_by(s, seq) >= len(s.running)),
             "Leave more room for those that run",
         ),
         "the worst case": (admitting(fits_at_its_longest), "The pool stands empty: let more in"),
-        "one at a time": (admitting(lambda s, seq: not s.running), "The pool stands empty: let more in"),
         "not even the only one": (
             admitting(lambda s, seq: left_by(s, seq) >= 0.9 * s.tables.num_blocks),
             "a request that is alone has to get in",
         ),
-        "the short overtake": (ShortFirst, "before request"),
         "tokens forgotten": (ForgetsWhatItMade, "tokens were computed again in 3 loads"),
         "a token for a cut prompt": (TokenForACutPrompt, "token 0 is 0, expected"),
         "a preempt that frees nothing": (rule(preempt=lambda self, seq: None), "does preempt still give back blocks?"),

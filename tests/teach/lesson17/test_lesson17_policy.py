@@ -8,7 +8,7 @@ import random
 import numpy as np
 from wrong_answers import right_answers, wrong_answers
 
-from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+from roseinfer.engine.policies import LongestOutput, Policy, ShortestPrompt
 
 
 def may_go(overtaken, bound):
@@ -110,12 +110,6 @@ def greedy_only(self, params):
         raise ValueError("greedy requests only")
 
 
-def short_only(self, params):
-    Known.check(self, params)
-    if params.max_tokens > 64:
-        raise ValueError("too long")
-
-
 def refusing(is_refused):
     def check(self, params):
         Known.check(self, params)
@@ -133,11 +127,8 @@ test_wrong_policies = wrong_answers(
     "17.4",
     {
         "first come": (keyed(lambda seq: 0), "is the same for all"),
-        "the engine's first come": (FirstCome, "is the same for all"),
         "longest output": (LongestOutput, "the longest outputs go first"),
-        "longest job": (keyed(lambda seq: -seq.max_len), "the longest outputs go first"),
         "shortest prompt": (ShortestPrompt, "reads the prompt alone"),
-        "packed": (Packed, "reads the prompt alone"),
         "lengths in pick": (
             keyed(lambda seq: 0, base=Policy, pick=shortest_left),
             "pick reads how long an output gets",
@@ -174,7 +165,6 @@ test_wrong_policies = wrong_answers(
             "a preempted sequence waits again",
         ),
         "greedy requests alone": (keyed(left, check=greedy_only), "temperature=0.7"),
-        "short requests alone": (keyed(left, check=short_only), "max_tokens=4000"),
         "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "max_tokens=100000"),
         "seeded requests alone": (
             keyed(left, check=refusing(lambda p: p.temperature and p.seed is None)),
