@@ -7,7 +7,6 @@ from math import comb
 from statistics import median
 
 OVERLAP = "ranges overlap"
-ONE_RUN = "one run"
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> int:
@@ -24,15 +23,10 @@ def difference(before: Sequence[float], after: Sequence[float]) -> int:
 def verdict(before: Sequence[float], after: Sequence[float], higher: str = "faster", lower: str = "slower") -> str:
     """The words for `difference`: "faster in 3 of 3 runs", "ranges overlap", or "one run" where a side has just one."""
     if min(len(before), len(after)) < 2:
-        return ONE_RUN
+        return "one run"
     sign = difference(before, after)
     runs = f"in {len(after)} of {len(after)} runs"
     return {1: f"{higher} {runs}", -1: f"{lower} {runs}", 0: OVERLAP}[sign]
-
-
-def shows_difference(said: str) -> bool:
-    """Whether a verdict claims a difference."""
-    return said not in (OVERLAP, ONE_RUN)
 
 
 def chance(num_before: int, num_after: int) -> float:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from roseinfer.bench.host import decode_steps, host_times
-from roseinfer.cli.main import main
 from roseinfer.profiling import span
 
 
@@ -44,20 +41,3 @@ def test_all_prompts_are_one_prefill_however_many():
 
 
 SHOWN = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them"),
-        ("--batch-sizes 0", "--batch-sizes must be an integer of at least 1, got 0"),
-        ("--batch-sizes 1,1", "--batch-sizes must be a list with each value once, got [1, 1]"),
-        ("--max-tokens 3", "--max-tokens must be an integer of at least 4, got 3"),
-        ("--repeats 0", "--repeats must be an integer of at least 1, got 0"),
-        ("--output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
-    ],
-)
-def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
-    assert main(["bench", "host", *arguments.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err

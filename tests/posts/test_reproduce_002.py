@@ -18,7 +18,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.models import GPT2
 from roseinfer.models.weights import prepared_copy
 from roseinfer.planning.sizes import PlannedEngine
-from roseinfer.posts import post002
+from roseinfer.posts import planned, post002
 from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post002 import aborts, arrays, order, qkv, steps
 from roseinfer.posts.post002.token_arrays import ids_of, write_each, write_overlapping
@@ -197,7 +197,7 @@ def test_what_a_buffer_holds_is_told_apart():
 
 def test_the_logits_are_those_of_real_steps(tiny: GPT2, config: PlannedEngine):
     prompts = steps.prompts_of(config, tiny)
-    logits, tokens = steps.real_steps(steps.small_engine(config, prepared_copy(tiny)), prompts)
+    logits, tokens = steps.real_steps(planned.engine_of(config, prepared_copy(tiny)), prompts)
     logits, tokens = (each.view(steps.STEPS, config.max_num_seqs, -1) for each in (logits, tokens))
     text = prompts[3] + tokens[:-1, 3, 0].tolist()
     assert torch.allclose(logits[:, 3], reference_logits(tiny, text)[len(prompts[3]) - 1 :], atol=1e-3)
@@ -207,9 +207,9 @@ def test_the_logits_are_those_of_real_steps(tiny: GPT2, config: PlannedEngine):
 
 def test_a_request_that_has_to_wait_would_be_counted(tiny: GPT2, config: PlannedEngine):
     prompts = steps.prompts_of(config, tiny)
-    assert steps.steps_waited(steps.small_engine(config, tiny), prompts) == 0
+    assert steps.steps_waited(planned.engine_of(config, tiny), prompts) == 0
     full = replace(config, max_num_seqs=len(prompts) - 1)  # no place until the others are done
-    assert steps.steps_waited(steps.small_engine(full, tiny), prompts) == steps.STEPS - 1
+    assert steps.steps_waited(planned.engine_of(full, tiny), prompts) == steps.STEPS - 1
 
 
 # q, k and v
@@ -310,7 +310,7 @@ def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch, ru
             built.append({name: sizes[name] for name in ("num_blocks", "block_size", "max_num_seqs")})
             super().__init__(model, **sizes)
 
-    monkeypatch.setattr(steps, "Engine", Noting)
+    monkeypatch.setattr(planned, "Engine", Noting)
     monkeypatch.setattr(order, "simulated", lambda about: runs)
     setting = replace(SETTING, model="random:tiny-qwen2")
     (config,) = post002.engines(setting)

@@ -14,7 +14,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.models import GPT2
 from roseinfer.planning import sizes as engine_sizes
 from roseinfer.planning.sizes import PlannedEngine
-from roseinfer.posts import post003
+from roseinfer.posts import planned, post003
 from roseinfer.posts.data import post_facts, post_table
 from roseinfer.posts.post003 import budgets, executors, host, times
 from roseinfer.posts.report import PostReport, Setting
@@ -316,8 +316,7 @@ def test_engines_are_those_that_are_built(monkeypatch: pytest.MonkeyPatch):
             built.append(tuple(sizes[name] for name in ("num_blocks", "block_size", "max_num_seqs")))
             super().__init__(model, **sizes)
 
-    for module in (times, budgets, executors, host):
-        monkeypatch.setattr(module, "Engine", Noting)
+    monkeypatch.setattr(planned, "Engine", Noting)
     monkeypatch.setattr(post003, "post_facts", lambda post: ABOUT | {"num_requests": 40})
     setting = replace(QUICK, model="random:tiny-qwen2")
     report = post003.reproduce(setting)

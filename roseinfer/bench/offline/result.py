@@ -114,38 +114,23 @@ class OfflineResult(MachineResult):
         return TextTable.of(columns, lines)
 
     def _long_table(self, width: int | None) -> str:
-        columns = [
-            Column("prompt"),
-            Column("batch"),
-            Column("precision"),
-            Column("contender"),
-            Column("tok/s", "{:,.1f}".format),
-            Column("min..max", right=True),
-            Column("× HF", "{:.2f}".format),
-            Column("verdict"),
-            Column("× HF float32", "{:.2f}".format),
-            Column("floor s", "{:.3f}".format),
-            Column("of floor", "{:.1%}".format),
-            Column("tokens equal", "{:.1%}".format),
-        ]
-        rows = [
-            (
-                r["prompt_len"],
-                r["batch_size"],
-                r["precision"],
-                r["name"],
-                r["tokens_per_second"],
-                f"{r['tokens_per_second_min']:,.1f}..{r['tokens_per_second_max']:,.1f}",
-                r["vs_hf"],
-                r["verdict"],
-                r["vs_hf_float32"],
-                r["floor_seconds"],
-                r["floor_share"],
-                r["tokens_equal"],
-            )
-            for r in self.rows
-        ]
-        return TextTable.of(columns, rows).text(width)
+        columns = {
+            "prompt_len": Column("prompt"),
+            "batch_size": Column("batch"),
+            "precision": Column("precision"),
+            "name": Column("contender"),
+            "tokens_per_second": Column("tok/s", "{:,.1f}".format),
+            "range": Column("min..max", right=True),
+            "vs_hf": Column("× HF", "{:.2f}".format),
+            "verdict": Column("verdict"),
+            "vs_hf_float32": Column("× HF float32", "{:.2f}".format),
+            "floor_seconds": Column("floor s", "{:.3f}".format),
+            "floor_share": Column("of floor", "{:.1%}".format),
+            "tokens_equal": Column("tokens equal", "{:.1%}".format),
+        }
+        ranges = (f"{r['tokens_per_second_min']:,.1f}..{r['tokens_per_second_max']:,.1f}" for r in self.rows)
+        rows = [row | {"range": ends} for row, ends in zip(self.rows, ranges, strict=True)]
+        return TextTable.of(list(columns.values()), [[row[name] for name in columns] for row in rows]).text(width)
 
     @property
     def note(self) -> str:

@@ -43,27 +43,17 @@ class ChunksResult(MachineResult):
     definitions: dict[str, str]
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        ms, share = "{:,.2f}".format, "{:.0%}".format
-        columns = [
-            Column("budget"),
-            Column("steps of the prompt"),
-            Column("worst ITL ms", ms),
-            Column("of that without", share),
-            Column("ITL alone ms", ms),
-            Column("TTFT of the prompt ms", ms),
-        ]
-        lines = [
-            (
-                "no chunks" if r["budget"] is None else str(r["budget"]),
-                r["chunks"],
-                MS * r["worst_itl"],
-                r["vs_whole"],
-                MS * r["alone"],
-                MS * r["ttft"],
-            )
-            for r in self.rows
-        ]
-        return [TextTable.of(columns, lines).text(width)]
+        columns = {
+            "budget": Column("budget"),
+            "chunks": Column("steps of the prompt"),
+            "worst_itl": Column("worst ITL ms", _ms),
+            "vs_whole": Column("of that without", "{:.0%}".format),
+            "alone": Column("ITL alone ms", _ms),
+            "ttft": Column("TTFT of the prompt ms", _ms),
+        }
+        rows = [row | {"budget": "no chunks" if row["budget"] is None else str(row["budget"])} for row in self.rows]
+        table = TextTable.of(list(columns.values()), [[row[name] for name in columns] for row in rows])
+        return [table.text(width)]
 
     def notes(self) -> list[str]:
         a = self.arguments
@@ -141,6 +131,10 @@ def chunks(
         rows=rows,
         samples=[sample for own in taken.values() for sample in own],
     )
+
+
+def _ms(seconds: float) -> str:
+    return f"{MS * seconds:,.2f}"
 
 
 def _named(budget: int | None) -> str:

@@ -8,7 +8,6 @@ from statistics import mean
 
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.drive import drive
-from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
 from roseinfer.planning.definitions import METRICS_BY_NAME
@@ -16,6 +15,7 @@ from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_facts, post_table
+from ..planned import engine_of
 from ..report.content import Exact, Fact, Time, judge
 from ..report.setting import Setting
 from ..report.template import Values
@@ -72,7 +72,7 @@ def section(setting: Setting) -> Values:
 
 def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
     """Record the times of more requests than the engine has slots. They all come at once; steps run in turn."""
-    engine = Engine(model, **config.settings())
+    engine = engine_of(config, model, enable_prefix_caching=True)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     arrival = engine.metrics.clock()

@@ -375,31 +375,3 @@ def test_the_command_prints_tables_and_writes_json(spec: str, tmp_path: Path, ca
     shown, said = capsys.readouterr()
     assert said == "" and PreallocGather.name in shown and "batch 2" in shown
     assert len(json.loads(out.read_text())["samples"]) == 4
-
-
-def test_without_a_benchmark_it_lists_them(capsys):
-    assert main(["bench"]) == 0
-    assert "offline" in (shown := capsys.readouterr().out) and "memory" in shown and "host" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("offline --batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them, such as 1,8,64"),
-        ("offline --prompt-len ,", "--prompt-len ',': must be integers"),
-        ("offline --dtype float32,int8", "--dtype: unknown value 'int8'"),
-        ("offline --quantization int4", "--quantization: unknown value 'int4'"),
-        ("offline --contenders vllm", "--contenders: unknown stage 'vllm'"),
-        ("offline --contenders=", "--contenders '': must name something"),
-        ("offline --output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),
-        ("offline --max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
-        ("offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
-        ("memory --dtype int8", "--dtype: unknown value 'int8'"),
-        ("memory --batch-size 0", "--batch-size must be an integer"),
-        ("ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
-    ],
-)
-def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
-    assert main(["bench", *arguments.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err

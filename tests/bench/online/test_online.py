@@ -20,7 +20,7 @@ from roseinfer.cli.main import main
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import StepRecord
-from roseinfer.models import GPT2, to_hf
+from roseinfer.models import GPT2
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +28,6 @@ pytestmark = pytest.mark.slow
 race = importlib.import_module("roseinfer.bench.online.race")
 contenders = importlib.import_module("roseinfer.bench.online.contenders")
 FEW = Workload(num_requests=5, prompt_lens=(4, 20), output_lens=(2, 4))
-
-
-@pytest.fixture(scope="module")
-def spec(small: GPT2, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The small model as a folder."""
-    folder = tmp_path_factory.mktemp("small")
-    to_hf(small).save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -354,29 +346,3 @@ def test_chunks_as_a_command(spec: str, tmp_path: Path, capsys):
     shown = capsys.readouterr().out
     assert [row["chunks"] for row in json.loads(shown.splitlines()[-1])["rows"]] == [1, 4]
     assert len(json.loads(out.read_text())["samples"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("online --budgets 32,x", "--budgets '32,x': must be integers with commas between them"),
-        ("online --budgets 0", "budgets must be an integer of at least 1, got 0"),
-        ("online --policies lottery", "--policies: unknown value 'lottery'"),
-        ("online --contenders vllm", "--contenders: unknown value 'vllm'"),
-        ("online --prompt-len 9-8", "--prompt-len '9-8': must be a number of tokens, or the least and the most"),
-        ("online --output-len x", "--output-len 'x': must be a number of tokens"),
-        ("online --scale 0", "--scale must be a number above 0, got 0.0"),
-        ("online --requests 0", "--requests must be an integer from 1 to 1,000,000, got 0"),
-        ("online --rate fast", "--rate 'fast': must be numbers with commas between them, such as 0.5,2"),
-        ("online --rate 0", "--rate must be a number above 0, got 0.0"),
-        ("online --chart curve.bmp", "--chart curve.bmp: unknown suffix '.bmp', allowed: .html, .png, .svg, .pdf"),
-        ("online --trace no/such.jsonl", "no/such.jsonl"),
-        ("online --prompt-len 4096", "a request of 4112 tokens, prompt and output, allowed: max_model_len="),
-        ("online --max-num-seqs 1000000000", "--max-num-seqs 1000000000: an engine for so many sequences"),
-        ("chunks --budgets 8", "budgets must be an integer of at least 9, got 8"),
-    ],
-)
-def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
-    assert main(["bench", *arguments.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err
