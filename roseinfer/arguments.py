@@ -33,6 +33,18 @@ def each_once(argument: str, values: Sequence[T], at_least: int = 1) -> Sequence
     return values
 
 
+def require_counts(argument: str, values: Sequence[int], at_least: int = 1) -> None:
+    """As require_count, of each value of a list that has each once."""
+    for value in each_once(argument, values):
+        require_count(argument, value, at_least)
+
+
+def require_known(argument: str, name: str, allowed: Iterable[str]) -> None:
+    """Raises ValueError, with the allowed name that is nearest, unless it is one of them."""
+    if name not in allowed:
+        raise ValueError(f"{argument}: unknown one {unknown_name(name, allowed)}")
+
+
 def require_positive(argument: str, value: object) -> None:
     """Raises ValueError, naming the argument and the value, unless it is a finite number above 0."""
     if not (is_integer(value) or isinstance(value, float)) or not 0 < value <= sys.float_info.max:
@@ -101,6 +113,6 @@ def listed(names: Iterable[str]) -> str:
 
 
 def shortened(name: str) -> str:
-    """On one line, and of a very long one the start."""
+    """Put a text on one line, and cut a very long one."""
     name = " ".join(name.split())
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

@@ -15,7 +15,7 @@ from roseinfer.arguments import require_count
 from roseinfer.bench.provenance import describe_host
 from roseinfer.bench.scheduler import MODES, ServerRun, Workload, serve, summarize
 from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, num_requests, workload
-from roseinfer.bench.scheduler.definitions import METRICS
+from roseinfer.bench.scheduler.definitions import FIGURES
 from roseinfer.bench.scheduler.output import run_lines, summary_lines
 from roseinfer.cli.command import (
     STATUSES,
@@ -27,7 +27,7 @@ from roseinfer.cli.command import (
     require_writable,
     run_with,
 )
-from roseinfer.cli.memory_check import require_room
+from roseinfer.cli.memory_check import require_memory
 from roseinfer.cli.output import written
 from roseinfer.cli.repository import chosen_stages, course
 from roseinfer.models import Model, load_model, model_config
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> Parser:
     fill = textwrap.TextWrapper(width=110, initial_indent="  ", subsequent_indent="      ").fill
-    defined = "\n".join(fill(f"{name}: {text}.") for name, text in METRICS.items())
+    defined = "\n".join(fill(f"{name}: {text}.") for name, text in FIGURES.items())
     p = Parser(
         prog="python -m roseinfer.benchmark_scheduler",
         description="Serve requests that all arrive at once, as the posts' benchmark does, and print its lines.",
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     if longest > allowed:
         raise ValueError(f"--max-new-tokens {args.max_new_tokens}: allowed: {allowed} tokens with the prompt")
     name = str(dtype).removeprefix("torch.")
-    require_room("--num-requests", count, longest, model=spec, dtype=name, device=device)
+    require_memory("--num-requests", count, longest, model=spec, dtype=name, device=device)
     model = load_model(spec, device=device, dtype=dtype)
     stage = chosen_stage(args, model.device)
     requests = workload(args, spec, model)
@@ -156,7 +156,7 @@ def serve_once(
 
 
 def progress(text: str) -> None:
-    """Only on a terminal: a pipe gets the posts' lines and nothing else."""
+    """Show progress only on a terminal: a pipe gets the posts' lines and nothing else."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
@@ -173,7 +173,7 @@ def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dic
     }
     shape = {**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")}
     data = {"arguments": arguments, "stage": stage.name, "model": shape, **describe_host(model.device)}
-    return json.dumps(data | {"metrics": METRICS, "modes": modes}, separators=(",", ":"), allow_nan=False)
+    return json.dumps(data | {"metrics": FIGURES, "modes": modes}, separators=(",", ":"), allow_nan=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What will run on this machine: `roseinfer doctor`, or `diagnose()` in a notebook.
+"""Checks of what will run on this machine: `roseinfer doctor`, or `diagnose()` in a notebook.
 
 A probe never raises and never waits long: a doctor that fails with the machine is of no use. For the same
 reason everything that is not in the standard library is imported inside the probe that needs it.
@@ -115,7 +115,7 @@ def cuda_available() -> bool:
 
 
 def ask_hub() -> str:
-    """Nothing when the hub answers within HUB_TIMEOUT_S, else why not (asked with its own client)."""
+    """Ask the hub with its own client: "" when it answers within HUB_TIMEOUT_S, else why it does not."""
     from huggingface_hub import constants, get_session
 
     answer = [f"no answer in {HUB_TIMEOUT_S:g} s"]

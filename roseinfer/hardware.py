@@ -1,4 +1,4 @@
-"""What this machine calls itself and how much memory it has. The doctor asks too, so torch is imported where needed."""
+"""Name and memory of this machine. The doctor asks too, so torch is imported where needed."""
 
 from __future__ import annotations
 

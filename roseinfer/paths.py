@@ -1,4 +1,4 @@
-"""Where files lie that are no Python: those of the package, and those of the clone around it."""
+"""Folders of files that are no Python: those of the package, and those of the clone around it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list
 
 
 def hf_batch(hf: PreTrainedModel, input_ids: Tensor, max_tokens: int, **options: Any) -> list[list[int]]:
-    """As hf_generate, of one batch: input_ids [B, T], all prompts equally long. options: of transformers' generate."""
+    """Run hf_generate on one batch: input_ids [B, T], all prompts equally long. options: of transformers' generate."""
     output = hf.generate(
         input_ids,
         attention_mask=torch.ones_like(input_ids),

@@ -64,7 +64,7 @@ def finite_temperature(params: SamplingParams) -> float:
 
 
 def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """As `probabilities`, from tensors alone and without reading any of them: logits [B, V] in fp32, the largest of
+    """Compute `probabilities` from tensors alone and without reading any of them: logits [B, V] in fp32, the largest of
     each row 0, so that no temperature [B], however low, makes an infinity of it. top_k [F] and top_p [F] belong to the
     rows `filtered` [F] (None: no row is)."""
     probs = torch.softmax(logits / temperature[:, None], dim=-1)

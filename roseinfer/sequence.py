@@ -17,7 +17,7 @@ MOST_LOGPROBS = 20  # candidates a position, as in vLLM
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a request's tokens are chosen and when it ends, named as in vLLM.
+    """Settings of how a request's tokens are chosen and when it ends, named as in vLLM.
 
     max_tokens: new tokens at most. temperature: 0, the default here (vLLM's is 1), is greedy. top_k: 0 or -1 keeps all.
     top_p: 1 keeps all. stop_token_ids end the request, and so does the model's own end token unless ignore_eos; the
@@ -138,13 +138,13 @@ class Sequence:
 
 
 def refuse_stop_strings(params: SamplingParams) -> None:
-    """For those who see token ids alone. Raises ValueError."""
+    """Refuse stop strings, for code that sees token ids alone. Raises ValueError."""
     if params.stop:
         raise ValueError(f"stop={params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
 
 
 def refuse_samples(params: SamplingParams) -> None:
-    """For those who run single sequences. Raises ValueError."""
+    """Refuse several samples, for code that runs single sequences. Raises ValueError."""
     if params.n > 1:
         raise ValueError(f"n={params.n} samples are for roseinfer.LLM: here each is a Sequence of its own")
 

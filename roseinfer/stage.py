@@ -204,7 +204,7 @@ class Stage(ABC):
 
 
 class Pool(Protocol):
-    """What BlockTables and the engine's BlockManager have in common: a number of blocks, block_size tokens each."""
+    """Base of BlockTables and of the engine's BlockManager: a number of blocks, block_size tokens each."""
 
     num_blocks: int
     block_size: int

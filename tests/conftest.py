@@ -11,7 +11,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A process either compiles Triton kernels or interprets them, chosen when roseinfer is imported: `-m gpu` compiles. The
 # models of all other tests are on the CPU, on a machine with a GPU too.
 os.environ.setdefault("ROSEINFER_TRITON", "compile" if "gpu" in sys.argv else "interpret")
-os.environ["ROSEINFER_PROGRESS"] = "off"  # what tests check is nobody's progress
+os.environ["ROSEINFER_PROGRESS"] = "off"  # a test's checks are no learner's progress
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -94,7 +94,7 @@ def test_bad_input_is_named():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("row", [[1.0, float("nan"), 2.0], [1.0, float("inf"), 2.0], [float("-inf")] * 3])
 def test_logits_that_are_no_numbers_are_refused(row, temperature):
-    fine = [1.0, 2.0, float("-inf")]  # a token that is not to be
+    fine = [1.0, 2.0, float("-inf")]  # -inf masks a token
     seqs = [seq_of(temperature=temperature), seq_of(temperature=temperature)]
     assert all(token < 2 for token in sample(torch.tensor([fine, fine]), seqs))
     with pytest.raises(ValueError, match="logits must be finite to sample from them, got NaN or infinity"):

@@ -1,1 +1,1 @@
-"""What builds the course and no notebook calls: `python -m tools.record`, and so on."""
+"""Programs that build the course and that no notebook calls: `python -m tools.record`, and so on."""

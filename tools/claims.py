@@ -17,9 +17,9 @@ SPEED, AGAINST = "speed", "against the first"
 
 
 def unproved_claims(nb: NotebookNode, lesson: str) -> list[str]:
-    """Where the lesson's stage is slower under a heading that promises a gain, or where no row of compare_shapes is
-    slower under one that promises a loss; each with its cell among all cells, if no computed sentence says so. A gain
-    may also be denied by the prose: what is always slower need not be computed.
+    """Find each heading that promises a gain where the lesson's stage is slower, or a loss where no row of
+    compare_shapes is slower; each with its cell among all cells, if no computed sentence says so. A gain may also be
+    denied by the prose: what is always slower need not be computed.
 
     lesson: two digits, as in s09_numba_paged.
     """
@@ -64,7 +64,7 @@ def prose_after(nb: NotebookNode, cells: list[tuple[int, NotebookNode]]) -> str:
 
 
 def slower_last(table: list[dict[str, str]], lesson: str) -> str:
-    """What a race says of the lesson's stage where that is slower than the first; "" elsewhere."""
+    """The race's sentence on the lesson's stage where that is slower than the first; "" elsewhere."""
     said = {row["stage"]: row[AGAINST] for row in table if AGAINST in row and row["stage"].startswith(f"s{lesson}_")}
     return "; ".join(f"{stage} is {verdict}" for stage, verdict in said.items() if "slower" in verdict)
 

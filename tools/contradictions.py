@@ -41,7 +41,7 @@ LITERALS = (ast.List, ast.BinOp, ast.Constant, ast.operator, ast.expr_context)
 
 
 class Said(NamedTuple):
-    """Where something stands, by cell among all cells, what it is about, and what is said of it."""
+    """A statement: its cell among all cells, what it is about, and what is said of it."""
 
     where: str
     about: Any
@@ -144,7 +144,7 @@ def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
 
 
 def contradictions(said: Iterable[Said]) -> list[str]:
-    """What is said twice and differently: numbers that lie `apart`, other values that are not equal."""
+    """Find what is said twice and differently: numbers that lie `apart`, other values that are not equal."""
     by_subject = defaultdict(list)
     for one in said:
         by_subject[one.about].append(one)
@@ -159,12 +159,12 @@ def contradictions(said: Iterable[Said]) -> list[str]:
 
 
 def texts(cell: NotebookNode) -> list[str]:
-    """What a code cell says in plain text, an item an output."""
+    """Plain texts of a code cell, one per output."""
     return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
 
 
 def table(text: str) -> tuple[str, list[dict[str, str]]]:
-    """Title and rows of a Table's text/plain, whose columns stand above dashes; no rows when it is none."""
+    """Title and rows of a Table's text/plain, whose columns stand above dashes; no rows when the text is no table."""
     lines = text.splitlines()
     dashes = next((n for n, line in enumerate(lines) if n and re.fullmatch(r"-+(  +-+)*", line)), None)
     if dashes is None:

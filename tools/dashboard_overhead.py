@@ -87,7 +87,7 @@ def summary(samples: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _alone(settings: RunSettings, clock: Clock) -> dict[str, Any]:
-    """In a thread, with weights just loaded, as under the dashboard: where memory lies is worth a few percent."""
+    """Decode in a thread, on new weights, as under the dashboard: where memory lies is worth a few percent."""
     ends: list[float] = []
 
     def decode() -> None:

@@ -1,4 +1,4 @@
-"""What "frozen" means, and the one way to change a published stage.
+"""The meaning of "frozen", and the one way to change a published stage.
 
     python -m tools.freeze s01_naive_cat --reason "why it had to change"
 

@@ -42,7 +42,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def links(page: Path) -> list[Link]:
-    """All links and images of a Markdown file or of a notebook's prose; what stands in code is none."""
+    """All links and images of a Markdown file or of a notebook's prose; code has no links."""
     return [Link(page, target) for target in _targets(parse(prose(page)))]
 
 
@@ -63,7 +63,7 @@ def _targets(tokens: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def problem(link: Link, root: Path) -> str:
-    """What is wrong with a link, as far as that shows offline; "" when nothing is."""
+    """Say what is wrong with a link, as far as that shows offline; "" when nothing is."""
     if link.is_web:
         host = urlsplit(link.target).hostname or ""
         return "" if re.fullmatch(r"[\w-]+(\.[\w-]+)+", host) else "an address without a host"
@@ -81,7 +81,7 @@ def problem(link: Link, root: Path) -> str:
 
 
 def anchors(page: Path) -> list[str]:
-    """What `#...` may name: headings as GitHub shortens them, in a notebook as JupyterLab does. Others have none."""
+    """Anchors that `#...` may name: headings as GitHub shortens them, in a notebook as JupyterLab does; else []."""
     if page.suffix not in (".md", ".ipynb"):
         return []
     shorten = _jupyter if page.suffix == ".ipynb" else _github

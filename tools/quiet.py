@@ -16,7 +16,7 @@ STAGE = re.compile(r"s\d\d_")
 
 
 def busy_signs(nb: NotebookNode) -> list[str]:
-    """What a quiet machine would not have shown, a line each, by code cell as pytest --nbval counts them.
+    """Signs of a busy machine, a line each, by code cell as pytest --nbval counts them.
 
     Runs of one contender that lie far apart; twins that a race tells apart, a stage and a learner's class in a notebook
     where exercises are unsolved, so that both run the same code; floors of one shape that differ.

@@ -52,7 +52,7 @@ def fill(nb: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
 
 
 def find_problems(nb: NotebookNode, solutions: dict[str, str]) -> list[str]:
-    """What does not fit, found without running anything; empty when all is well."""
+    """List what does not fit, found without running anything; empty when all is well."""
     cells = stubs(nb)
     problems = [f"solution {extra} belongs to no cell tagged exercise" for extra in solutions if extra not in cells]
     tagged = sum("exercise" in cell.metadata.get("tags", []) for cell in nb.cells)
@@ -100,7 +100,7 @@ def _differences(wanted: dict[str, str], given: dict[str, str]) -> list[str]:
 
 
 def definitions(source: str) -> dict[str, str]:
-    """What a cell defines: name -> signature of a function, bases of a class, "" for a variable.
+    """Definitions of a cell: name -> signature of a function, bases of a class, "" for a variable.
 
     Methods are named Class.method.
     """

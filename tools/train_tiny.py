@@ -2,9 +2,8 @@
 
     python tools/train_tiny.py --minutes 50 --out roseinfer/data/tiny-gpt2
 
-All that the model reads is on the disk of whoever runs this: the language reference
-in `pydoc_data.topics` and the docstrings of the standard library. Muon for the block
-matrices reached a loss of 3.8 in the 300 steps in which AdamW alone reached 5.0.
+All that the model reads comes with Python: the language reference in `pydoc_data.topics` and the docstrings of the
+standard library. Muon for the block matrices reached a loss of 3.8 in the 300 steps in which AdamW alone reached 5.0.
 """
 
 from __future__ import annotations
@@ -232,11 +231,11 @@ def optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
     ]
 
 
-def learning_rate(step: int, hold: int, total: int | None) -> float:
+def learning_rate(step_number: int, hold: int, total: int | None) -> float:
     """Warm up, hold, then fall by a cosine."""
-    if step < hold:
-        return LEARNING_RATE * min(1.0, (step + 1) / WARMUP)
-    return LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - hold) / (total - hold))))
+    if step_number < hold:
+        return LEARNING_RATE * min(1.0, (step_number + 1) / WARMUP)
+    return LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step_number - hold) / (total - hold))))
 
 
 def train_step(

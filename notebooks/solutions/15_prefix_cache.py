@@ -49,7 +49,7 @@ class OwnTables(SharedTables):
         self.times_shared.update(blocks)
 
     def evict(self):
-        """Of those that were shared the fewest times, the one that has been idle longest."""
+        """Evict the block that was shared the fewest times; of equals, the one that has been idle longest."""
         block = min(self.idle, key=self.times_shared.__getitem__)
         del self.idle[block], self.block_of[self.key_of.pop(block)], self.times_shared[block]
         return block

@@ -23,10 +23,9 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .interleave import Contender, OnStep, Run
+from .race_setting import HF_NAMES
 
 Counted = TypeVar("Counted")
-HF_NAME = "HF generate"
-HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 
 
 class ContenderFailed(RuntimeError):
@@ -40,7 +39,7 @@ def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_
 
 
 def _flops_of(decode: Callable[[], Any]) -> int:
-    """Of the matrix products and of what attention PyTorch can count."""
+    """Operations of the matrix products, and of the attention that PyTorch can count."""
     with FlopCounterMode(display=False) as counter:
         decode()
     return counter.get_total_flops()
@@ -106,7 +105,7 @@ class StageContender:
         }
 
     def products_seconds(self) -> float:
-        """Of one decode step, in the layout of the stage's own model."""
+        """Seconds of the products of one decode step, in the layout of the stage's own model."""
         stage = self._fresh()
         with blame(self.name, "its matrix products"):
             return products_seconds(self.model, len(self.prompts), stage.model)

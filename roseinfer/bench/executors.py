@@ -11,20 +11,21 @@ from typing import Any
 
 import torch
 
-from roseinfer.arguments import each_once, require_count
+from roseinfer.arguments import require_count, require_counts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, load_model
 from roseinfer.models.weights import prepared_copy
-from roseinfer.profiling.clock import device_clock
+from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
 from .interleave import ROWS_OF_WEIGHTS, interleaved, phase_of
 from .ladder import random_prompts
-from .provenance import describe_host, short_commit
+from .provenance import describe_host, where
 
 IN_TURN, ONE_BEHIND = "in turn", "one behind"
 
@@ -42,18 +43,17 @@ class ExecutorResult(MachineResult):
         return short
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        return [executor_cells(self.rows).text(width)]
+        return [executor_table(self.rows).text(width)]
 
     def notes(self) -> list[str]:
         a = self.arguments
         return [
-            f"{a['model']} in {a['dtype']} on {self.device}, torch {self.versions['torch']}, commit "
-            f"{short_commit(self.commit)}. Tokens a second of {a['repeats']} interleaved runs, prompts of "
-            f"{a['prompt_len']} and {a['max_tokens']} new tokens each: the median, and the range."
+            f"{a['model']} in {a['dtype']} on {where(self)}. Tokens a second of {a['repeats']} interleaved runs, "
+            f"prompts of {a['prompt_len']} and {a['max_tokens']} new tokens each: the median, and the range."
         ]
 
 
-def executor_cells(rows: List[dict[str, Any]]) -> TextTable:
+def executor_table(rows: List[dict[str, Any]]) -> TextTable:
     columns: list[Column | str] = ["batch", IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
     shown = []
     for row in rows:
@@ -78,8 +78,7 @@ def executors(
     """Raises ValueError for a bad argument."""
     for name, value in (("prompt_len", prompt_len), ("max_tokens", max_tokens), ("repeats", repeats)):
         require_count(name, value, at_least=1)
-    for size in each_once("batch_sizes", batch_sizes):
-        require_count("batch_sizes", size, at_least=1)
+    require_counts("batch_sizes", batch_sizes)
     model = load_model(spec, device=torch.device(device), dtype=getattr(torch, dtype))
     return ExecutorResult(
         arguments={
@@ -149,7 +148,4 @@ def timed(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[fl
     now = device_clock(engine.model.device)
     for seq in seqs:
         engine.add(seq)
-    began = now()
-    while engine.has_work:
-        engine.step()
-    return now() - began, [seq.output_ids for seq in seqs]
+    return seconds_of(lambda: list(drive(engine)), now), [seq.output_ids for seq in seqs]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from roseinfer.arguments import each_once, require_count
+from roseinfer.arguments import require_count, require_counts
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.engine.config import STEP_TOKENS
@@ -23,7 +23,7 @@ from roseinfer.sequence import SamplingParams
 
 from .interleave import interleaved, phase_of
 from .ladder import random_prompts
-from .provenance import describe_host, short_commit
+from .provenance import describe_host, where
 
 SPAN = "roseinfer.engine."
 HOST, MODEL = ("schedule", "prepare", "commit", "detokenise"), ("forward", "sample")
@@ -57,7 +57,7 @@ class HostResult(MachineResult):
     def notes(self) -> list[str]:
         a = self.arguments
         return [
-            f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. "
+            f"{a['model']} on {where(self)}. "
             f"Medians of {a['repeats']} x {a['max_tokens'] - 2} decode steps through LLM.generate. planning: schedule, "
             "prepare and commit together; rest: what no span covers; step: all of it, model and sampling included."
         ]
@@ -80,8 +80,7 @@ def host_times(
     require_count("prompt_len", prompt_len, at_least=1)
     require_count("max_tokens", max_tokens, at_least=4)  # so that two steps are neither the prefill nor the last
     require_count("repeats", repeats, at_least=1)
-    for size in each_once("batch_sizes", batch_sizes):
-        require_count("batch_sizes", size, at_least=1)
+    require_counts("batch_sizes", batch_sizes)
     prompts_fit = max(STEP_TOKENS, max(batch_sizes) * prompt_len)
     llm = LLM(spec, device=device, max_num_seqs=max(batch_sizes), max_num_batched_tokens=prompts_fit)
     prompts = random_prompts(llm.model, max(batch_sizes), prompt_len)

@@ -63,7 +63,7 @@ class KernelTimes(MachineResult):
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         table = self.table()
-        return [f"{table.title}, {self.device}\n{table.cells(list(table.df)).text(width)}"]
+        return [f"{table.title}, {self.device}\n{table.text_table(list(table.df)).text(width)}"]
 
     def table(self) -> Table:
         import pandas as pd

@@ -17,12 +17,13 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.step_bound import products_seconds, step_bound
 from roseinfer.stage import Stage
 
-from .contenders import HF_NAMES, StageContender, hf_contender
+from .contenders import StageContender, hf_contender
 from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
+from .race_setting import HF_NAMES
 from .token_check import Referee
-from .verdict import verdict
+from .verdict import spread, verdict
 
 
 def ladder(
@@ -43,12 +44,9 @@ def ladder(
 
     All get the same `batch_size` random prompts of `prompt_len` tokens (from `seed`) and decode greedily, exactly
     `max_new_tokens` each. In fp32 every run's tokens must equal the reference's. with_hf: transformers' generate
-    on the same weights as the last rows, one for each of hf_caches ("dynamic", "static"). keep_going: who fails
-    in a first, unrecorded run, or while its operations are counted, leaves the race and is named in the result's
-    not_run, with the reason.
+    on the same weights as the last rows, one for each of hf_caches ("dynamic", "static").
 
-    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises, or
-    when with keep_going no stage is left.
+    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises.
     """
     check_stages(stages)
     _check_caches(hf_caches)
@@ -183,9 +181,7 @@ def _rows(
         rows.append(
             {
                 "stage": name,
-                "tokens_per_second": speed,
-                "tokens_per_second_min": min(speeds),
-                "tokens_per_second_max": max(speeds),
+                **spread("tokens_per_second", speeds),
                 "vs_previous": speed / rows[-1]["tokens_per_second"] if rows and is_step else None,
                 "vs_first": speed / rows[0]["tokens_per_second"] if rows else None,
                 "verdict": verdict(first, speeds) if rows else None,

@@ -12,9 +12,9 @@ from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
 from roseinfer.display.text_table import Column, TextTable
 
-from .contenders import HF_NAMES
 from .neighbours import busy_sentence
-from .verdict import explanation
+from .race_setting import HF_NAMES
+from .verdict import explanation, runs_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,10 +84,10 @@ class LadderResult(MachineResult):
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
         columns = [Column(name, FORMATS.get(name, "{}").format) for name in shown]
-        cells = TextTable.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
-        table = replace(cells, names=[name.replace(" ", "\n") for name in cells.names]).text(width)
+        table = TextTable.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
+        table = replace(table, names=[name.replace(" ", "\n") for name in table.names])
         title = f"{self.title}; tokens equal" if all_equal else self.title
-        return [f"{title}\n{table}"]
+        return [f"{title}\n{table.text(width)}"]
 
     def notes(self) -> list[str]:
         return [" ".join(filter(None, (self.warning, self.note, self.explanation)))]
@@ -108,8 +108,7 @@ class LadderResult(MachineResult):
 
     @property
     def note(self) -> str:
-        floor, repeats = self.floor, self.arguments["repeats"]
-        runs = "1 run" if repeats == 1 else f"{repeats} interleaved runs"
+        floor, runs = self.floor, runs_text(self.arguments["repeats"])
         return (
             f"{self.device}, torch {self.versions['torch']}; {runs} each. Floor of a step at context "
             f"{floor['context_len']}: {1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} "

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from roseinfer.display.measured import MachineResult
 from roseinfer.hardware import device_name
 from roseinfer.paths import ROOT
 
@@ -49,6 +50,17 @@ def short_commit(commit: str | None) -> str:
         return "unknown"
     head, _, dirty = commit.partition("-")
     return head[:7] + (f"-{dirty}" if dirty else "")
+
+
+def where(result: MachineResult) -> str:
+    """Where a result comes from, in a few words."""
+    return f"{result.device}, torch {result.versions['torch']}, commit {short_commit(result.commit)}"
+
+
+def where_in_full(result: MachineResult) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items() if version)
+    threads = result.host["torch_threads"]
+    return f"{result.device}, {threads} threads; {versions}; commit {short_commit(result.commit)}"
 
 
 def _triton_version() -> str | None:

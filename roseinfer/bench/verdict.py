@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import comb
+from statistics import median
 
 OVERLAP = "ranges overlap"
 ONE_RUN = "one run"
@@ -51,3 +52,17 @@ def explanation(repeats: int) -> str:
         f"Faster in {repeats} of {repeats} runs: all of them beat every run of the other. The same code measured twice "
         f"gives such a verdict, faster or slower, 1 time in {odds}."
     )
+
+
+def runs_text(repeats: int) -> str:
+    return "1 run" if repeats == 1 else f"{repeats} interleaved runs"
+
+
+def ratio_text(ratio: float, said: str | None) -> str:
+    """A ratio with what its verdict says: "×2.91", or "~1.02" where the ranges overlap."""
+    return f"{'~' if said == OVERLAP else '×'}{ratio:.2f}"
+
+
+def spread(name: str, figures: Sequence[float]) -> dict[str, float]:
+    """The median of runs under that name, with the least and the most beside it."""
+    return {name: median(figures), f"{name}_min": min(figures), f"{name}_max": max(figures)}

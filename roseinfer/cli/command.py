@@ -1,4 +1,4 @@
-"""What commands share: how arguments are read, how a run is guarded, and what errors and exit statuses mean.
+"""Parts that all commands share: the parser, the guard around a run, errors and exit statuses.
 
 Neither this nor the top of a command's module needs more than the standard library: --help is instant, and the doctor
 runs where nothing else does.
@@ -46,7 +46,7 @@ DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 
 class Failed(Exception):
-    """Nothing was wrong with the arguments, and yet it could not be done."""
+    """The arguments were right, and the command failed all the same."""
 
 
 def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
@@ -137,7 +137,7 @@ def _guarded(run: Callable[[], int | None]) -> int:
 
 @contextmanager
 def _noted_interrupts() -> Iterator[list[int]]:
-    """Not empty once Ctrl-C was pressed: an import that it broke off may raise anything."""
+    """Yield a list that Ctrl-C appends to: an import that it breaks off may raise anything."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -155,7 +155,7 @@ def _noted_interrupts() -> Iterator[list[int]]:
 
 
 def _explained(error: Exception) -> tuple[int | None, str]:
-    """Its exit status and its line; no status for a bug, which is to be seen whole."""
+    """Return the exit status and the line of an error; no status for a bug, which keeps its traceback."""
     if isinstance(error, ValueError | FileNotFoundError):
         return BAD_ARGUMENT, str(error)
     if isinstance(error, Failed | OSError):
@@ -176,7 +176,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Help, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """In the style of every other error: the argument's name first, without the word."""
+        """Raise it in the style of every other error: the argument's name first, without the word."""
         raise ValueError(message.removeprefix("argument ").replace("the following arguments are required", "missing"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -211,13 +211,13 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def require_named(flag: str, value: str | None) -> None:
-    """Raises ValueError for a flag that was given with nothing behind it; None: it was not given."""
+    """Raises ValueError for a flag that was given without a value; None: it was not given."""
     if value is not None and not value.strip():
         raise ValueError(f"{flag} {value!r}: must name something, leave it out for the default")
 
 
 def require_writable(flag: str, path: Path | None) -> None:
-    """Before a long run: opens the file, if there is one to write. Raises ValueError when that fails."""
+    """Open the file, if there is one to write, before a long run. Raises ValueError when that fails."""
     if path is None:
         return
     is_new = not path.exists()
@@ -232,7 +232,7 @@ def require_writable(flag: str, path: Path | None) -> None:
 
 
 def require_folder(flag: str, folder: Path) -> None:
-    """Before a long run: makes the folder, and a file in it. Raises ValueError when that fails."""
+    """Make the folder, and a file in it, before a long run. Raises ValueError when that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder):
@@ -257,15 +257,3 @@ def timed_lines() -> Callable[[str], None]:
     """Prints a line on stderr, the seconds so far in front."""
     started = perf_counter()
     return lambda text: print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)
-
-
-def lengths(flag: str, text: str) -> tuple[int, int]:
-    """Return the least and the most of "16-256", and twice 256 for "256". Raises ValueError, naming the flag."""
-    low, _, high = text.partition("-")
-    try:
-        least, most = int(low), int(high or low)
-    except ValueError:
-        least, most = 0, 0
-    if not 1 <= least <= most:
-        raise ValueError(f"{flag} {text!r}: must be a number of tokens, or the least and the most, such as 16-256")
-    return least, most

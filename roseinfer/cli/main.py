@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """Of all subcommands."""
+    """Make the parser of all subcommands."""
     p = Parser(prog="roseinfer", description="A course on LLM inference engines, and its engine.", epilog=MORE)
     p.set_defaults(run=lambda arguments: p.print_help())
     commands = p.add_subparsers(metavar="COMMAND", title="commands")
@@ -53,5 +53,5 @@ def parser() -> Parser:
 
 
 def name_of(module: ModuleType) -> str:
-    """As one types it: dry-run, of the module dry_run."""
+    """Name of a command as one types it: dry-run for the module dry_run."""
     return module.__name__.rpartition(".")[2].replace("_", "-")

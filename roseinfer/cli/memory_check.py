@@ -1,4 +1,4 @@
-"""Whether what a command is asked to run fits the memory that is free: asked before anything is loaded."""
+"""A check that an engine fits the free memory, made before anything is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from roseinfer.planning.sizes import EngineSizes
 
 
-def require_room(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype: str, device: str) -> None:
+def require_memory(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype: str, device: str) -> None:
     """Raises ValueError, naming the flag, unless an engine fits for num_seqs sequences of num_tokens tokens.
 
     What comes and goes with a step is not counted. Sizes below 1, and more tokens than the model has positions, are

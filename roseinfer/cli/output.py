@@ -1,4 +1,4 @@
-"""What every command that measures does with its result.
+"""The way of a result: terminal, JSON and charts, for every command that measures.
 
 Its files are tried before the run. After it, stdout gets the tables and one short line of JSON as the last line; then
 the files are written: JSON with every sample, and charts. What cannot be written costs the file and not the result.
@@ -34,7 +34,7 @@ def add_output(add: Callable[..., object], with_chart: bool = False) -> None:
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Before a run. Raises ValueError for a file that could not be written or drawn, and ModuleNotFoundError."""
+    """Raise ValueError for a file that could not be written or drawn, and ModuleNotFoundError, before a run."""
     require_writable("--output", args.output)
     for path in getattr(args, "chart", None) or ():
         require_suffix("--chart", path, CHARTS)

@@ -1,4 +1,4 @@
-"""How far a run is and how long it will take: a bar in a terminal, elsewhere a line every few seconds; on stderr."""
+"""Progress of a run and the time that is left: a bar in a terminal, elsewhere a line every few seconds; on stderr."""
 
 from __future__ import annotations
 

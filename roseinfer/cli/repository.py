@@ -1,4 +1,4 @@
-"""What a command takes from the clone around the library, at run time: the stages, which import it, and the tools."""
+"""Access to the clone around the library, at run time: the stages, which import it, and the tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def course() -> ModuleType:
 
 
 def find_tools() -> None:
-    """So that `tools`, which is never installed, can be imported wherever the command is called."""
+    """Make `tools`, which is never installed, importable from any folder."""
     sys.path.insert(0, str(ROOT))
 
 

@@ -1,4 +1,4 @@
-"""What a promise says when it is broken: AssertionErrors in the terms of the stage's author."""
+"""Messages of broken promises: AssertionErrors in the terms of the stage's author."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class OutOfMemory(RuntimeError):
-    """What torch raises when a device is full is a RuntimeError too."""
+    """The error of a full device: torch raises a RuntimeError for it, too."""
 
 
 class Injection(Protocol):
@@ -34,7 +34,7 @@ class Injection(Protocol):
 
 
 class ErrorAt(TorchDispatchMode):
-    """In place of operation number `at` of the body. seen: operations so far; with at=None, all there are.
+    """Raises an error in place of operation `at` of the body. seen: operations so far; with at=None, all there are.
 
     A span's own beginning and end are operations for torch, though not of the stage: nothing fails there.
     """
@@ -56,7 +56,7 @@ class ErrorAt(TorchDispatchMode):
 
 
 class ErrorBehind:
-    """When that part of the model ("" is all of it) has run."""
+    """Raises an error after that part of the model ("" is all of it) has run."""
 
     def __init__(self, model: nn.Module, part: str, error: type[BaseException]) -> None:
         self.error = error
@@ -99,7 +99,7 @@ def attempt(call: Callable[[], Result], injection: Injection) -> Result | None:
 
 
 def where_raised(injection: Injection) -> str:
-    """In which of the seam's methods, and in which call: "RuntimeError in append, during decode"."""
+    """Name the seam's method, and the call, in which it was raised: "RuntimeError in append, during decode"."""
     kind = "KeyboardInterrupt" if injection.error is KeyboardInterrupt else "RuntimeError"
     frames = traceback.walk_tb(injection.raised.__traceback__ if injection.raised else None)
     methods = [name for frame, _ in frames if (name := frame.f_code.co_name) in SEAM]

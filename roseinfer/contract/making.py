@@ -1,4 +1,4 @@
-"""How promises make a stage: on a model of its own, with every size given."""
+"""Make the stages of the promises: on a model of its own, with every size given."""
 
 from __future__ import annotations
 

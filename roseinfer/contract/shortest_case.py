@@ -1,4 +1,4 @@
-"""What both searches do with a random case that goes wrong: make it as simple as it can be, and tell it.
+"""The simplest form of a random case that goes wrong, and its words: for both searches.
 
 A learner waits for this, and a run of a case takes a tenth of a second. hypothesis was tried in its place: on one wrong
 stage it ran 1,413 schedules where this runs 91, and kept calls that do nothing.
@@ -30,7 +30,7 @@ AnyCase = TypeVar("AnyCase", bound=Case)
 
 
 def with_simpler_calls(case: AnyCase) -> Iterator[AnyCase]:
-    """Without a half of its calls, a quarter, and so on; then with one of them simpler."""
+    """Yield it without a half of its calls, a quarter, and so on; then with one of them simpler."""
     size = len(case.calls)
     while size := size // 2:
         for start in range(0, len(case.calls), size):

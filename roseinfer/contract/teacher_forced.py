@@ -77,11 +77,11 @@ class TeacherForced:
         require_all_free(self.stage, "with every sequence freed")
 
     def books(self, seqs: list[Sequence]) -> tuple[int, ...]:
-        """What a refused call leaves as it was: the tokens that count as cached, sequences held, free blocks."""
+        """Counts that a refused call must not change: cached tokens, sequences held, free blocks."""
         return *(seq.num_cached_tokens for seq in seqs), len(self.stage.tables), self.stage.num_free_blocks
 
     def judge(self, logits: Tensor, seqs: list[Sequence], where: str) -> None:
-        """What a call returned [B, V], and what its sequences count as cached behind it."""
+        """Judge what a call returned, [B, V], and what its sequences count as cached after it."""
         allowed = (len(seqs), self.stage.config.vocab_size)
         assert logits.shape == allowed, f"{where} the logits have shape {tuple(logits.shape)}, expected {allowed}"
         want = torch.stack([text_logits(self.model, self.texts[seq.seq_id], self.device)[len(seq) - 1] for seq in seqs])

@@ -1,4 +1,4 @@
-"""How results are shown: tables, figures, charts. Each has a text of exact facts alone, and a live view beside it.
+"""Display of results: tables, figures, charts. Each has a text of exact facts alone, and a live view beside it.
 
 Table is imported when it is first named: `roseinfer doctor` lays out its cells on a machine without pandas.
 """

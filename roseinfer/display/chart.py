@@ -125,5 +125,5 @@ def with_palette(png: bytes) -> bytes:
 
 
 def image_width(png: bytes) -> int:
-    """In pixels of the page."""
+    """Width in pixels of the page."""
     return round(int.from_bytes(png[16:20], "big") / PNG_SCALE)

@@ -49,7 +49,7 @@ class Grid:
         return self.text
 
     def texts(self, number: int) -> list[str]:
-        """What can be read in a frame."""
+        """Texts that can be read in a frame."""
         return [shape.text for shape, first, last in self.shapes if isinstance(shape, Text) and first <= number <= last]
 
     @property

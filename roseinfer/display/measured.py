@@ -28,7 +28,7 @@ class Measured:
         return on_one_line(self.to_dict())
 
     def to_line(self) -> str:
-        """What was asked, where it ran, and the medians of each row with their spread: no samples."""
+        """One line of JSON: what was asked, where it ran, medians and spread of each row, no samples."""
         return on_one_line(rounded(self.short()))
 
     def short(self) -> dict[str, Any]:

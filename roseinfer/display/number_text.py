@@ -13,14 +13,14 @@ def verbatim(value: Any) -> str:
 
 
 def rounded(value: Any, decimals: int = 3) -> str:
-    """As str has it, but floats with so many decimals and a comma every three digits."""
+    """Like str, but floats with so many decimals and a comma every three digits."""
     if isinstance(value, Number) and not isinstance(value, Integral):
         return f"{value:,.{decimals}f}"
     return str(value)
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Such as 12.46, 0.001234 and 12,346: digits before the point are never rounded away."""
+    """Round to significant digits, such as 12.46, 0.001234 and 12,346: no digit before the point is rounded away."""
     if value == 0 or not 1e-6 <= abs(value) < 1e15:
         return f"{value:.{digits - 1}e}" if value else "0"
     decimals = max(0, digits - 1 - floor(log10(abs(value))))

@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """From (row, column) to another, bent upwards by `bend` cells in its middle."""
+    """Line from (row, column) to another, bent upwards by `bend` cells in its middle."""
 
     start: tuple[float, float]
     end: tuple[float, float]

@@ -35,13 +35,13 @@ class Table(Facts):
         return facts if isinstance(facts, cls) else cls(**vars(facts))
 
     def __repr__(self) -> str:
-        cells = self.cells(self.exact, self.exact_rows).text() if self.exact else ""
-        return "\n".join(filter(None, (self.title, cells)))
+        table = self.text_table(self.exact, self.exact_rows).text() if self.exact else ""
+        return "\n".join(filter(None, (self.title, table)))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self.to_html()}
 
-    def cells(self, columns: Sequence[str], keep: Sequence[bool] | None = None) -> TextTable:
+    def text_table(self, columns: Sequence[str], keep: Sequence[bool] | None = None) -> TextTable:
         """These columns as text, of all rows or of those that `keep` marks."""
         df = self.df if keep is None else self.df.loc[keep]
         shown = [
@@ -66,16 +66,16 @@ class Table(Facts):
         return f"{heading}{warning}{note}{table}{query}"
 
     def _html_table(self, columns: Sequence[str]) -> str:
-        cells = self.cells(columns)
+        table = self.text_table(columns)
 
         def bar(row: int, column: int) -> str:
-            if columns[column] not in self.bars or not cells.rows[row][column]:
+            if columns[column] not in self.bars or not table.rows[row][column]:
                 return ""
             width = 100 * min(max(float(self.df[columns[column]].iloc[row]), 0.0), 1.0)
             stops = f"{BAR_COLOUR} {width:.1f}%, transparent {width:.1f}%"
             return f"; background: linear-gradient(90deg, {stops})"
 
-        return cells.html(self.title, bar)
+        return table.html(self.title, bar)
 
 
 def _fold(summary: str, content: str) -> str:

@@ -1,4 +1,4 @@
-"""What the course's display objects share: two views, one look on JupyterLab's light and dark themes."""
+"""Base of the course's display objects: two views, one look on JupyterLab's light and dark themes."""
 
 from __future__ import annotations
 

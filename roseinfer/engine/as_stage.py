@@ -78,7 +78,7 @@ class EngineStage(Stage):
         """Attention has written K and V."""
 
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
-        """So it has for a prompt."""
+        """Do nothing: the step has written the prompt."""
 
 
 def whole(seqs: list[Sequence]) -> Step:

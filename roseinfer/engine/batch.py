@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the device reads of a step: B sequences, and N tokens of theirs, one sequence after another.
+    """Inputs of a step on the device: B sequences, and N tokens of theirs, one sequence after another.
 
     Sequence i has the tokens from query_start[i] to query_start[i + 1]. Prompts, chunks of them and single new tokens
     may stand beside each other. The last token of each sequence is where its next one is chosen.
@@ -55,7 +55,7 @@ class Batch:
 
 
 def padded_bytes(shapes: Shapes) -> list[int]:
-    """Of each array in InputBuffers; each begins at a multiple of 64 bytes."""
+    """Bytes of each array in InputBuffers; each begins at a multiple of 64 bytes."""
     return [-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
 
 
@@ -100,7 +100,7 @@ class InputBuffers:
             self._copied[self.turn].synchronize()
 
     def upload(self, turn: int | None = None) -> None:
-        """What was written in that turn, None for this one, becomes what the device reads."""
+        """Copy what was written in that turn, None for this one, to the device."""
         turn = self.turn if turn is None else turn
         if self._is_apart:
             self._device.copy_(self._memories[turn], non_blocking=True)
@@ -109,7 +109,7 @@ class InputBuffers:
 
 
 def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Shapes:
-    """Of BatchBuffers."""
+    """Shapes of the arrays in BatchBuffers."""
     return {
         "token_ids": ((max_num_tokens,), torch.int64),
         "positions": ((max_num_tokens,), torch.int64),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
-
-import torch
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.models import ModelConfig
 
 from .policies import Policy, policy_for
+
+if TYPE_CHECKING:  # a command makes flags of the fields below, and its --help does not wait for torch
+    from roseinfer.models import ModelConfig
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Tokens of one step, unless there are more sequences. Products are at their best from some hundreds on, and with more
@@ -34,11 +34,15 @@ class EngineConfig:
     Raises ValueError for a wrong value, and for an argument that is unknown (with the nearest name) or missing.
     """
 
-    num_blocks: int
-    block_size: int = BLOCK_SIZE
-    max_num_seqs: int = 64
-    max_model_len: int | None = None
-    max_num_batched_tokens: int | None = None
+    num_blocks: int = field(metadata={"help": "blocks of the KV pool"})
+    block_size: int = field(default=BLOCK_SIZE, metadata={"help": "tokens of a block"})
+    max_num_seqs: int = field(default=64, metadata={"help": "sequences that run at a time"})
+    max_model_len: int | None = field(
+        default=None, metadata={"help": "tokens of the longest sequence; the model's when not given"}
+    )
+    max_num_batched_tokens: int | None = field(
+        default=None, metadata={"help": f"tokens of one step; {STEP_TOKENS:,} when not given"}
+    )
     scheduling_policy: str | Policy = "fcfs"
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
@@ -59,7 +63,7 @@ class EngineConfig:
 
     def settings(self) -> dict[str, Any]:
         """The keywords that Engine takes."""
-        return {field.name: getattr(self, field.name) for field in fields(EngineConfig)}
+        return {own.name: getattr(self, own.name) for own in fields(EngineConfig)}
 
     def longest(self, shape: ModelConfig, name: str = "the model") -> int:
         """Tokens of the longest sequence for a model. Raises ValueError for more than the model has positions."""
@@ -97,6 +101,8 @@ def check_device(device: object) -> None:
     """Raises ValueError unless torch knows a device of that name; whether this machine has one is not asked."""
     if not isinstance(device, str):
         raise ValueError(f"device must be a string such as 'cpu' or 'cuda:0', got {device!r}")
+    import torch
+
     try:
         torch.device(device)
     except RuntimeError as error:

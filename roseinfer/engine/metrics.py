@@ -108,7 +108,7 @@ class Timekeeper:
 
 
 class EngineMetrics:
-    """What an engine has done since it was made. Counts are of everything, history is of the last HISTORY steps.
+    """Counts and times of an engine since it was made. Counts are of everything, history is of the last HISTORY steps.
 
     clock: seconds; an engine's own may be replaced before its first request.
     """

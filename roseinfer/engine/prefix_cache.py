@@ -11,7 +11,7 @@ from roseinfer.sequence import Sequence
 
 
 def block_key(before: bytes, token_ids: list[int]) -> bytes:
-    """Of a full block: sha256 over the key of the block before it and its own tokens, so over the whole text."""
+    """Key of a full block: sha256 over the key of the block before it and its own tokens, so over the whole text."""
     return sha256(before + array("q", token_ids).tobytes()).digest()
 
 
@@ -28,8 +28,8 @@ class Entry:
 
 
 class PrefixCache:
-    """Which block holds which text. One model and one dtype: `salt` begins every chain of keys with what else K and V
-    depend on, should keys ever leave the engine.
+    """Blocks by the text that they hold, for one model and one dtype: `salt` begins every chain of keys with what else
+    K and V depend on, should keys ever leave the engine.
 
     A key only finds an entry. It is believed when its tokens, and the entry before it, are the ones that were looked
     for, so keys that collide cost a hit and never an output. (vLLM's "automatic prefix caching" trusts its keys.)
@@ -49,7 +49,7 @@ class PrefixCache:
 
     @property
     def hit_rate(self) -> float:
-        """Of the tokens of all sequences that joined, each time that they did, the share that was found."""
+        """Share of tokens that were found, counted over all sequences each time that they joined."""
         return self.num_found_tokens / self.num_asked_tokens if self.num_asked_tokens else 0.0
 
     def find(self, seq: Sequence) -> list[Entry]:
@@ -70,7 +70,7 @@ class PrefixCache:
         return False
 
     def claim(self, seq: Sequence, num_found: int) -> None:
-        """Its full blocks behind the first num_found are going to be computed."""
+        """Mark its full blocks after the first num_found as being computed."""
         self._claims[seq.seq_id] = claimed = seq.block_keys[num_found:]
         self._computing.update(claimed)
 
@@ -133,14 +133,14 @@ class PrefixCache:
         assert self.unproven <= {*self.entries.values()}, "an entry is unproven and not there"
 
     def _from(self, block: int) -> list[Entry]:
-        """Its entry, and then all that go on from it."""
+        """Yield its entry, and then all that go on from it."""
         entries = [self.of_block[block]]
         for entry in entries:
             entries += entry.after
         return entries
 
     def _keys(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """Of its first blocks. Kept with the sequence: no token is hashed twice."""
+        """Keys of the sequence's first blocks. The sequence keeps them, so no token is hashed twice."""
         keys = seq.block_keys
         for i in range(len(keys), num_blocks):
             keys.append(block_key(keys[-1] if keys else self.salt, self._tokens(seq, i)))

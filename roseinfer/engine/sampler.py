@@ -13,7 +13,7 @@ from .batch import InputBuffers, Shapes
 
 
 def sampler_shapes(max_num_seqs: int) -> Shapes:
-    """Of the sampler's InputBuffers."""
+    """Shapes of the arrays in the sampler's InputBuffers."""
     return {
         "drawn": ((max_num_seqs,), torch.int64),
         "temperature": ((max_num_seqs,), torch.float32),

@@ -50,7 +50,7 @@ class Scheduler:
     def of(
         cls, config: EngineConfig, longest: int, eos_token_ids: tuple[int, ...] = (), salt: bytes = b""
     ) -> Scheduler:
-        """With the blocks of an empty pool. longest: tokens of the longest sequence. salt: of the prefix cache."""
+        """Make a scheduler over an empty pool. longest: tokens of the longest sequence. salt: of the prefix cache."""
         cache = PrefixCache(config.block_size, salt) if config.enable_prefix_caching else None
         max_blocks = min(config.num_blocks, -(-longest // config.block_size))
         blocks = BlockManager(config.num_blocks, config.block_size, config.max_num_seqs, max_blocks, cache)
@@ -58,7 +58,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """In the policy's order."""
+        """Queued sequences, in the policy's order."""
         return [place[-1] for place in self._waiting]
 
     @property
@@ -115,7 +115,7 @@ class Scheduler:
         return Step(seqs, num_new, is_cut) if seqs else None
 
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
-        """What a step computed is cached; append its tokens, one for each of step.chosen. A sequence that its token
+        """Count a step's tokens as cached; append its tokens, one for each of step.chosen. A sequence that its token
         finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with an error. Return those that
         have a new token or ended.
 

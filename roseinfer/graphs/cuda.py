@@ -9,24 +9,24 @@ import torch
 
 
 class CudaGraph:
-    """step: runs on the GPU, takes nothing, returns tensors. What it reads from outside has to stay where it lies.
+    """run_step: runs on the GPU, takes nothing, returns tensors. What it reads from outside has to stay where it lies.
 
     memory: another graph whose memory this one uses, too; then the results of both hold until either is replayed.
     NVIDIA, "CUDA Programming Guide", on graphs. Raises RuntimeError where the step does what a capture forbids.
     """
 
-    def __init__(self, step: Callable[[], Any], memory: CudaGraph | None = None) -> None:
+    def __init__(self, run_step: Callable[[], Any], memory: CudaGraph | None = None) -> None:
         # First runs allocate, compile kernels and set up libraries, none of which may happen during a capture. They
         # take a stream of their own because what a capture reuses must not be in use by other work.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
-                step()
+                run_step()
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=memory.graph.pool() if memory else None):
-            self.result = step()
+            self.result = run_step()
 
     def replay(self) -> Any:
         """The step's result, in the same memory every time: read or copy it before the next replay."""

@@ -75,7 +75,7 @@ def is_inside_operation() -> bool:
 
 
 def name_of(func: Any) -> str:
-    """As the profiler calls PyTorch's operations ("aten::add"), and an `operation` by the function's name."""
+    """Name of PyTorch's operations as the profiler has it ("aten::add"), and of an `operation` the function's."""
     return func.name().split(".")[0] if isinstance(func, torch._ops.OpOverload) else func.__name__
 
 

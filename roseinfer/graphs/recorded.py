@@ -21,23 +21,23 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from .host_waits import BelowDispatch, why_host_waits
 from .operation import OperationMode, name_of, writes_to_its_arguments
 from .tensors import address_of, memory_of
-from .waits import BelowDispatch, why_it_waits
 
 
 class RecordedGraph:
-    """step: called once, here; takes nothing, returns a tensor or a tuple of them. names: tensors for the code to call
-    by name. Run it once before, so that what it makes only the first time is made.
+    """run_step: called once, here; takes nothing, returns a tensor or a tuple of them. names: tensors for the code to
+    call by name. Run it once before, so that what it makes only the first time is made.
 
     Raises RuntimeError for a step in which the host reads a value, since a replay has no host that could; and for one
     that hands a tensor to NumPy, since what is done to it there is not seen (see `operation`).
     """
 
-    def __init__(self, step: Callable[[], Any], names: Mapping[str, Tensor] | None = None) -> None:
-        recorder = _Recorder(names or {})
+    def __init__(self, run_step: Callable[[], Any], names: Mapping[str, Tensor] | None = None) -> None:
+        recorder = _OperationWriter(names or {})
         with recorder, BelowDispatch(_refuse):
-            result = step()
+            result = run_step()
         recorder.graph.output(tree_map_only(Tensor, recorder.node_of, result))
         module = fx.GraphModule(nn.Module(), recorder.graph)
         self.code: str = module.code
@@ -49,7 +49,7 @@ def _refuse(why: str) -> None:
     raise RuntimeError(f"a step that is recorded must not {why}")
 
 
-class _Recorder(OperationMode):
+class _OperationWriter(OperationMode):
     """Writes each operation down as a node. What the step makes is the result of a node, and is made again in a replay;
     every other tensor comes from outside, and a replay finds it where it lies."""
 
@@ -65,7 +65,7 @@ class _Recorder(OperationMode):
         self.operations: list[str] = []
 
     def on_operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        if why := why_it_waits(func, args):
+        if why := why_host_waits(func, args):
             _refuse(f"wait for the device, {name_of(func)}: {why}")
         result = func(*args, **kwargs)
         if self._is_view_of_outside(func, (args, kwargs), result):
@@ -85,7 +85,7 @@ class _Recorder(OperationMode):
         return self.nodes[id(tensor)]
 
     def _placeholder(self, tensor: Tensor) -> fx.Node:
-        """For a tensor from outside, or a view of one. Views that are alike share theirs."""
+        """Placeholder of a tensor from outside, or of a view of one. Equal views share one."""
         view = address_of(tensor), tensor.shape, tensor.dtype, tensor.layout == torch.strided and tensor.stride()
         if view not in self.placeholders:
             name = self.names.get(view[0], "outside")

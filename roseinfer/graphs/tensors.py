@@ -1,4 +1,4 @@
-"""Where a tensor lies, also one in a library's own layout, which has no data pointer (oneDNN's packed weights)."""
+"""Address of a tensor, also of one in a library's own layout, which has no data pointer (oneDNN's packed weights)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def memory_of(tensor: Tensor) -> int:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Of the tensor's first value."""
+    """Address of the tensor's first value."""
     return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)

@@ -48,7 +48,7 @@ CONTEXT = 4096  # tokens that the block tables have room for
 
 @dataclass(frozen=True)
 class Resources:
-    """What one compiled program takes: registers and bytes of stack a thread, bytes of shared memory a program."""
+    """Resources of one compiled program: registers and bytes of stack a thread, bytes of shared memory a program."""
 
     registers: int
     stack_bytes: int

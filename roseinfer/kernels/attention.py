@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class PagedAttention(Protocol):
-    """What every implementation takes; see paged_attention_reference for the shapes."""
+    """Signature of every implementation; see paged_attention_reference for the shapes."""
 
     def __call__(
         self,

@@ -26,7 +26,7 @@ class PagedCase(NamedTuple):
 
     @property
     def cached(self) -> Tensor:
-        """Which values of k_cache and v_cache belong to a cached token: all that are not NaN."""
+        """Mask of the values of k_cache and v_cache that belong to a cached token: all that are not NaN."""
         return ~self.k_cache.isnan()
 
 

@@ -42,7 +42,7 @@ class FlatCase(NamedTuple):
 
     @property
     def real(self) -> Tensor:
-        """Which tokens are no padding, [N] bool: those that are not written to the dummy block."""
+        """Mask of the tokens that are no padding, [N] bool: those that are not written to the dummy block."""
         return self.slot_mapping // self.block_size != len(self.k_cache) - 1
 
     def with_own_pool(self, dtype: torch.dtype | None = None) -> FlatCase:
@@ -79,7 +79,7 @@ def flat_case(
 
     group: query heads on each KV head. padding: sequences at the end that bring one token for the dummy block, as a
     batch that is padded to a bucket has them. shared_blocks: that many first blocks are the same for all sequences
-    that have them cached in full, as a shared prompt has them. spare_columns: of the tables, behind the longest row.
+    that have them cached in full, as a shared prompt has them. spare_columns: of the tables, after the longest row.
 
     Blocks lie in random order all over the pool. Every slot that holds no token is NaN, and so is block 0, which the
     tables name behind a sequence's last block. The tables are a cut of wider rows, q, k and v cuts of one tensor.
@@ -197,7 +197,7 @@ def judge(attention: Callable[..., Tensor], reference: Callable[..., Tensor], ca
 
 
 def different(got: Tensor, expected: Tensor, pool: bool) -> int:
-    """How many values differ, NaN being equal to NaN; of a pool without its last block, the dummy one."""
+    """Count the values that differ, NaN being equal to NaN; of a pool without its last block, the dummy one."""
     if pool:
         got, expected = got[:-1], expected[:-1]
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]

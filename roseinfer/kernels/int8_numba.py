@@ -74,7 +74,7 @@ def linear_int8(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor, gelu: b
 
 
 def tiles_shape(num_rows: int, width: int) -> tuple[int, int, int]:
-    """What `tiles` has of W [num_rows, width]."""
+    """Shape of `tiles` of W [num_rows, width]."""
     return -(-num_rows // TILE), -(-width // STEP) * STEP // 4, TILE * 4
 
 
@@ -133,7 +133,7 @@ def as_floats(typing: Any, lanes: Lanes) -> tuple[Any, Callable]:
 
 
 def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
-    """In each of 16 lanes a sum, and four products of bytes, unsigned by signed."""
+    """Add four products of bytes, unsigned by signed, to a sum in each of 16 lanes."""
     features = context.codegen().magic_tuple()[2].split(",")
     if "+avx512vnni" in features:
         return _instruction(builder, [sums, w, x], 512)

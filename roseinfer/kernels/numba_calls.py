@@ -46,7 +46,7 @@ def run_parallel(loop: Callable[..., None], *args: Any) -> None:
 
 @cache
 def start_threads() -> None:
-    """When Numba starts its threads, it tells OpenMP their number, and so PyTorch, whose own choice is put back."""
+    """Start Numba's threads, and restore PyTorch's number: Numba sets it in OpenMP when it starts its own."""
     chosen = torch.get_num_threads()
     numba.get_num_threads()
     torch.set_num_threads(chosen)

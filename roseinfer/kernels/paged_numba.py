@@ -54,7 +54,7 @@ def paged_attention_numba(
     block_tables: Tensor,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As paged_attention_reference, on a CPU: float32, or a 16-bit type with sums in fp32."""
+    """Compute paged_attention_reference on a CPU: float32, or a 16-bit type with sums in fp32."""
     q, k, v = (x if x.stride(2) == 1 else x.contiguous() for x in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
     sums = out if out.dtype == torch.float32 else torch.empty(q.shape, dtype=torch.float32)

@@ -59,7 +59,7 @@ def store_kernel(
 
 @jit
 def sequence_of(tile, query_start, num_seqs, TILE_TOKENS: tl.constexpr):
-    """Which sequence a tile of query tokens belongs to, by binary search.
+    """Find the sequence that a tile of query tokens belongs to, by binary search.
 
     The tiles of sequence i begin at number query_start[i] // TILE_TOKENS + i: for n tokens that leaves room for
     ceil(n / TILE_TOKENS) tiles, often one too many. So the grid needs no list of tiles, which the host could make only
@@ -199,7 +199,7 @@ def attend_shape(
     num_tokens: int, num_seqs: int, num_kv_heads: int, group: int, head_dim: int, block_size: int, columns: int,
     itemsize: int,
 ) -> dict[str, int]:  # fmt: skip
-    """How a batch is cut into programs, from shapes alone: attend_kernel's constexprs and its warps.
+    """Cut a batch into programs, from shapes alone: attend_kernel's constexprs and its warps.
 
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. columns: of the block tables.
     itemsize: bytes of a value. Sizes are such that no program spills its registers to memory (`roseinfer aot`).
@@ -225,7 +225,7 @@ def attend_shape(
 
 
 def query_tiles(num_tokens: int, num_seqs: int, tile_tokens: int) -> int:
-    """How many tiles the grid has for the new tokens: as many as any lengths may need, see sequence_of."""
+    """Number of tiles of the grid for the new tokens: as many as any lengths may need, see sequence_of."""
     return num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
 
 

@@ -58,7 +58,7 @@ def load(typing: Any, array: types.Array, row: types.Integer, column: types.Inte
 def store(
     typing: Any, array: types.Array, row: types.Integer, column: types.Integer, lanes: Lanes
 ) -> tuple[Any, Callable]:
-    """To array[row, column : column + 16], float32, as far as the row goes."""
+    """Store to array[row, column : column + 16], float32, as far as the row goes."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         *where, lanes = args
@@ -192,7 +192,7 @@ def pointer_to(
 
 
 def address(context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value], of: ir.Type) -> ir.Value:
-    """Where an element lies: args are an array and its indices."""
+    """Address of an element: args are an array and its indices."""
     pointer = pointer_to(context, builder, signature.args[0], args[0], args[1:])
     return builder.bitcast(pointer, of.as_pointer())
 

@@ -1,4 +1,4 @@
-"""Where Triton kernels run: compiled on a GPU, or in Triton's interpreter on the CPU. Chosen once, here.
+"""The mode of Triton kernels: compiled on a GPU, or in Triton's interpreter on the CPU. Chosen once, here.
 
 Triton decides when a kernel is decorated, by the variable TRITON_INTERPRET, which this module sets when it is imported.
 What Triton wrote in its own language (tl.sum, say) is decorated when Triton is imported, which transformers does too:

@@ -27,13 +27,13 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Text(Protocol):
-    """What turns tokens to text, one after another."""
+    """Turns tokens to text, one at a time."""
 
     def feed(self, token_id: int) -> str:
         """The text that this token settles; often a little less or more than its own."""
 
     def rest(self) -> str:
-        """What was kept back, as no more tokens come."""
+        """Return the text that was kept back, as no more tokens come."""
 
 
 class Detokenizer:
@@ -85,7 +85,7 @@ def first_stop(text: str, stops: Iterable[str]) -> tuple[int, str] | None:
 
 
 def possible_stop(text: str, stops: Iterable[str]) -> int:
-    """Where the longest end of text begins that more text could make a stop string; len(text) where none does."""
+    """Index of the longest end of text that more text could make a stop string; len(text) where there is none."""
     first = len(text)
     for stop in stops:
         start = text.find(stop[0], max(0, len(text) - len(stop) + 1), first)
@@ -96,7 +96,7 @@ def possible_stop(text: str, stops: Iterable[str]) -> int:
 
 
 class Vocabulary:
-    """What of a tokenizer all requests share. Raises ValueError for a decoder that looks beyond a token."""
+    """The part of a tokenizer that all requests share. Raises ValueError for a decoder that looks beyond a token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         kinds = decoder_kinds(tokenizer)

@@ -121,7 +121,7 @@ class LLM:
         sampling_params: SamplingParams | List[SamplingParams] | None = None,
         priority: List[int] | None = None,
     ) -> RequestStream:
-        """As generate, but give a request's output whenever it has a new token, many requests interleaved.
+        """Generate, but yield a request's output whenever it has a new token, many requests interleaved.
 
         Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
         characters that are not whole, are held back. Call close() to end all its requests early; the next call of this
@@ -220,7 +220,7 @@ class LLM:
         return Request(str(next(self._request_ids)), text, self._samples(seq))
 
     def _samples(self, seq: Sequence) -> list[Sample]:
-        """As many as its params ask for. The first one is `seq`, and the others share its prompt's cache."""
+        """Make as many samples as its params ask for. The first is `seq`; the others share its prompt's cache."""
         params, seqs = seq.params, [seq]
         seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
         samples = []

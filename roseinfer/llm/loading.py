@@ -64,7 +64,7 @@ def model_to_serve(model: str | Model, dtype: str | None, device: str | None, qu
 
 
 def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
-    """What was asked for, else the own one of a model's spec, else None.
+    """The tokenizer that was asked for, else that of the model's spec, else None.
 
     Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
     """

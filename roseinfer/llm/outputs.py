@@ -1,4 +1,4 @@
-"""What a request gives back, named as in vLLM."""
+"""Outputs of a request, named as in vLLM."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ModelConfig:
         return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
 
     def __repr__(self) -> str:
-        """As a dataclass's, without what the Llama family adds where it is not used."""
+        """Like a dataclass's repr, without what the Llama family adds where it is not used."""
         optional = ("tie_embeddings", "qkv_bias", "o_bias", "qk_norm", "rope")
         shown = [f for f in fields(self) if f.name not in optional or getattr(self, f.name) != f.default]
         return f"ModelConfig({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"

@@ -8,7 +8,7 @@ from .config import ModelConfig
 
 
 def read_eos(hf: dict[str, Any], generation: dict[str, Any] | None) -> int | tuple[int, ...] | None:
-    """As ModelConfig has them: generation_config.json's, and config.json's only where there is no such file.
+    """Read the end tokens: generation_config.json's, and config.json's only where there is no such file.
 
     So does transformers: a generation_config.json that names none is a model that no token ends.
     """

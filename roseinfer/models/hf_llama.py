@@ -124,7 +124,7 @@ def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tu
 
 
 def _fused_from(name: str) -> tuple[str, list[str] | None]:
-    """For the name of a part: the fused name, and the names of all its parts in order. For others: name, None."""
+    """Return the fused name of a part, and the names of all its parts in order; name and None for other names."""
     for whole, parts in FUSED.items():
         for part in parts:
             if f".{part}." in name:

@@ -60,7 +60,7 @@ class PackedLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Of the values; oneDNN may pad the last of its blocks, and does not say so."""
+        """Bytes of the values; oneDNN may pad the last of its blocks, and does not say so."""
         return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
@@ -94,5 +94,5 @@ class Int8Linear(nn.Module):
 
     @staticmethod
     def bytes_of(num_rows: int, width: int) -> int:
-        """Of a matrix of that shape: a byte a value, padded, and a scale and a bias a row in float32."""
+        """Bytes of a matrix of that shape: one byte per padded value, and per row a scale and a bias in float32."""
         return prod(tiles_shape(num_rows, width)) + 2 * 4 * num_rows

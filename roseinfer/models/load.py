@@ -60,7 +60,7 @@ def generation_config(spec: str) -> dict[str, Any]:
 
 
 def tokenizer_folder(spec: str) -> Path:
-    """Where the tokenizer of `spec` is, and its chat template if it has one. Raises ModelLoadError."""
+    """Find the folder with the tokenizer of `spec`, and its chat template if it has one. Raises ModelLoadError."""
     if spec.startswith("random:"):
         raise ModelLoadError(f"{spec!r} has random weights and no tokenizer: give token ids, or use 'tiny'")
     return _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])

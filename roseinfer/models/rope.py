@@ -39,7 +39,7 @@ class Rope:
         return 1.0 / self.rope_theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
     def cos_sin_factor(self) -> float:
-        """What cos and sin are multiplied with."""
+        """Factor of cos and sin."""
         return 1.0
 
 
@@ -55,7 +55,7 @@ class LinearRope(Rope):
 
 
 def _blend(frequencies: Tensor, kept: Tensor, factor: float) -> Tensor:
-    """Where `kept` is 1 or more, the frequencies; where 0 or less, divided by the factor; a mixture between."""
+    """Keep the frequencies where `kept` is 1 or more; divide them by the factor where it is 0 or less; mix between."""
     kept = kept.clamp(0, 1)
     return (1 - kept) * frequencies / factor + kept * frequencies
 
@@ -183,7 +183,7 @@ class Rotation:
 
     @property
     def num_values(self) -> int:
-        """Of the table."""
+        """Number of values in the table."""
         return self.length * 3 * (self.head_dim // 2)
 
     def _make_table(self, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -56,7 +56,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
 
 
 def prepared_copy(model: Model, quantization: str | None = None) -> Model:
-    """As prepare_weights, with the model left as it is: what stays the same in both is shared, not copied."""
+    """Prepare the weights of a copy: what stays the same in both is shared, not copied."""
     copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     prepare_weights(copy, quantization)
     return copy
@@ -74,7 +74,7 @@ def int8_sizes(model: Model) -> tuple[int, int]:
 
 
 def packed_output_bytes(model: Model, dtype: torch.dtype) -> int:
-    """What prepare_weights without quantization adds on this CPU, in that dtype: of a tied output matrix the packed
+    """Bytes that prepare_weights without int8 adds on this CPU, in that dtype: of a tied output matrix the packed
     copy, beside its table. Only the model's shapes are looked at."""
     return model.token_embedding.weight.numel() * dtype.itemsize if model.lm_head is None and packs(dtype) else 0
 

@@ -1,4 +1,4 @@
-"""Who computes a step while the host is free for the next one: devices that take work in order."""
+"""Devices that take work in order: they compute a step while the host is free for the next one."""
 
 from .devices import Device, InTurn, Launched, OwnClock
 

@@ -137,6 +137,7 @@ METRICS = (
         lambda times: _since_arrival(times, -1),
     ),
 )
+METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRICS) -> dict[str, dict[str, float]]:
@@ -155,7 +156,7 @@ def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRI
 
 
 def percentile(ordered: List[float], p: int) -> float:
-    """Of values in order, at least one: see PERCENTILE."""
+    """Return the percentile of at least one value in order: see PERCENTILE."""
     return ordered[max(0, ceil(p * len(ordered) / 100) - 1)]
 
 

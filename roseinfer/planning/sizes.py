@@ -135,7 +135,7 @@ class EngineSizes(HasFacts):
 
     @property
     def rotation_bytes(self) -> int:
-        """Of the table of cosines and sines, for models with rotary positions."""
+        """Bytes of the table of cosines and sines, for models with rotary positions."""
         s = self.shape
         return Rotation(s.rope, s.head_dim, s.max_model_len).num_values * self._item if s.rope else 0
 

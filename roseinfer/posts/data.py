@@ -49,7 +49,7 @@ def post_facts(post: str) -> dict[str, Any]:
 
 
 def source_of(facts: Mapping[str, Any], name: str) -> Source:
-    """Of a fact, of its part ("claims.logprob_buffer"), of a table, or of a column that has one of its own."""
+    """Source of a fact, of its part ("claims.logprob_buffer"), of a table, or of a column that has one of its own."""
     source = facts["sources"][name]
     return Source(source["kind"], source["from"])
 

@@ -23,7 +23,7 @@ def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:
 
 
 def seconds_of(work: Callable[[], object], now: Clock = perf_counter) -> float:
-    """What one call of `work` takes by the clock `now`."""
+    """Seconds of one call of `work` by the clock `now`."""
     began = now()
     work()
     return now() - began

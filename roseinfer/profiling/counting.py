@@ -29,19 +29,19 @@ aten = torch.ops.aten
 MODEL_OPS = ("aten::embedding", "aten::linear", "aten::rms_norm", "aten::scaled_dot_product_attention", INTERPRETER)
 
 
-def trace_once(step: Callable[[], object]) -> Trace:
-    """The trace of one call of `step`, not warmed up: for counting, not for times."""
-    return Trace(record(step, calls=1))
+def trace_once(run_step: Callable[[], object]) -> Trace:
+    """The trace of one call of `run_step`, not warmed up: for counting, not for times."""
+    return Trace(record(run_step, calls=1))
 
 
-def count_ops(step: Callable[[], object], span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
-    """Start counts of aten ops in one call of `step`, as the profiler sees them.
+def count_ops(run_step: Callable[[], object], span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
+    """Start counts of aten ops in one call of `run_step`, as the profiler sees them.
 
     That includes the ops that other ops call (aten::zeros starts aten::empty and aten::zero_). With `span`,
     only those inside the first span of that name; ValueError if the step has none. outside: ops whose inside is
-    left out, such as MODEL_OPS. Errors in `step` propagate.
+    left out, such as MODEL_OPS. Errors in `run_step` propagate.
     """
-    return trace_once(step).op_counts(span, outside)
+    return trace_once(run_step).op_counts(span, outside)
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class CopiedBytes:
     filled: int
 
 
-def bytes_copied(step: Callable[[], object]) -> CopiedBytes:
-    """Bytes that one call of `step` writes to move or to fill tensors, on any device.
+def bytes_copied(run_step: Callable[[], object]) -> CopiedBytes:
+    """Bytes that one call of `run_step` writes to move or to fill tensors, on any device.
 
     copied: the destination of copy_ and index_copy_; the output of cat, stack, clone, repeat, index,
     index_select, gather and _to_copy (.to); the elements written by index_put_ (`x[i] = v`). What decomposes
@@ -63,11 +63,11 @@ def bytes_copied(step: Callable[[], object]) -> CopiedBytes:
 
     Not counted: arithmetic, softmax and matrix products (they write results, not copies), F.embedding, views,
     torch.tensor(...), and anything that runs below PyTorch's dispatcher (a fused attention's inside, Triton).
-    Works under torch.inference_mode and torch.no_grad, inside or around `step`. Errors in `step` propagate.
+    Works under torch.inference_mode and torch.no_grad, inside or around `run_step`. Errors in `run_step` propagate.
     """
     counter = _ByteCounter()
     with counter:
-        step()
+        run_step()
     return CopiedBytes(copied=counter.copied, filled=counter.filled)
 
 

@@ -78,7 +78,7 @@ class Machine(HasFacts):
 
 @dataclass(frozen=True)
 class Floor(HasFacts):
-    """What one decode step must move and compute; with a machine, also how long that takes at least.
+    """Bytes and operations that one decode step needs; with a machine, also how long that takes at least.
 
     bound: "reading" or "arithmetic", whichever takes longer; None, as seconds, without a machine.
     """
@@ -161,7 +161,7 @@ def prefill_floor(
 
 @dataclass(frozen=True)
 class StepTerms:
-    """What a step of decodes and prompts in any mix must at least move and compute, in parts, as decode_floor and
+    """The least that a step of decodes and prompts in any mix must move and compute, in parts, as decode_floor and
     prefill_floor count them. weight_bytes: a step, with one row of GPT-2's position embedding. kv_bytes: a token whose
     K and V are read or written. Operations: token_flops of a token, output_flops of the output matrix for a sequence,
     pair_flops of a token and one that it attends to, in all layers."""
@@ -300,7 +300,7 @@ def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 
 def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget: float) -> list[float]:
-    """With the weights as they are, and on a CPU also in the order that oneDNN multiplies fastest, where it has one."""
+    """Rates with plain weights, and on a CPU also in the order that oneDNN multiplies fastest, where it has one."""
     x, weight = (torch.full((n, width), 0.5, device=device, dtype=dtype) for n in (rows, width))
     ways = [lambda: linear(x, weight), *_packed_product(x, weight)]
     for way in ways:

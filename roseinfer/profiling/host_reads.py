@@ -58,16 +58,16 @@ class HostReads(HasFacts):
         return Facts(rows, exact=["call", "reads"], title=title)
 
 
-def host_reads(step: Callable[[], object]) -> HostReads:
-    """What one call of `step` reads. It counts calls, so it is the same on any device, a CPU included.
+def host_reads(run_step: Callable[[], object]) -> HostReads:
+    """Host reads in one call of `run_step`. It counts calls, so it is the same on any device, a CPU included.
 
     Counted: values (tolist, item, int, float, bool, cpu), truths (torch.equal, `x in tensor`), and shapes that the
     device has to tell (nonzero, an index of booleans). Not counted: numpy(), which only a tensor of the CPU has, and
-    what an op reads inside itself. Errors in `step` propagate.
+    what an op reads inside itself. Errors in `run_step` propagate.
     """
     counter = _ReadCounter()
     with counter:
-        step()
+        run_step()
     return counter.found
 
 

@@ -12,7 +12,7 @@ from .clock import Clock
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a measurement stands. repeat: -1 while nothing is timed.
+    """Progress of a measurement. repeat: -1 while nothing is timed.
 
     tokens and seconds: decoding of this run so far, every step at the median of those so far. seconds_left: of the
     whole measurement, an estimate; None while no run is over.

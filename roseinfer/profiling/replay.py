@@ -1,4 +1,4 @@
-"""Is a step ready to be captured as a CUDA graph? Found out on any device, from the operations that it dispatches.
+"""A check that a step can be captured as a CUDA graph. Found out on any device, from the operations that it dispatches.
 
 A graph plays back the same kernels on the same addresses. So a step may take from outside only what lies where it lay
 before (weights, pool, input buffers), must not make tensors of Python's values (they would stay what they were at the
@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from roseinfer.graphs.host_waits import BelowDispatch, why_host_waits
 from roseinfer.graphs.operation import OperationMode, name_of
 from roseinfer.graphs.tensors import address_of, memory_of
-from roseinfer.graphs.waits import BelowDispatch, why_it_waits
 
 FROM_PYTHON = "aten::lift_fresh"
 
@@ -29,7 +29,7 @@ class StepRecord:
     violations: list[str] = field(default_factory=list)
 
 
-class _Recorder(OperationMode):
+class _CallRecorder(OperationMode):
     def __init__(self, persistent: Iterable[Tensor]) -> None:
         super().__init__()
         self.persistent = {memory_of(tensor) for tensor in persistent}
@@ -40,7 +40,7 @@ class _Recorder(OperationMode):
         name = name_of(func)
         leaves = tree_leaves((args, kwargs))
         self.record.ops.append((name, tuple(map(self._described, leaves))))
-        if why := why_it_waits(func, args):
+        if why := why_host_waits(func, args):
             self.record.violations.append(f"{name}: {why}")
         if name == FROM_PYTHON:
             self.record.violations.append(f"{name}: a tensor is made of Python's values {tuple(leaves[0].shape)}")
@@ -57,24 +57,24 @@ class _Recorder(OperationMode):
         return x.numel() > 0 and memory_of(x) not in self.persistent and memory_of(x) not in self.made
 
     def _described(self, x: Any) -> Any:
-        """What must be the same in a replay: of a tensor the shape, and the address where it is persistent."""
+        """Describe what must be the same in a replay: of a tensor the shape, and the address where it is persistent."""
         if not isinstance(x, Tensor):
             return x if isinstance(x, (int, float, bool, str, type(None))) else str(x)
         address = address_of(x) if memory_of(x) in self.persistent else None
         return (*x.shape, str(x.dtype), address)
 
 
-def record_step(step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
-    """Run `step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
+def record_step(run_step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
+    """Run `run_step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
     `reachable.tensors_of(model)` has those of a model, packed weights among them."""
-    recorder = _Recorder(persistent)
+    recorder = _CallRecorder(persistent)
     with recorder, BelowDispatch(lambda what: recorder.record.violations.append(f"a step must not {what}")):
-        step()
+        run_step()
     return recorder.record
 
 
 def replay_differences(first: StepRecord, second: StepRecord) -> list[str]:
-    """In what two steps differ that would have to be one graph; nothing when either could be a replay of the other."""
+    """Differences of two steps that would have to be one graph; empty when either could be a replay of the other."""
     if len(first.ops) != len(second.ops):
         return [f"{len(first.ops)} operations, then {len(second.ops)}"]
     return [

@@ -1,4 +1,4 @@
-"""Which parts of an index expression PyTorch turns into an aten::slice: the rule behind the first post's counts.
+"""Parts of an index expression that PyTorch turns into an aten::slice: the rule behind the first post's counts.
 
 A range that names its whole dimension, x[0:n], is dropped before it becomes an operator. A bare `:` is not a range
 with a known end, and until torch 2.8 it cost one aten::slice that changed nothing; from 2.9 on it costs none. So the

@@ -101,6 +101,6 @@ class SpanTimes:
             self.kept.append(TimedSpan(name, began, self._clock()))
 
     def take(self) -> list[TimedSpan]:
-        """What was kept since the last call."""
+        """Return what was kept since the last call."""
         kept, self.kept = self.kept, []
         return kept

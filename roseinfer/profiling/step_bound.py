@@ -1,4 +1,4 @@
-"""What bounds a decode step: the machine's rate of reading or of arithmetic, the host, or kernels below those rates.
+"""The bound of a decode step: the machine's rate of reading or of arithmetic, the host, or kernels below those rates.
 
 The floor alone cannot tell: a step that takes many times its floor waits for the host, or its kernels are slow. So the
 step's matrix products are run alone, one after another, and compared with the step.
@@ -47,7 +47,7 @@ def products_seconds(model: Model, batch_size: int, own: Model | None = None) ->
 def step_bound(
     floor: Floor, machine: Machine, step_seconds: float, products: float, own_bytes: int = 0, own_flops: int = 0
 ) -> str:
-    """What bounds a step that took step_seconds: "reading", "arithmetic", "the host" or "its kernels".
+    """Name the bound of a step that took step_seconds: "reading", "arithmetic", "the host" or "its kernels".
 
     products: see products_seconds. own_bytes: what the step's own copies and fills read and write. own_flops: of
     products beyond the floor's, such as of tokens that are computed again.

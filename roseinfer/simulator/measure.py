@@ -9,9 +9,8 @@ from time import perf_counter
 
 from roseinfer.arguments import require_count
 from roseinfer.arrivals import Arrival, require_order
+from roseinfer.drive import drive_by_clock
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import Timekeeper
-from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.progress import OnProgress, Progress
@@ -33,7 +32,6 @@ STEPS = 5  # after each of them
 FEW, STEPS_OF_FEW = 8, 10  # the first steps after other work are slower, and few sequences decode for long between
 
 OnShape = Callable[[str, str, float, int], object]  # as Progress.begin: phase, name, work, repeat
-Timed = tuple[Step, StepSample, list[Sequence]]
 
 
 def step_samples(
@@ -112,6 +110,7 @@ class StepMeasure:
         self, engine: Engine, num_seqs: int, prompt_len: int, is_computed: bool, rng: Random
     ) -> Iterator[StepSample]:
         seqs: list[Sequence] = []
+        sampled = SampledEngine(engine, self.clock)
 
         def add(length: int) -> None:
             token_ids = rng.choices(range(engine.model.config.vocab_size), k=length)
@@ -122,14 +121,14 @@ class StepMeasure:
             add(prompt_len)
         while any(not seq.output_ids for seq in seqs):
             if is_computed:
-                yield timed_step(engine, self.clock)[1]
+                yield sampled.step()
             else:
                 skip_step(engine)
         for length in JOINING:
             if length and len(seqs) < engine.scheduler.max_num_seqs:
                 add(min(length, self.longest - 1))
             for _ in range(STEPS_OF_FEW if num_seqs <= FEW else STEPS):
-                yield timed_step(engine, self.clock)[1]
+                yield sampled.step()
         for seq in seqs:
             if seq in engine.scheduler:
                 engine.abort(seq)
@@ -163,18 +162,38 @@ def warm_engine(model: Model, setting: EngineSetting, batches: Iterable[int] | N
     return engine
 
 
-def timed_step(engine: Engine, clock: Clock = perf_counter) -> Timed:
-    """Engine.step, its three calls timed: what was scheduled, how long it took, and who has a token more."""
-    began = clock()
-    step = engine.scheduler.schedule()
-    assert step, "there is work"
-    scheduled = clock()
-    work = work_of(step.seqs, step.num_new)
-    running = clock()
-    tokens = engine.runner.run(step)
-    ran = clock()
-    done = engine.scheduler.commit(step, tokens)
-    return step, StepSample(work, scheduled - began + clock() - ran, ran - running), done
+class SampledEngine:
+    """An engine as a queue for `drive`, whose steps say what they had to do, and how long that took by its clock."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.engine, engine.metrics.clock = engine, clock
+
+    @property
+    def has_work(self) -> bool:
+        return self.engine.has_work
+
+    def step(self) -> StepSample:
+        step = self.engine.launch()
+        assert step, "steps take turns, and there is work"
+        work = work_of(step.seqs, step.num_new)
+        self.engine.commit(step)
+        at = self.engine.metrics.history[-1]
+        host = at.inference_begin - at.scheduled + at.finish - at.inference_end
+        return StepSample(work, host, at.inference_end - at.inference_begin)
+
+
+class IdleSkipped:
+    """Seconds since it was made. Those in which there is nothing to do are counted, and not waited for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.began, self.reached = clock, clock(), 0.0
+
+    def now(self) -> float:
+        return max(self.reached, self.clock() - self.began)
+
+    def wait_until(self, then: float) -> None:
+        self.began -= then - self.now()
+        self.reached = then
 
 
 @dataclass(frozen=True)
@@ -192,32 +211,22 @@ class RealRun:
 
 def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Clock = perf_counter) -> RealRun:
     """Run the arrivals on an engine, each added when its second has come or, during a step, right after. Seconds in
-    which the engine has nothing to do are counted and not waited for."""
+    which the engine has nothing to do are counted and not waited for. Its clock is the run's from then on."""
     require_order(arrivals)
     ids = range(1, engine.model.config.vocab_size)
     seqs = [
         Sequence(prompt_ids(ids, seed, i, arrival), params_of(arrival.output_len)) for i, arrival in enumerate(arrivals)
     ]
-    requests = [SimulatedRequest(arrival, 0) for arrival in arrivals]
-    timekeeper = Timekeeper()
-    for seq, request in zip(seqs, requests, strict=True):
-        request.times = timekeeper.begin(seq, request.arrival.seconds)
+    requests: list[SimulatedRequest] = []
+
+    def add(seq: Sequence, when: float) -> None:
+        requests.append(SimulatedRequest(arrivals[len(requests)], replica=0))
+        requests[-1].times = engine.add(seq, when)
+
     before = engine.scheduler.num_preemptions
-    steps, coming, start = [], 0, clock()
-    while coming < len(arrivals) or engine.has_work:
-        now = clock() - start
-        if not engine.has_work and arrivals[coming].seconds > now:
-            start -= arrivals[coming].seconds - now
-            now = arrivals[coming].seconds
-        while coming < len(arrivals) and arrivals[coming].seconds <= now:
-            engine.add(seqs[coming])
-            coming += 1
-        began = clock() - start
-        scheduled, sample, done = timed_step(engine, clock)
-        ended = clock() - start
-        steps.append(sample)
-        timekeeper.begin_step(scheduled.seqs, began)
-        timekeeper.end_step(StepRecord(began, None, None, ended), done)
+    run_clock = IdleSkipped(clock)
+    coming = zip((arrival.seconds for arrival in arrivals), seqs, strict=True)
+    steps = list(drive_by_clock(SampledEngine(engine, run_clock.now), coming, run_clock, add))
     return RealRun(steps, requests, engine.scheduler.num_preemptions - before)
 
 

@@ -21,9 +21,9 @@ def request_times(requests: Iterable[SimulatedRequest]) -> dict[str, dict[str, f
 
 
 def summary(cluster: Cluster) -> dict[str, Any]:
-    """Of all that has happened so far. seconds: from the first arrival to the last token. tail_seconds: of these, the
-    ones in which no request waited any more: slots that become free stay empty. busy: of each replica, the share of the
-    seconds that it spent in steps."""
+    """Summarise all that has happened so far. seconds: from the first arrival to the last token. tail_seconds: those in
+    which no request waited any more, so that free slots stay empty. busy: per replica, the share of the seconds that it
+    spent in steps."""
     ended = [r for r in cluster.requests if r.times.ended is not None]
     begin = cluster.requests[0].arrival.seconds if cluster.requests else 0.0
     end = max((r.end for r in ended), default=begin)
@@ -51,7 +51,7 @@ def summary(cluster: Cluster) -> dict[str, Any]:
 
 
 def hit_rate(replicas: Iterable[Replica]) -> float | None:
-    """Of the tokens of all sequences that joined, the share that a prefix cache had; None without one."""
+    """Share of the tokens of joining sequences that a prefix cache had; None without a prefix cache."""
     caches = [cache for r in replicas if (cache := r.scheduler.blocks.prefix_cache)]
     return per(sum(c.num_found_tokens for c in caches), sum(c.num_asked_tokens for c in caches)) if caches else None
 

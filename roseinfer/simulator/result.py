@@ -49,7 +49,7 @@ class CostedResult(Result):
         return super().to_dict() | {"cost": self.cost.to_dict()}
 
     def short(self) -> dict[str, Any]:
-        """Of the cost its kind."""
+        """The short form, with only the kind of the cost."""
         return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
 
 

@@ -44,7 +44,7 @@ class Validation(CostedResult):
 
     @property
     def worst_error(self) -> float:
-        """Of the throughputs, the one furthest off."""
+        """Error of the throughput that is furthest off."""
         return max((row["errors"]["tokens_per_second"] for row in self.rows), key=abs)
 
     @property

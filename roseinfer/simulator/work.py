@@ -24,7 +24,7 @@ class StepWork(NamedTuple):
 
 
 def work_of(seqs: list[Sequence], num_new: list[int]) -> StepWork:
-    """Of a step that is not committed yet: the next num_new[i] tokens of each sequence."""
+    """Work of a step that is not committed yet: the next num_new[i] tokens of each sequence."""
     num_seqs, num_tokens = len(seqs), sum(num_new)
     context = num_tokens + sum([seq.num_cached_tokens for seq in seqs])
     if num_tokens == num_seqs:

@@ -18,7 +18,7 @@ TAKEN = {"registers", "stack_bytes", "shared_bytes"}
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory) -> dict[str, dict]:
-    """What one run of the command finds, on this machine: a file's content for each module."""
+    """The content of the files that one run of the command writes on this machine, by module."""
     folder = tmp_path_factory.mktemp("aot")
     done = subprocess.run([sys.executable, "-m", "roseinfer", "aot", "--out", folder], capture_output=True, text=True)
     print(done.stdout)

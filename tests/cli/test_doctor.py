@@ -96,7 +96,7 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]], ids=" ".join)
 def test_the_doctor_needs_the_standard_library_alone(arguments):
-    """With no other package to be found, it still says so of each."""
+    """It names each package that is missing, even when all are."""
     folders = [path for path in sys.path if path and "site-packages" not in path]
     code = f"""
 import sys

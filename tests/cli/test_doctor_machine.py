@@ -1,4 +1,4 @@
-"""What the doctor finds on a machine: Triton, Numba, the device, bf16."""
+"""The doctor's lines on a machine: Triton, Numba, the device, bf16."""
 
 from __future__ import annotations
 

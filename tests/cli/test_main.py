@@ -115,7 +115,7 @@ def test_a_bug_is_shown_whole(monkeypatch, error):
 
 
 def test_the_clones_tools_are_found_from_anywhere(tmp_path):
-    """As the command is installed, only the packages roseinfer and stages are on the path."""
+    """Only the packages roseinfer and stages are on the path."""
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

@@ -1,4 +1,4 @@
-"""What a command does with its result: files tried before the run, tables and a short line first, files after both."""
+"""The way of a command's result: files tried before the run, tables and a short line first, files after both."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_a_reader_that_has_gone_does_not_see_is_written_all_the_same(tmp_pa
 
 
 def ladder_result() -> LadderResult:
-    """Of all stages, with as many samples as a default run has."""
+    """Make a result of all stages, with as many samples as a default run has."""
     names = [*(stage.name for stage in LADDER), "engine", "HF generate"]
     row = {
         "tokens_per_second": 1234.56789,

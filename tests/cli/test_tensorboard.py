@@ -59,7 +59,7 @@ class Server:
             return json.load(answer)
 
     def wait_for(self, runs: list[str]) -> None:
-        """Until the plugin has loaded them: it lists them one by one."""
+        """Wait until the plugin has loaded them: it lists them one by one."""
         answer, until = None, time.monotonic() + DEADLINE_S
         while time.monotonic() < until and self.process.poll() is None:
             try:

@@ -128,7 +128,7 @@ class KeysAreTexts(PrefixCache):
 
 
 class EvictsTheNewest(PrefixCache):
-    """Of the idle blocks the one that became idle last is evicted."""
+    """Evicts the block that became idle last."""
 
     def __init__(self, model, **sizes):
         super().__init__(model, **sizes)
@@ -162,7 +162,7 @@ class OnItsOwnClock(Overlap):
 
 
 class AnyoneNext(Policies):
-    """Of the most important, and of these the earliest round, any one is next."""
+    """Takes any one of the earliest round of the most important requests."""
 
     def __init__(self, model, *, policy=None, **sizes):
         rng = Random(0)

@@ -160,7 +160,7 @@ class PadsTheBatch(BlockTable):
 
 
 class TwoLevelsDown(BlockTableCache):
-    """Inherits at two levels, and keeps rows by all of their blocks, for whoever has them."""
+    """Inherits at two levels, and keeps rows by all of their blocks, for any sequence that has these."""
 
     def rows_of(self, seq):
         at = tuple(tuple(self.tables.of(seq.seq_id, layer)) for layer in range(self.tables.num_tables))

@@ -37,8 +37,8 @@ def test_cells_are_as_they_are():
 
 
 def test_a_column_is_one_of_numbers_only_if_all_its_values_are():
-    cells = TextTable.of(["a", "b", "c", "d"], [(1, None, "x", True), (None, None, 2, False)])
-    assert cells.right == [True, False, False, False]
+    table = TextTable.of(["a", "b", "c", "d"], [(1, None, "x", True), (None, None, 2, False)])
+    assert table.right == [True, False, False, False]
     assert TextTable.of(["n", Column("m", right=True)], []).right == [False, True]
 
 
@@ -121,10 +121,10 @@ def test_printed_figures_stay_as_they_are():
 
 
 def test_wide_characters_take_two_columns():
-    cells = TextTable.of(["名前", "n"], [["プロンプト", 1], ["cafe\u0301", 20]])
-    lines = cells.text().split("\n")
+    table = TextTable.of(["名前", "n"], [["プロンプト", 1], ["cafe\u0301", 20]])
+    lines = table.text().split("\n")
     assert lines == ["名前         n", "----------  --", "プロンプト   1", "cafe\u0301        20"]
-    assert cells.text(16).split("\n") == lines
+    assert table.text(16).split("\n") == lines
     narrow = TextTable.of(["text"], [["日本語のとても長い文章です" * 3]]).text(21).split("\n")
     assert narrow[1] == "-" * 21 and all(text_width(line) <= 21 for line in narrow)
     assert "".join(narrow[2:]) == "日本語のとても長い文章です" * 3

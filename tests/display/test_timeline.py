@@ -32,7 +32,7 @@ def kernel(name: str, ts: float, dur: float) -> dict:
 
 
 def drawn_by(view) -> list[list[tuple[str, float, float]]]:
-    """Of each lane (name, from, to) of its bars, in ms, in time order."""
+    """(name, from, to) of each lane's bars, in ms, in time order."""
     lanes = view.bars.sort_values("from").groupby("lane")
     return [list(lane[["name", "from", "to"]].itertuples(index=False, name=None)) for _, lane in lanes]
 
@@ -182,7 +182,7 @@ def test_a_chart_is_written(tmp_path, name, start):
 
 
 def drawn_shade(view: Timeline, lane: int) -> float:
-    """How dark the middle of a lane is in the picture, against the colour of an op's bar."""
+    """Darkness of the middle of a lane in the picture, against the colour of an op's bar."""
     picture = Image.open(io.BytesIO(view.png)).convert("L")
     left, middle = 8 + LABELS, 52 + LANE * lane  # where the chart begins, and a lane of it, under its two titles
     x = range(round(PNG_SCALE * (left + 2)), round(PNG_SCALE * (left + BARS_WIDTH - 2)))

@@ -1,4 +1,4 @@
-"""Who holds which block: every block free once or counted right, after any order of calls."""
+"""Owners of blocks: every block free once or counted right, after any order of calls."""
 
 from __future__ import annotations
 

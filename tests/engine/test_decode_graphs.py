@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles import prompts_of, small_llama, small_model
 
+from roseinfer.drive import drive
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
@@ -40,8 +41,7 @@ def engine_for(
 
 
 def run(engine: Engine) -> None:
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
 
 
@@ -79,7 +79,7 @@ def test_decode_steps_could_replay_each_other(name, quantization):
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantization):
-    """Each size captured when it first comes, drawn rows beside greedy ones, and every block that nobody holds NaN."""
+    """Each size captured when it first comes, drawn rows beside greedy ones, and NaN in every free block."""
     model = prepared_copy(gpt2, quantization)
     outputs = []
     for settings in ({"as_on_gpu": True}, {"enforce_eager": True}):

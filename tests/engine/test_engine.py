@@ -82,7 +82,7 @@ def test_tokens_are_the_references_and_transformers(model, places, block_size):
 @pytest.mark.parametrize(("num_blocks", "budget"), [(24, 100), (6, 100), (24, 5), (24, 20)])
 @pytest.mark.parametrize("steps", [1, 4, 9])
 def test_chunks_and_preemption_change_no_token(model, num_blocks, budget, steps):
-    """Of greedy sequences and of seeded ones, in a pool of any size, preempted now and then."""
+    """Greedy and seeded sequences, in a pool of any size, preempted now and then."""
     prompts = prompts_of(LENGTHS, model.config.vocab_size)
     params = [greedy(9), SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, seed=3)]
     seqs = [Sequence(prompt, params[i % 2]) for i, prompt in enumerate(prompts)]
@@ -126,7 +126,7 @@ def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
 @pytest.mark.parametrize("step", range(5))
 @pytest.mark.parametrize("which", range(4))
 def test_aborted_at_any_step(gpt2, step, which):
-    """Waiting or running: its blocks come back once, and nobody else's tokens change."""
+    """Waiting or running: its blocks come back once, and the other sequences' tokens do not change."""
     seqs = requests(gpt2, (3, 17, 8, 5), max_tokens=6)
     prompts = [seq.token_ids[:] for seq in seqs]
     engine = engine_for(gpt2, seqs, max_num_seqs=2)
@@ -286,7 +286,7 @@ def test_a_step_leaves_nothing_behind(gpt2):
 
 @pytest.mark.parametrize("filled", [float("nan"), 1e30])
 def test_what_no_sequence_wrote_is_never_read(gpt2, filled):
-    """Growing and shrinking batches over a pool that is poisoned wherever nobody has written."""
+    """Growing and shrinking batches over a pool that is poisoned wherever no token was written."""
     lengths, outputs = (3, 17, 8, 5, 30), (3, 9, 5, 8, 2)
     prompts = prompts_of(lengths, gpt2.config.vocab_size)
     engine = engine_for(gpt2)

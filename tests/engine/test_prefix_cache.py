@@ -9,6 +9,7 @@ import torch
 from fake_engine import FakeEngine, request
 from oracles import prompts_of, small_llama, small_model
 
+from roseinfer.drive import drive
 from roseinfer.engine import prefix_cache
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.prefix_cache import PrefixCache, block_key
@@ -68,7 +69,7 @@ def test_a_prompt_of_whole_blocks_that_are_all_there_computes_one_token(blocks, 
     engine.add(request(prompt, 1))
     engine.step()
     assert [n for seq, n in engine.steps[-1] if seq is not holder] == [1]
-    assert engine.cache.entries == entries, "its own copy of the last block is nobody else's"
+    assert engine.cache.entries == entries, "its own copy of the last block is in no other sequence"
     engine.run_out()
 
 
@@ -321,10 +322,7 @@ def test_hits_change_no_output(model, monkeypatch, same_key):
     for _ in range(2):
         seqs = [Sequence(prompt, params) for prompt in prompts]
         seqs.append(Sequence(prompts[0], params, parent=seqs[0]))
-        for seq in seqs:
-            engine.add(seq)
-        while engine.has_work:
-            engine.step()
+        for _ in drive(engine, seqs):
             engine.blocks.check()
         assert [seq.output_ids for seq in seqs] == reference_generate(model, [*prompts, prompts[0]], 6)
     if not same_key:
@@ -350,9 +348,7 @@ def test_a_sample_that_comes_late_has_blocks_of_its_own_behind_the_prompt(tiny):
     for _ in range(9):
         engine.step()
     child = Sequence(TEXT[:11], drawn[1], parent=parent)
-    engine.add(child)
-    while engine.has_work:
-        engine.step()
+    list(drive(engine, [child]))
     for seq in (parent, child):
         assert len(engine.blocks.prefix_cache.find(Sequence(seq.token_ids))) == 24 // 4
     assert parent.output_ids != child.output_ids

@@ -10,6 +10,7 @@ from served import params
 from test_steps_in_flight import SETTINGS, engine_of
 
 from roseinfer.contract.small_models import prompts_of
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
@@ -42,10 +43,7 @@ def healthy(small: GPT2) -> list[list[int]]:
 
 def run(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[Sequence]:
     seqs = [Sequence(prompt, params(max_tokens)) for prompt in prompts]
-    for seq in seqs:
-        engine.add(seq)
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine, seqs):
         engine.blocks.check()
     assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
     assert not engine.metrics.times._live
@@ -150,7 +148,7 @@ def test_a_stream_s_bad_request_ends_alone_and_its_message_comes_with_it(served,
 
 
 def test_a_bad_sample_ends_alone(served):
-    """Of five samples of a prompt one fails at its third token; the others say what they say without it."""
+    """One of five samples of a prompt fails at its third token; the others keep their tokens."""
     asked = SamplingParams(max_tokens=6, temperature=1.0, seed=4, n=5, ignore_eos=True, logprobs=1)
     [wanted] = served.generate([[1, 2, 3]], asked, use_tqdm=False)
     sampler, seqs = served.engine.runner.sampler, []

@@ -1,4 +1,4 @@
-"""The scheduler over a fake model: budgets, chunks, preemption, order, aborts, and nobody waits for ever."""
+"""The scheduler over a fake model: budgets, chunks, preemption, order, aborts, and no request starves."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_preempted_at_any_step(which, steps):
 
 
 def test_the_smallest_pool_that_fits_anybody():
-    """Everyone alone needs all of it; nobody is stuck."""
+    """Each sequence alone needs the whole pool; all of them end."""
     engine = FakeEngine(num_blocks=4, max_num_seqs=3)
     engine.add(*(request(prompt_of(n, n), 17 - n) for n in (8, 1, 16, 15, 9)))
     engine.run_out()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from roseinfer.contract.small_models import prompts_of
+from roseinfer.drive import drive
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
@@ -52,7 +53,7 @@ def run(engine: Engine, seqs: list[Sequence], at_a_time: int | None = None) -> l
 
 
 def requests(model: GPT2, **params) -> list[Sequence]:
-    """Of mixed lengths, in and out."""
+    """Sequences of mixed lengths, in and out."""
     return [
         Sequence(prompt, SamplingParams(**{"max_tokens": 3 + 5 * (i % 4)} | params))
         for i, prompt in enumerate(prompts_of(LENGTHS, model.config.vocab_size))
@@ -109,7 +110,7 @@ def test_a_surplus_token_is_computed_and_neither_given_nor_kept(small: GPT2, sto
         others = [goes_on.token_ids[i : i + 4] for i in range(0, len(goes_on), 4)]
         assert [text for text in kept if text not in others] == texts
         rows.append(sum(steps))
-    assert rows[1] == rows[0] + 1  # the one that nobody gets
+    assert rows[1] == rows[0] + 1  # the one that no sequence gets
 
 
 def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
@@ -157,7 +158,7 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
 
     def blocked_step(batch):
-        assert may_compute.wait(timeout=60)  # were the host to wait for the first step, it would wait for ever
+        assert may_compute.wait(timeout=60)  # a host that waited for the first step would never go on
         events.append("computed")
         return step(batch)
 
@@ -283,8 +284,7 @@ def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, 
             lengths = [len(seq) for seq in seqs]
             engine.step()
     assert [len(seq) for seq in seqs] == lengths and not engine.in_flight
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
     assert [seq.output_ids for seq in seqs] == [
@@ -303,8 +303,7 @@ def test_aborted_in_flight_its_blocks_are_free_at_once_and_its_token_is_dropped(
     length = len(victim)
     engine.abort(victim)
     assert victim.seq_id not in engine.blocks
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
     assert (len(victim), victim.finish_reason) == (length, "abort")
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
@@ -349,8 +348,7 @@ def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2
             engine.step()
     assert calls and not engine.in_flight
     engine.abort(seqs[0])
-    while engine.has_work:
-        engine.step()
+    for _ in drive(engine):
         engine.blocks.check()
     wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
     assert [s.output_ids for s in seqs[1:]] == [

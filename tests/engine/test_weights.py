@@ -103,7 +103,7 @@ def test_a_row_s_product_does_not_depend_on_padding(gelu):
 
 
 class RowCounts(TorchDispatchMode):
-    """Of x in each product in oneDNN's layout, with the shape of the matrix."""
+    """Rows of x in each product in oneDNN's layout, with the shape of the matrix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_nothing_is_held_twice(name, quantization):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
-    """Which counts the rows of the embedding tables that a step looks up, too."""
+    """The floor also counts the rows of the embedding tables that a step looks up."""
     model = MODELS[name]()
     looked_up = 1 if model.config.architecture == "gpt2" else int(not model.config.tie_embeddings)
     floor = decode_floor(model.config, [1], torch.float32).weight_bytes

@@ -367,7 +367,7 @@ def returns_fp64(q, *others):
 
 
 def multiplies_masked_values_by_zero(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables):
-    """0 x NaN is NaN: whoever masks weights alone lets an unwritten slot show."""
+    """0 x NaN is NaN: an attention that masks weights alone lets an unwritten slot show."""
     out = dense(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables)
     last = v_cache[tables.long()].sum((1, 3))  # [B, H_kv, D]
     sequence = torch.arange(len(tables)).repeat_interleave(query_start.diff().long())

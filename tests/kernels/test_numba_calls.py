@@ -1,4 +1,4 @@
-"""Numba's loops take PyTorch's threads, tell nobody else to, and run where nothing can be kept on disk."""
+"""Numba's loops take PyTorch's threads, leave other threads alone, and run where nothing can be kept on disk."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def case(shape, lens, dtype=torch.float32, device="cpu"):
 
 
 def test_a_case_is_hard():
-    """NaN wherever no token was written, shuffled blocks, and q, k, v that do not lie one behind the other."""
+    """NaN wherever no token was written, shuffled blocks, and q, k, v that are not contiguous."""
     q, k, v, k_cache, v_cache, table, lens = case((2, 3, 8, 16), ragged(16), torch.bfloat16)
     written = k_cache.isfinite().all(dim=-1).all(dim=-1)  # [num_blocks, block_size]
     assert torch.equal(written, v_cache.isfinite().all(dim=-1).all(dim=-1))
@@ -282,7 +282,7 @@ def test_triton_that_was_imported_before_is_as_if_roseinfer_came_first(decided, 
 
 @pytest.mark.needs_triton
 def test_transformers_before_roseinfer_and_the_kernels_run_all_the_same():
-    """On a machine without a GPU: whoever compares with transformers imports it first."""
+    """On a machine without a GPU: a program that compares with transformers imports it first."""
     code = """
 from transformers import GPT2LMHeadModel
 from roseinfer import SamplingParams, load_model

@@ -17,7 +17,7 @@ def llm(tiny: GPT2) -> LLM:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind(request: pytest.FixtureRequest):
-    """After every test: all blocks free, no request in the engine."""
+    """All blocks are free and no request is in the engine after every test."""
     yield
     if "llm" in request.fixturenames:
         engine = request.getfixturevalue("llm").engine

@@ -98,7 +98,7 @@ def test_several_conversations_are_answered_in_order(llm):
 
 
 def test_the_template_may_be_a_file_and_the_tokenizers(tmp_path, llm, tiny):
-    """Of a folder that only lends its tokenizer, too."""
+    """A folder that only lends its tokenizer lends its template, too."""
     path = folder_with(tmp_path / "model", TEMPLATE, as_file=True)
     lent = LLM(tiny, tokenizer=str(path), num_kvcache_blocks=16)
     assert lent.chat(HELLO, PARAMS)[0].prompt == llm.chat(HELLO, PARAMS)[0].prompt
@@ -160,7 +160,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("template", ENDLESS)
 def test_an_endless_template_ends(tmp_path, monkeypatch, template):
-    """In any thread: no signal is needed."""
+    """It ends in any thread: no signal is needed."""
     monkeypatch.setattr("roseinfer.llm.chat.RENDER_SECONDS", 2)
     path = folder_with(tmp_path / "model", "{% if messages[0].content == 'go' %}" + ENDLESS[template] + "{% endif %}ok")
     chat = ChatTemplate(str(path))

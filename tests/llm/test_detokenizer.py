@@ -86,7 +86,7 @@ def test_the_text_continues_the_prompts_and_repeats_none_of_it(kind, data):
 
 
 def test_a_run_of_byte_tokens_at_the_prompts_end_is_no_text():
-    """As Llama 2 spells the ends of lines. A stop string does not match them either."""
+    """Llama 2 spells the ends of lines so. A stop string does not match them either."""
     tokenizer = tokenizer_of("llama")
     prompt, new = tokenizer.encode("new\n\n").ids, tokenizer.token_to_id("▁new")
     end = tokenizer.token_to_id("<0x0A>")
@@ -190,7 +190,7 @@ def test_a_stop_string_ends_the_text_with_the_token_that_completes_it():
 
 
 def test_a_stop_string_that_the_last_tokens_complete():
-    """A line's end is a byte token for Llama 2: nobody knows that its run is over before the request is."""
+    """A line's end is a byte token for Llama 2: it is not known that its run is over before the request is."""
     ids = tokenizer_of("llama").encode("a\n").ids
     assert grow("llama", ids, stop=("\n",)) == (["", "a", "a", "a"], "\n")
 

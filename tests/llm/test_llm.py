@@ -42,7 +42,7 @@ def test_packed_weights_say_the_same(tiny):
 
 @pytest.mark.parametrize(("dtype", "quantization"), [("float32", "int8"), ("bfloat16", None)])
 def test_fewer_bits_are_served(dtype, quantization):
-    """As of a model that was prepared by hand, to the last bit."""
+    """The answers are those of a model that was prepared by hand, to the last bit."""
     by_hand = load_model("tiny", dtype=getattr(torch, dtype))
     prepare_weights(by_hand, quantization)
     llm = LLM("tiny", device="cpu", dtype=dtype, quantization=quantization, num_kvcache_blocks=4)
@@ -470,7 +470,7 @@ def test_a_bar_is_for_those_who_look(llm, capsys, monkeypatch, use_tqdm, termina
 
 
 def test_end_tokens_are_the_models(tiny):
-    """With another end token the request ends there: nothing of it is fixed."""
+    """Another end token ends the request there: no token is fixed."""
     plain = reference_generate(tiny, IDS[:1], 8)[0]
     ends = GPT2(replace(tiny.config, eos_token_id=plain[3]))
     ends.load_state_dict(tiny.state_dict())

@@ -1,4 +1,4 @@
-"""What a request says of itself while its sequence grows, apart from any engine."""
+"""Figures of a request while its sequence grows, apart from any engine."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_sizes_are_all_that_an_engine_keeps(
 
 
 def kept_bytes(*roots: object) -> int:
-    """Of all tensors and arrays that are reached from the roots; memory that several share counts once."""
+    """Bytes of all tensors and arrays that are reached from the roots; shared memory counts once."""
     sizes: dict[int, int] = {}
     seen, left = set(), list(roots)
     while left:
@@ -84,7 +84,7 @@ def kept_bytes(*roots: object) -> int:
             continue
         seen.add(id(x))
         if isinstance(x, torch.Tensor):
-            is_open = x.layout == torch.strided  # a library's own layout tells nobody how it is stored
+            is_open = x.layout == torch.strided  # a library's own layout does not tell how it is stored
             sizes[memory_of(x)] = x.untyped_storage().nbytes() if is_open else x.nbytes
         elif isinstance(x, np.ndarray):
             if x.base is None:

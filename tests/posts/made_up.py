@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from roseinfer.posts.data import Source
@@ -23,6 +24,21 @@ def section_of(post: str, title: str, values: Values) -> Section:
     """A section of a post's report, filled with values."""
     (template,) = (text for text in templates(post) if f"## {title}\n" in text)
     return written(template, values)
+
+
+def facts_of(report: PostReport) -> dict[str, Fact]:
+    """All facts of a report, by name."""
+    return {fact.what: fact for section in report.sections for fact in section.facts}
+
+
+def grid(report: PostReport, title_start: str) -> Sequence[Sequence[object]]:
+    """The rows of the only grid whose title begins so."""
+    (rows,) = [g.rows for s in report.sections for g in s.grids if g.title.startswith(title_start)]
+    return rows
+
+
+def section(report: PostReport, title_start: str) -> Section:
+    return next(section for section in report.sections if section.title.startswith(title_start))
 
 
 def with_facts(title: str, *facts: Fact) -> Section:

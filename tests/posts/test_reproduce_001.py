@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made_up import section_of
+from made_up import section, section_of
 
 from roseinfer.bench.contenders import StageContender
 from roseinfer.models import empty_model, model_config
@@ -69,10 +69,6 @@ def report(tmp_path_factory, built) -> PostReport:
         folder = tmp_path_factory.mktemp("posts")
         edit_facts(folder, patch, num_steps=NUM_STEPS, num_decode_steps=NUM_STEPS - 1, python_gather=GATHER)
         return reproduce(setting_with(Recorded))
-
-
-def section(report: PostReport, title: str) -> Section:
-    return next(section for section in report.sections if section.title.startswith(title))
 
 
 def time_of(section: Section, what: str):

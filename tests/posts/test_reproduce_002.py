@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import facts_of, grid
 from torch import nn
 
 from roseinfer.engine.engine import Engine
@@ -47,15 +48,6 @@ def report(runs: order.Runs) -> PostReport:
 @pytest.fixture
 def config() -> PlannedEngine:
     return post002.engines(SETTING)[0]
-
-
-def facts_of(report: PostReport) -> dict[str, Any]:
-    return {fact.what: fact for section in report.sections for fact in section.facts}
-
-
-def grid(report: PostReport, title_start: str) -> list[list[object]]:
-    (rows,) = [g.rows for s in report.sections for g in s.grids if g.title.startswith(title_start)]
-    return rows
 
 
 # The order of requests

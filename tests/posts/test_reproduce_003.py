@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from made_up import facts_of, grid
 
 from roseinfer.engine.engine import Engine
 from roseinfer.models import GPT2
@@ -36,15 +37,6 @@ def report() -> PostReport:
         patch.setattr(post003, "measure_machine", lambda *where: MACHINE)
         patch.setattr(executors, "race", lambda config, model, params, *clock: race(config, model, params, 0.001, 1))
         return post003.reproduce(QUICK)
-
-
-def facts_of(report: PostReport) -> dict[str, Any]:
-    return {fact.what: fact for section in report.sections for fact in section.facts}
-
-
-def grid(report: PostReport, title_start: str) -> list[list[object]]:
-    (rows,) = [g.rows for s in report.sections for g in s.grids if g.title.startswith(title_start)]
-    return rows
 
 
 # Timestamps

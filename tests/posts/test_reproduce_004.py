@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from made_up import section
 
 from roseinfer.posts import post004
 from roseinfer.posts.data import post_table
@@ -35,10 +36,6 @@ def report(measured):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(post004, "measure", lambda setting: measured)
         return post004.reproduce(setting())
-
-
-def section(report, title):
-    return next(s for s in report.sections if s.title == title)
 
 
 def test_every_count_is_equal_or_explained(report):

@@ -1,4 +1,4 @@
-"""How long the rest of a measurement will take: by the last run of each name, in proportion to the work."""
+"""Time that is left of a measurement: by the last run of each name, in proportion to the work."""
 
 from __future__ import annotations
 

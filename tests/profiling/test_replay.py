@@ -1,4 +1,4 @@
-"""What makes a step impossible to capture is found, one thing at a time; and a step that is fine is not refused."""
+"""Obstacles to the capture of a step are found, one at a time; and a step that is fine is not refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bounds a step: a rate of the machine, its own kernels, or the host that starts everything."""
+"""Bounds of a step: a rate of the machine, its own kernels, or the host that starts everything."""
 
 from collections import Counter
 
@@ -67,7 +67,7 @@ def test_the_products_are_those_of_a_decode_step(spec, monkeypatch):
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_the_products_of_a_prepared_model_are_all_there(quantization, monkeypatch):
-    """In any layout that prepare_weights chooses: a layer that is left out would make a step wait for the host."""
+    """They are counted in any layout that prepare_weights chooses; without a layer, a step would seem host-bound."""
     loaded = load_model("tiny")
     assert called_by(prepared_copy(loaded, quantization), loaded, (*LAYOUTS, torch.nn.Linear), monkeypatch) == 17
 
@@ -80,7 +80,7 @@ def test_the_products_of_a_stage_are_those_of_its_own_layers(monkeypatch):
 
 
 def called_by(own, loaded, kinds, monkeypatch):
-    """How many layers of these kinds `own` has, each called once."""
+    """Number of layers of these kinds in `own`, each called once."""
     layers = [m for m in own.modules() if isinstance(m, kinds)]
     called = Counter()
     for layer in layers:

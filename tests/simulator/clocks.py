@@ -30,14 +30,14 @@ class StepClock:
             self.drive(engine)
 
     def drive(self, engine: Engine) -> None:
-        run = engine.runner.run
+        wait = engine.runner.wait
 
-        def run_and_tick(step):
-            tokens = run(step)
+        def wait_and_tick(step):
+            tokens = wait(step)
             self.now += 1.0
             return tokens
 
-        engine.runner.run = run_and_tick
+        engine.runner.wait = wait_and_tick
 
     def __call__(self) -> float:
         return self.now

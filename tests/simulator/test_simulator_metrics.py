@@ -1,4 +1,4 @@
-"""Metrics: the engine's definitions on simulated times, in runs small enough to reckon by hand."""
+"""Metrics: the engine's definitions on simulated times, in runs small enough to compute by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 13: a step fit to be captured, and rows for nobody that touch nothing of anybody's."""
+"""Stage 13: a step fit to be captured, and padding rows that change no sequence."""
 
 from __future__ import annotations
 

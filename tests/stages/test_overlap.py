@@ -46,7 +46,7 @@ def run(stage, seqs, arrive=None):
 
 
 def step(stage, seqs):
-    """One step, which gives each sequence that it returns one token, and nobody else any."""
+    """One step, which gives one token to each sequence that it returns, and none to the others."""
     before = {seq: list(seq.token_ids) for seq in seqs}
     done = stage.step()
     for seq, tokens in before.items():
@@ -91,7 +91,7 @@ def test_the_next_step_is_launched_before_a_result_is_asked_for():
 
 
 def test_the_host_plans_and_launches_while_the_device_is_at_work():
-    """A device that does not go on until the host has launched what comes next: in turn, both would wait for ever."""
+    """A device that does not go on until the host has launched what comes next: in turn, neither would go on."""
     launched_next = [threading.Event() for _ in range(6)]
 
     class Waits(OwnClock):

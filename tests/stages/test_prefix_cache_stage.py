@@ -231,7 +231,7 @@ def test_a_block_that_is_evicted_for_its_own_copy_keeps_its_contents():
     """A pool of two blocks: both are found, and one of them has to be handed out to hold the copy of itself."""
     stage = stage_of(num_blocks=3)
     run_out(stage, request(TEXT[:8], 1))
-    stage.tables.reserve({-1: 4})  # somebody else takes the block that was never used
+    stage.tables.reserve({-1: 4})  # another sequence takes the block that was never used
     seq = request(TEXT[:8], 1)
     assert stage.num_free_blocks == 2
     stage.add(seq)
@@ -344,7 +344,7 @@ class Texts(PrefixCache):
                 if p >= seq.num_cached_tokens:
                     assert self.tables.ref_counts[block] == 1 and block not in self.tables.key_of, "a shared write"
                     texts[block, p % size] = text
-                assert texts[block, p % size] == text, "somebody else's K and V"
+                assert texts[block, p % size] == text, "another text's K and V"
             seq.num_cached_tokens += n
         return [sum(seq.token_ids) % 7 for seq in seqs if seq.num_cached_tokens == len(seq)]
 
@@ -423,7 +423,7 @@ class AnyOrder(RuleBasedStateMachine):
             if not self.stage.has_work:
                 break
             self.ended += [seq for seq in self.stage.step() if seq.finish_reason]
-        assert not self.stage.has_work, "a request waits for ever"
+        assert not self.stage.has_work, "a request starves"
         for seq in self.ended:
             text = seq.token_ids[: seq.num_prompt_tokens]
             while len(text) < len(seq):

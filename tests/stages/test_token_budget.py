@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from oracles import prompts_of, small_model
 
 from roseinfer.blocks import OutOfBlocks
+from roseinfer.drive import drive
 from roseinfer.generate import generate
 from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
@@ -90,7 +91,7 @@ def stage_of(num_blocks=ROOMY, block_size=4, max_num_seqs=4, budget=None):
     stage = Checked(
         model(), num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
     )
-    stage.pool.fill_(torch.nan)  # what nobody wrote is not to be read
+    stage.pool.fill_(torch.nan)  # a slot that was not written must not be read
     return stage
 
 
@@ -128,10 +129,7 @@ def test_drawn_tokens_are_the_same_under_any_budget_and_after_a_preemption(budge
     params = {"temperature": 0.9, "top_p": 0.9}
     seqs = [request(prompt, seed=number, **params) for number, prompt in enumerate(PROMPTS)]
     stage = stage_of(TIGHT, budget=budget)
-    for seq in seqs:
-        stage.add(seq)
-    while stage.has_work:
-        stage.step()
+    list(drive(stage, seqs))
     alone = [
         generate(stage_of(), [p], SamplingParams(MOST, ignore_eos=True, seed=i, **params))[0]
         for i, p in enumerate(PROMPTS)

@@ -185,7 +185,7 @@ def test_a_damaged_file_is_reported_and_set_aside_and_its_sound_lines_stay(recor
 
 
 def blocked(path: Path) -> Path:
-    """A place in which nobody can write, not even root: below a file."""
+    """A path that not even root can write: below a file."""
     path.parent.mkdir(parents=True)
     path.parent.joinpath("file").touch()
     return path.parent / "file" / "progress.jsonl"

@@ -254,6 +254,6 @@ def pages(name):
 
 
 def words(page):
-    """What a reader sees of a page, without what says where progress is kept."""
+    """The visible text of a page, without the path where progress is kept."""
     page = re.sub(r"<(style|script)\b.*?</\1>|<p class='rose-muted'>.*?</p>", " ", page, flags=re.DOTALL)
     return html.unescape(re.sub(r"<[^>]*>", " ", page)).split()

@@ -1,4 +1,4 @@
-"""What the dashboard costs the decoding that it shows: measured in turn, samples kept."""
+"""Cost of the dashboard for the decoding that it shows: measured in turn, samples kept."""
 
 from __future__ import annotations
 

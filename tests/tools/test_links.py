@@ -71,7 +71,7 @@ def test_where_links_are_looked_for(page, tmp_path):
         "#twice-1",
         "notebooks/01.ipynb#01-·-A-lesson",
         "https://example.org/page?x=1#y",
-        "mailto:somebody@example.org",
+        "mailto:author@example.org",
     ],
 )
 def test_nothing_is_wrong(page, target):

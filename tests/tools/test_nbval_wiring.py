@@ -117,7 +117,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int | str], tuple[str, str]]:
         (folder / "notebooks" / "solutions" / f"{name}.py").write_text(text)
     for name, cells in NOTEBOOKS.items():
         nbformat.write(new_notebook(cells=cells), folder / "notebooks" / f"{name}.ipynb")
-    alone = [recorded("x = 1", result("nobody compares this")), recorded("x", result("1"))]
+    alone = [recorded("x = 1", result("not compared")), recorded("x", result("1"))]
     nbformat.write(new_notebook(cells=alone), folder / "elsewhere" / "alone.ipynb")
 
     command = [sys.executable, "-m", "pytest", "--nbval", "notebooks", "elsewhere/alone.ipynb::Cell 1"]
@@ -141,7 +141,7 @@ def read_case(case: ElementTree.Element) -> tuple[tuple[str, int | str], tuple[s
 
 
 def outcome_of(outcomes, notebook: str) -> list[str]:
-    """Of its cells, in order, and then of its solutions."""
+    """Outcomes of its cells, in order, and then of its solutions."""
     cells = sorted((key for key in outcomes if key[0] == notebook), key=lambda key: (key[1] == "solutions", key[1]))
     return [outcomes[key][0] for key in cells]
 

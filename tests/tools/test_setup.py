@@ -104,7 +104,7 @@ def nodes(tree, lazy):
 
 
 def imported_packages(path, on_loading):
-    """Of all imports; on_loading: of those alone that run when the module is loaded."""
+    """Packages of all imports; on_loading: of the imports that run when the module is loaded."""
     for node in nodes(ast.parse(path.read_text()), lazy=not on_loading):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
@@ -147,7 +147,7 @@ def layer_of(path, on_loading):
 @pytest.mark.slow
 def test_what_is_imported_is_declared_in_its_layer():
     files = {p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
-    files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "fake_peer.py"}
+    files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "offline" / "fake_peer.py"}
     ours = {"roseinfer", "stages", "tools"} | {p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")}
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
@@ -336,17 +336,17 @@ def only_line(said):
 
 
 @pytest.mark.parametrize(
-    ("obstacle", "mend"),
+    ("obstacle", "fix"),
     [
         ("no_venv", "sudo apt install python3-venv"),
         ("no_pip", "-m ensurepip"),
         ("venv_fails", "failed, see above"),
     ],
 )
-def test_each_obstacle_has_one_line_with_the_mend(checkout, obstacle, mend):
+def test_each_obstacle_has_one_line_with_the_fix(checkout, obstacle, fix):
     (checkout.fake / obstacle).touch()
     code, said = checkout.setup()
-    assert code != 0 and mend in said.split("make:")[0].splitlines()[-1]
+    assert code != 0 and fix in said.split("make:")[0].splitlines()[-1]
     assert not checkout.installs
     if obstacle != "no_pip":
         assert not (checkout.root / ".venv").exists()
@@ -382,17 +382,17 @@ def test_peers_that_were_not_finished_are_not_there(checkout):
 
 
 @pytest.mark.parametrize(
-    ("environment", "obstacle", "mend"),
+    ("environment", "obstacle", "fix"),
     [
         ({"CXX": "no-such-compiler"}, "", "'no-such-compiler' is not installed: on Debian and Ubuntu run 'sudo apt in"),
         ({}, "no_venv", "sudo apt install python3-venv"),
         ({"PYTHON": "no-such-python"}, "", "'no-such-python' does not run"),
     ],
 )
-def test_what_peers_lack_is_one_line(checkout, environment, obstacle, mend):
+def test_what_peers_lack_is_one_line(checkout, environment, obstacle, fix):
     (checkout.fake / (obstacle or "none")).touch()
     code, said = make_peers(checkout, **environment)
-    assert code != 0 and mend in said and said.count("\n") == 1 and not checkout.installs
+    assert code != 0 and fix in said and said.count("\n") == 1 and not checkout.installs
 
 
 def test_python_too_old(checkout):

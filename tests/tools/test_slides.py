@@ -121,7 +121,7 @@ def test_a_notebook_without_a_title_is_refused():
 
 
 class Page(HTMLParser):
-    """What a browser would load, the alternative texts, and the slides: sections within sections."""
+    """Addresses that a browser would load, the alternative texts, and the slides: sections within sections."""
 
     def __init__(self, html):
         super().__init__()
@@ -171,7 +171,7 @@ def test_a_figure_keeps_its_text():
 
 
 def texts_of_figures(output) -> list[str]:
-    """Of a picture, or of those within a card of HTML: recorded runs are shown so."""
+    """Alternative texts of a picture, or of those within a card of HTML: recorded runs are shown so."""
     data = output.get("data", {})
     if "image/png" in data:
         return [output.metadata["image/png"]["alt"]]

@@ -149,7 +149,7 @@ WRONG = table_rows("The usual wrong answers")
 
 @pytest.mark.parametrize(("id", "mistake"), [(row[0], row[1]) for row in WRONG])
 def test_the_checker_says_what_the_readme_quotes(id, mistake):
-    """Of a wrong answer of that name in the tests, or else of a mistake that the checker names."""
+    """The message of a wrong answer of that name in the tests, or of a mistake that the checker names."""
     (row,) = [row for row in WRONG if row[:2] == [id, mistake]]
     known = wrong_answers.registered[id]
     messages = [known[mistake][1]] if mistake in known else wrong_answers.named(id)

@@ -1,4 +1,4 @@
-"""How many mutants of the exercises' solutions the checkers refuse: `python -m tools.mutants [ID ...]`.
+"""Count the mutants of the exercises' solutions that the checkers refuse: `python -m tools.mutants [ID ...]`.
 
 An ID is an exercise, 01.2, or a lesson, 01; without one, all are tried. A mutant is a solution with one mistake in it
 (see mutations.py). Its checker refuses it, or it stands in tests/teach/equivalent_mutants.toml as right, with the
@@ -108,7 +108,7 @@ class Bench:
         self.seconds = 60.0
 
     def set_limit(self) -> None:
-        """As long as the solution takes, and a good deal longer."""
+        """Set the time limit: a multiple of the solution's time."""
         self.require_solution("before its mutants")  # and what is compiled or loaded once, is by now
         started = perf_counter()
         self.require_solution("a second time")
@@ -120,7 +120,7 @@ class Bench:
             raise SystemExit(f"{when}, the solution is refused: {said}")
 
     def judge(self, source: str) -> tuple[bool, str]:
-        """Whether it passes, and what is said to it."""
+        """Return whether it passes, and the checker's message."""
         names = dict(self.names)
         faulthandler.dump_traceback_later(self.seconds + 10, exit=True)  # for what Python cannot stop
         try:
@@ -136,7 +136,7 @@ class Bench:
         return verdict.outcome == "PASS", str(verdict)
 
     def _run(self, source: str, names: dict[str, Any]) -> None:
-        """With its lines where inspect finds them, which Triton and Numba ask for."""
+        """Run the source, with its lines where inspect finds them, which Triton and Numba need."""
         place = f"<{self.exercise_id} {hashlib.sha1(source.encode()).hexdigest()}>"
         linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
         exec(compile(source, place, "exec"), names)

@@ -5,7 +5,7 @@
 
 The mistakes are those that people make: another operator, a bound that is one off, a dropped statement, swapped
 arguments, another dtype, a value that is set once in front of a loop. Two sources that compile to the same code are
-one mutant, and one that compiles to the code it was made from is none. A short source has few of them: `fewest` asks
+one mutant, and one that compiles to the original code is no mutant. A short source has few of them: `fewest` asks
 for those of rarer_mutations.py too.
 """
 
@@ -177,7 +177,7 @@ def _set(slot: Slot, new: ast.AST | None) -> None:
 
 
 def _is_judged(slot: Slot) -> bool:
-    """Not in an annotation, nor in a message, nor in zip's strict, which changes nothing where lengths are equal."""
+    """Whether the node is mutated: not in an annotation, a message, or zip's strict, which changes no equal lengths."""
     parent, field, _ = slot
     is_strict = isinstance(parent, ast.keyword) and parent.arg == "strict"
     return field not in ("annotation", "returns") and not isinstance(parent, ast.JoinedStr) and not is_strict
@@ -248,7 +248,7 @@ def _other_expressions(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
-    """With swapped arguments, without one, and what is called upon in place of the call."""
+    """Yield the call with swapped arguments, without one, and the object that it is called on."""
     if len(call.args) > 1:
         first, second, *rest = call.args
         yield ast.Call(call.func, [second, first, *rest], call.keywords)

@@ -19,7 +19,7 @@ OTHER_OPERATORS: dict[type[ast.AST], type[ast.operator]] = {
 
 
 class Siblings:
-    """What else of a tree could be meant where a variable or an attribute stands: the others of its kind."""
+    """Other names of a tree that could stand for a variable or an attribute: those of its kind."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.variables: dict[ast.AST, list[str]] = {}  # of a Name that is read: those of its function
@@ -51,7 +51,7 @@ class Siblings:
 
 
 def other_expressions(field: str, node: ast.AST, siblings: Siblings) -> Iterator[ast.expr]:
-    """In place of the expression `node`, which its parent has as `field`."""
+    """Yield replacements of the expression `node`, which its parent has as `field`."""
     yield from siblings.of(node)
     if field == "iter":
         yield from (ast.Subscript(ast.List([ast.Starred(node)]), part) for part in (_BACKWARDS, _FIRST))
@@ -73,7 +73,7 @@ _BACKWARDS, _FIRST = ast.Slice(step=ast.Constant(-1)), ast.Slice(upper=ast.Const
 
 
 def _reordered(nodes: list[ast.expr]) -> Iterator[list[ast.expr]]:
-    """Without each of them, and with each two neighbours swapped."""
+    """Yield the list without each element, and with each two neighbours swapped."""
     for i in range(len(nodes)):
         yield [*nodes[:i], *nodes[i + 1 :]]
     for i in range(len(nodes) - 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roseinfer.display.chart import Chart
 
-from ..contenders import HF_NAME
+from ..race_setting import HF_NAME
 from .result import FULL, OfflineResult
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 220

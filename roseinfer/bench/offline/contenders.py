@@ -1,4 +1,4 @@
-"""Who runs in an offline race: each takes a whole batch of prompts, and gives exactly so many new tokens of each."""
+"""Contenders of an offline race: each takes a batch of prompts, and makes exactly max_tokens new tokens of each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
-from ..contenders import HF_NAME, ContenderFailed, blame, stage_for
+from ..contenders import ContenderFailed, blame, stage_for
 from ..peers import PEERS, PeerProcess, wait_until_idle, why_no_peers, write_model
+from ..race_setting import ENGINE, HF_NAME, RaceSetting
 
 Tokens = list[list[int]]
-ENGINE = "engine"
 NAMES = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}  # as one types them
 CONTENDERS = tuple(NAMES)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
@@ -37,7 +37,7 @@ NEAR = {"llama.cpp": 0.01}
 
 
 @dataclass(frozen=True)
-class Contender:
+class BatchContender:
     """run(prompts, max_tokens): the new token ids, and when it began and ended, by the clock of all processes.
 
     precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of what is not in
@@ -60,25 +60,15 @@ class Contender:
         return getattr(torch, self.precision)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What all contenders have in common. spec, device: as load_model takes them. most_...: of the largest batch."""
-
-    spec: str
-    device: str
-    most_seqs: int
-    most_tokens: int
-
-
 @contextmanager
 def entered(
-    setting: Setting, stages: List[type[Stage]], names: List[str], precisions: List[str]
-) -> Iterator[tuple[list[Contender], dict[str, str]]]:
+    setting: RaceSetting, stages: List[type[Stage]], names: List[str], precisions: List[str]
+) -> Iterator[tuple[list[BatchContender], dict[str, str]]]:
     """All who can run, and why the others cannot: fp32 first; in each precision Hugging Face, stages, engine, peers.
 
     names: keys of NAMES. Of Hugging Face's generate and of stages there is none with weights in 8 bits.
     """
-    contenders: list[Contender] = []
+    contenders: list[BatchContender] = []
     left_out: dict[str, str] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -96,8 +86,8 @@ class _LeftOut(Exception):
 
 
 def _makers(
-    setting: Setting, stages: List[type[Stage]], names: List[str], precision: str, folder: Path, stack: ExitStack
-) -> Iterator[tuple[str, Callable[[], Contender]]]:
+    setting: RaceSetting, stages: List[type[Stage]], names: List[str], precision: str, folder: Path, stack: ExitStack
+) -> Iterator[tuple[str, Callable[[], BatchContender]]]:
     in_torch = precision != "int8"
     if in_torch and ("hf" in names or stages):
         model = load_model(setting.spec, setting.device, getattr(torch, precision))
@@ -112,7 +102,7 @@ def _makers(
             yield NAMES[name], partial(peer, NAMES[name], setting, precision, folder, stack)
 
 
-def hf(model: Model) -> Contender:
+def hf(model: Model) -> BatchContender:
     """transformers' generate with its dynamic cache. All prompts of a batch are equally long."""
     try:
         theirs, device = to_hf(model), model.device
@@ -125,7 +115,7 @@ def hf(model: Model) -> Contender:
     return _here(HF_NAME, _name(model.dtype), device, make)
 
 
-def stage(stage_class: type[Stage], model: Model) -> Contender:
+def stage(stage_class: type[Stage], model: Model) -> BatchContender:
     """A stage behind the continuous loop, allocated before the clock starts."""
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
@@ -136,7 +126,7 @@ def stage(stage_class: type[Stage], model: Model) -> Contender:
     return _here(stage_class.name, _name(model.dtype), model.device, make)
 
 
-def engine(setting: Setting, precision: str) -> Contender:
+def engine(setting: RaceSetting, precision: str) -> BatchContender:
     """roseinfer.LLM, with just the blocks that the largest batch needs."""
     weights: dict[str, Any] = {"quantization": "int8"} if precision == "int8" else {"dtype": precision}
     with blame(f"{ENGINE} {precision}", "its constructor"):
@@ -146,7 +136,7 @@ def engine(setting: Setting, precision: str) -> Contender:
             device=setting.device,
             max_num_seqs=setting.most_seqs,
             block_size=BLOCK_SIZE,
-            num_kvcache_blocks=num_blocks(setting),
+            num_kvcache_blocks=setting.num_blocks(setting.most_seqs),
             enable_prefix_caching=False,  # every run computes its prompts
         )
 
@@ -157,11 +147,7 @@ def engine(setting: Setting, precision: str) -> Contender:
     return _here(ENGINE, precision, torch.device(setting.device), make)
 
 
-def num_blocks(setting: Setting) -> int:
-    return setting.most_seqs * -(-setting.most_tokens // BLOCK_SIZE)
-
-
-def peer(name: str, setting: Setting, precision: str, folder: Path, stack: ExitStack) -> Contender:
+def peer(name: str, setting: RaceSetting, precision: str, folder: Path, stack: ExitStack) -> BatchContender:
     """Another engine, in its own process until `stack` is closed."""
     if reason := why_no_peers():
         raise _LeftOut(reason)
@@ -176,12 +162,12 @@ def peer(name: str, setting: Setting, precision: str, folder: Path, stack: ExitS
     stack.callback(started.close)
     is_half = name in HALF_CACHE and precision != "float32"
     cache = _cache_of(precision, is_half)
-    return Contender(name, precision, started.run, cache, NEAR.get(name, 0.0), started.versions)
+    return BatchContender(name, precision, started.run, cache, NEAR.get(name, 0.0), started.versions)
 
 
 def _here(
     name: str, precision: str, device: torch.device, make: Callable[[Tokens, int], Callable[[], Tokens]]
-) -> Contender:
+) -> BatchContender:
     """One that runs in this process. make(prompts, max_tokens): allocates what it needs, and gives the work."""
     now = device_clock(device, perf_counter)
 
@@ -194,7 +180,7 @@ def _here(
         wait_until_idle()
         return outputs, began, ended
 
-    return Contender(name, precision, run, _cache_of(precision))
+    return BatchContender(name, precision, run, _cache_of(precision))
 
 
 def _cache_of(precision: str, is_half: bool = False) -> torch.dtype:

@@ -56,7 +56,7 @@ def machine_for(device: str, precision: str) -> Machine:
 
 
 def _int8_rates(size: int, device: str) -> list[float]:
-    """Of PyTorch's product of integers, and on a CPU of the engine's, which rounds one side on the way."""
+    """Rates of PyTorch's product of integers, and on a CPU of the engine's, which rounds one side on the way."""
     square = torch.ones(size, size, dtype=torch.int8, device=device)
     ways = [lambda: torch._int_mm(square, square)]
     if device == "cpu":

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arguments import require_count, require_known
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
@@ -18,7 +18,8 @@ from roseinfer.models import model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed
-from .contenders import ENGINE, PRECISIONS, Setting, engine, num_blocks
+from ..race_setting import ENGINE, RaceSetting
+from .contenders import PRECISIONS, engine
 
 STATUS = Path("/proc/self/status")
 MB = 1_000_000
@@ -36,14 +37,13 @@ class MemoryRun:
     max_tokens: int = 64
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision: unknown one {unknown_name(self.precision, PRECISIONS)}")
+        require_known("precision", self.precision, PRECISIONS)
         for argument in ("batch_size", "prompt_len", "max_tokens"):
             require_count(argument, getattr(self, argument), at_least=1)
 
     @property
-    def setting(self) -> Setting:
-        return Setting(self.spec, "cpu", self.batch_size, self.prompt_len + self.max_tokens)
+    def setting(self) -> RaceSetting:
+        return RaceSetting(self.spec, "cpu", self.batch_size, self.prompt_len + self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
         )
     sizes = PlannedEngine(
         model=run.spec,
-        num_blocks=num_blocks(run.setting),
+        num_blocks=run.setting.num_blocks(run.batch_size),
         block_size=BLOCK_SIZE,
         max_num_seqs=run.batch_size,
         dtype="float32" if run.precision == "int8" else run.precision,

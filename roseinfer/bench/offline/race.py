@@ -6,7 +6,7 @@ from collections.abc import Sequence as List
 from functools import partial
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, unknown_name
+from roseinfer.arguments import each_once, require_count, require_counts, require_known
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.stage import Stage
 
@@ -14,8 +14,9 @@ from ..contenders import ContenderFailed
 from ..interleave import ROWS_OF_WEIGHTS, OnProgress, Progress, interleaved, phase_of
 from ..ladder import check_stages, random_prompts
 from ..provenance import describe_host
+from ..race_setting import RaceSetting
 from ..token_check import Referee
-from .contenders import CONTENDERS, PRECISIONS, Contender, Setting, Tokens, entered
+from .contenders import CONTENDERS, PRECISIONS, BatchContender, Tokens, entered
 from .floor import machine_for, run_floor
 from .result import OfflineResult, rows_of
 
@@ -49,7 +50,7 @@ def offline(
     its warm-up or none is left.
     """
     _check(contenders, stages, precisions, batch_sizes, prompt_lens, max_tokens, repeats, seed)
-    setting = Setting(spec, device, max(batch_sizes), max(prompt_lens) + max_tokens)
+    setting = RaceSetting(spec, device, max(batch_sizes), max(prompt_lens) + max_tokens)
     if setting.most_tokens > (allowed := model_config(spec).max_model_len):
         raise ValueError(
             f"prompt_lens: {max(prompt_lens)} + max_tokens={max_tokens} is {setting.most_tokens} tokens, allowed: "
@@ -121,7 +122,7 @@ def _warm_up(max_tokens: int) -> int:
     return min(WARM_UP_TOKENS, max_tokens)
 
 
-def _called(entrant: Contender) -> str:
+def _called(entrant: BatchContender) -> str:
     return f"{entrant.name} {entrant.precision}"
 
 
@@ -139,7 +140,7 @@ class _Cell:
         self.right: dict[tuple[str, str], Tokens] = {}  # the last ones that were checked
         self.phase = f"prompt {prompt_len}, batch {batch_size}"
 
-    def warmed_up(self, entrants: List[Contender], left_out: dict[str, str]) -> list[Contender]:
+    def warmed_up(self, entrants: List[BatchContender], left_out: dict[str, str]) -> list[BatchContender]:
         """Those who finish a short run; of the others the reason goes to left_out."""
         running = []
         for entrant in entrants:
@@ -154,7 +155,7 @@ class _Cell:
             raise ContenderFailed(f"{self.phase}: no contender finished the warm-up: {'; '.join(left_out.values())}")
         return running
 
-    def measured(self, entrants: List[Contender], repeats: int) -> list[Sample]:
+    def measured(self, entrants: List[BatchContender], repeats: int) -> list[Sample]:
         """`repeats` samples of each, in the order in which they were taken."""
         runs = {entrant.key: partial(self._sample, entrant) for entrant in entrants}
         by_key = {entrant.key: entrant for entrant in entrants}
@@ -170,11 +171,11 @@ class _Cell:
             sample["tokens_equal"] = share_equal(sample.pop("outputs"), yardstick)
         return samples
 
-    def _begin(self, phase: str, entrant: Contender, max_tokens: int, repeat: int = -1) -> None:
+    def _begin(self, phase: str, entrant: BatchContender, max_tokens: int, repeat: int = -1) -> None:
         work = run_work(self.sizes["prompt_len"], self.sizes["batch_size"], max_tokens)
         self.progress.begin(f"{self.phase}, {phase}", _called(entrant), work, repeat)
 
-    def _sample(self, entrant: Contender) -> Sample:
+    def _sample(self, entrant: BatchContender) -> Sample:
         outputs, began, ended = entrant.run(self.prompts, self.max_tokens)
         self._check(entrant, outputs)
         return {
@@ -188,7 +189,7 @@ class _Cell:
             "outputs": outputs,
         }
 
-    def _check(self, entrant: Contender, outputs: Tokens) -> None:
+    def _check(self, entrant: BatchContender, outputs: Tokens) -> None:
         lengths = {len(output) for output in outputs}
         if len(outputs) != len(self.prompts) or lengths != {self.max_tokens}:
             raise ContenderFailed(
@@ -201,7 +202,7 @@ class _Cell:
 
 
 def share_equal(outputs: Tokens, expected: Tokens) -> float:
-    """Of all tokens, how many are the expected one at their place."""
+    """Share of the tokens that are the expected one at their position."""
     pairs = [pair for one, other in zip(outputs, expected, strict=True) for pair in zip(one, other, strict=True)]
     return sum(got == want for got, want in pairs) / len(pairs)
 
@@ -217,18 +218,15 @@ def _check(
     seed: int,
 ) -> None:
     for name in each_once("contenders", contenders, at_least=0):
-        if name not in CONTENDERS:
-            raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
+        require_known("contenders", name, CONTENDERS)
     if stages:
         check_stages(stages)
     if not contenders and not stages:
         raise ValueError("contenders must name at least one, or stages, got none")
     for name in each_once("precisions", precisions):
-        if name not in PRECISIONS:
-            raise ValueError(f"precisions: unknown one {unknown_name(name, PRECISIONS)}")
-    for argument, sizes in (("batch_sizes", batch_sizes), ("prompt_lens", prompt_lens)):
-        for size in each_once(argument, sizes):
-            require_count(argument, size, at_least=1)
+        require_known("precisions", name, PRECISIONS)
+    require_counts("batch_sizes", batch_sizes)
+    require_counts("prompt_lens", prompt_lens)
     require_count("max_tokens", max_tokens, at_least=1)
     require_count("repeats", repeats, at_least=1)
     require_count("seed", seed, at_least=0)

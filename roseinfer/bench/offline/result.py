@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 
-from ..contenders import HF_NAME
 from ..peers import PEERS
-from ..provenance import short_commit
-from ..verdict import OVERLAP, explanation, verdict
-from .contenders import ENGINE
+from ..provenance import where_in_full
+from ..race_setting import ENGINE, HF_NAME
+from ..verdict import explanation, ratio_text, runs_text, spread, verdict
 
 Row = dict[str, Any]
 FULL = "float32"  # what weights in 8 bits are compared with, too
@@ -46,9 +45,7 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
                 "precision": precision,
                 "prompt_len": cell[0],
                 "batch_size": cell[1],
-                "tokens_per_second": speed,
-                "tokens_per_second_min": min(own),
-                "tokens_per_second_max": max(own),
+                **spread("tokens_per_second", own),
                 "vs_hf": speed / median(same) if same else None,
                 "verdict": verdict(same, own) if same and same is not own else None,
                 "vs_hf_float32": speed / median(full) if full else None,
@@ -153,13 +150,11 @@ class OfflineResult(MachineResult):
     @property
     def note(self) -> str:
         a, repeats = self.arguments, self.arguments["repeats"]
-        runs = "1 run" if repeats == 1 else f"{repeats} interleaved runs"
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
         text = (
-            f"{a['model']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
-            f"{short_commit(self.commit)}. {runs} each; the table has the median. tok/s: of whole runs, prefill "
-            f"included; ~ in place of ×: the ranges overlap. {explanation(repeats)} The floor: each step's bytes at "
-            "the measured bandwidth or its operations at the measured rate, whichever takes longer. "
+            f"{a['model']} on {where_in_full(self)}. {runs_text(repeats)} each; the table has the median. tok/s: of "
+            f"whole runs, prefill included; ~ in place of ×: the ranges overlap. {explanation(repeats)} The "
+            "floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever "
+            "takes longer. "
         )
         text += self._on_tokens
         by_reason: dict[str, list[str]] = {}
@@ -188,8 +183,7 @@ def _cell(row: Row | None) -> str:
     """Such as "1,234 ×2.91 38%", which line up when aligned right."""
     if row is None:
         return "-"
-    sign = "~" if row["verdict"] == OVERLAP else "×"
-    ratio = f" {sign}{row['vs_hf']:.2f}" if row["vs_hf"] else ""
+    ratio = f" {ratio_text(row['vs_hf'], row['verdict'])}" if row["vs_hf"] else ""
     return f"{row['tokens_per_second']:,.0f}{ratio} {row['floor_share']:4.0%}"
 
 

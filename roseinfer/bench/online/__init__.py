@@ -11,7 +11,7 @@ from .chart import latency_chart
 from .chunks import ChunksResult, chunks
 from .race import BUDGETS, CONTENDERS, online
 from .result import OnlineResult
-from .serve import Served, serve
+from .serve import OnlineRun, serve
 from .workload import Workload
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "CONTENDERS",
     "ChunksResult",
     "OnlineResult",
-    "Served",
+    "OnlineRun",
     "Workload",
     "chunks",
     "latency_chart",

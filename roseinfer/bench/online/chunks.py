@@ -9,27 +9,27 @@ from functools import partial
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.arguments import each_once, require_count
+from roseinfer.arguments import require_count, require_counts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.llm.loading import model_to_serve
 from roseinfer.models import Model, load_model, model_config
-from roseinfer.planning.definitions import METRICS, definitions
+from roseinfer.planning.definitions import METRICS_BY_NAME, definitions
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..interleave import interleaved, phase_of
 from ..ladder import mixed_prompts
-from ..provenance import describe_host, short_commit
+from ..provenance import describe_host, where
 from ..token_check import NEAR_TIE, Referee
 
 SHORT_PROMPT = 8
 STEPS_BEFORE = 8  # that the others decode alone, and after it
 MS = 1e3
-VALUES = {metric.name: metric.values for metric in METRICS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ChunksResult(MachineResult):
     def notes(self) -> list[str]:
         a = self.arguments
         return [
-            f"{a['model']} on {self.device}, torch {self.versions['torch']}, commit {short_commit(self.commit)}. A "
+            f"{a['model']} on {where(self)}. A "
             f"prompt of {a['prompt_len']} tokens comes while {a['num_decoding']} requests decode, one token a step "
             f"each; medians of {a['repeats']} interleaved runs. Tokens equal the reference's."
         ]
@@ -93,8 +93,7 @@ def chunks(
     for argument, value in (("prompt_len", prompt_len), ("num_decoding", num_decoding), ("repeats", repeats)):
         require_count(argument, value, at_least=1)
     require_count("seed", seed, at_least=0)
-    for budget in each_once("budgets", budgets):
-        require_count("budgets", budget, at_least=num_decoding + 1)
+    require_counts("budgets", budgets, at_least=num_decoding + 1)
     most = prompt_len + num_decoding * SHORT_PROMPT
     num_steps = 2 * STEPS_BEFORE + max(-(-most // (budget - num_decoding)) for budget in budgets)
     longest = max(prompt_len, SHORT_PROMPT) + num_steps
@@ -163,27 +162,26 @@ def _sample(
     decoding = [engine.add(seq) for seq in short]
     while len(decoding[-1].steps) < STEPS_BEFORE:
         engine.step()
-    alone = median(gap for times in decoding for gap in VALUES["itl"](times))
+    alone = median(gap for times in decoding for gap in METRICS_BY_NAME["itl"].values(times))
     num_before = engine.metrics.num_steps
     times = engine.add(last)
     while not times.steps:
         engine.step()
     num_chunks = engine.metrics.num_steps - num_before
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
     referee.check(f"budget {budget}", [seq.output_ids for seq in (*short, last)], NEAR_TIE)
     return {
         "budget": budget,
         "chunks": num_chunks,
         "alone": alone,
-        "ttft": VALUES["ttft"](times)[0],
+        "ttft": METRICS_BY_NAME["ttft"].values(times)[0],
         "worst_itl": max(gap for own in decoding for gap in _gaps_while(own, times)),
-        "itl": [VALUES["itl"](own) for own in decoding],
+        "itl": [METRICS_BY_NAME["itl"].values(own) for own in decoding],
     }
 
 
 def _gaps_while(own: SequenceTimes, times: SequenceTimes) -> list[float]:
     """Gaps between tokens that ended from the long prompt's arrival to its first token."""
     first = times.steps[0].finish
-    gaps = zip(VALUES["itl"](own), own.steps[1:], strict=True)
+    gaps = zip(METRICS_BY_NAME["itl"].values(own), own.steps[1:], strict=True)
     return [gap for gap, step in gaps if times.arrival <= step.finish <= first]

@@ -1,15 +1,14 @@
-"""Who serves: the engine under a token budget and a policy, and transformers' continuous batching under the budget."""
+"""Contenders of an online race: the engine under a budget and a policy, and transformers' continuous batching."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.drive import LOOK_S, WallClock
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.metrics import SequenceTimes
@@ -19,15 +18,16 @@ from roseinfer.models import Model, load_model, to_hf
 
 from ..contenders import ContenderFailed, blame
 from ..peers import wait_until_idle
-from .serve import LOOK_S, Served, serve
+from ..race_setting import ENGINE, RaceSetting
+from .serve import OnlineRun, serve
 from .workload import Work
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-ENGINE, NO_CACHE, HF = "engine", "no-prefix-cache", "hf"
-NAMES = {ENGINE: "engine", NO_CACHE: "engine, no prefix cache", HF: "HF continuous batching"}  # as one types them
+NO_CACHE, HF = "no-prefix-cache", "hf"
+NAMES = {ENGINE: ENGINE, NO_CACHE: "engine, no prefix cache", HF: "HF continuous batching"}  # as one types them
 CONTENDERS = tuple(NAMES)
 USUAL = (ENGINE, HF)
 FIRST_COME = "fcfs"
@@ -35,66 +35,51 @@ NO_END = -1  # for transformers: no token ends a request
 
 
 @dataclass(frozen=True)
-class Contender:
+class OnlineContender:
     """run(work, stop): see serve. budget: tokens of a step at most; max_num_seqs: sequences."""
 
     name: str
     budget: int
     max_num_seqs: int
-    run: Callable[[Work, Stop], Served]
+    run: Callable[[Work, Stop], OnlineRun]
 
     @property
     def key(self) -> tuple[str, int]:
         return self.name, self.budget
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What all have in common. most_seqs: at a time, as far as the budget goes. most_tokens: of the longest request."""
-
-    spec: str
-    device: str
-    dtype: str
-    most_seqs: int
-    most_tokens: int
-
-    def max_num_seqs(self, budget: int) -> int:
-        """Every sequence may need a token of a step, so no more of them than that."""
-        return min(self.most_seqs, budget)
-
-
 def contenders_of(
-    setting: Setting, names: List[str], policies: List[str], budgets: List[int]
-) -> tuple[list[Contender], dict[str, str]]:
+    setting: RaceSetting, dtype: str, names: List[str], policies: List[str], budgets: List[int]
+) -> tuple[list[OnlineContender], dict[str, str]]:
     """All who can run, one beside another for each budget; and why the others cannot."""
-    makers: list[Callable[[int], Contender]] = []
+    makers: list[Callable[[int], OnlineContender]] = []
     left_out: dict[str, str] = {}
     if ENGINE in names or NO_CACHE in names:
-        model = model_to_serve(setting.spec, setting.dtype, setting.device, None)
+        model = model_to_serve(setting.spec, dtype, setting.device, None)
         for name in (name for name in names if name != HF):
             makers += [_engine_maker(setting, model, name, policy) for policy in policies]
     if HF in names:
         import torch
 
         try:
-            theirs = to_hf(load_model(setting.spec, setting.device, getattr(torch, setting.dtype)))
+            theirs = to_hf(load_model(setting.spec, setting.device, getattr(torch, dtype)))
             makers.append(lambda budget: hf(setting, theirs, budget))
         except ValueError as error:
             left_out[NAMES[HF]] = str(error)
     return [make(budget) for budget in budgets for make in makers], left_out
 
 
-def _engine_maker(setting: Setting, model: Model, name: str, policy: str) -> Callable[[int], Contender]:
+def _engine_maker(setting: RaceSetting, model: Model, name: str, policy: str) -> Callable[[int], OnlineContender]:
     return lambda budget: engine(setting, model, budget, policy, with_cache=name == ENGINE)
 
 
-def engine(setting: Setting, model: Model, budget: int, policy: str, with_cache: bool = True) -> Contender:
+def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_cache: bool = True) -> OnlineContender:
     """A fresh one for each run, made and warmed up before the clock starts, with blocks for all that run at a time."""
     name = NAMES[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
-    seqs = setting.max_num_seqs(budget)
-    num_blocks = seqs * -(-setting.most_tokens // BLOCK_SIZE)
+    seqs = _seqs_within(setting, budget)
+    num_blocks = setting.num_blocks(seqs)
 
-    def run(work: Work, stop: Stop) -> Served:
+    def run(work: Work, stop: Stop) -> OnlineRun:
         with blame(name, f"its constructor, with a budget of {budget}"):
             fresh = Engine(
                 model,
@@ -113,34 +98,39 @@ def engine(setting: Setting, model: Model, budget: int, policy: str, with_cache:
         wait_until_idle()
         return served
 
-    return Contender(name, budget, seqs, run)
+    return OnlineContender(name, budget, seqs, run)
 
 
-def hf(setting: Setting, model: PreTrainedModel, budget: int) -> Contender:
+def _seqs_within(setting: RaceSetting, budget: int) -> int:
+    """Every sequence may need a token of a step, so no more of them than that."""
+    return min(setting.most_seqs, budget)
+
+
+def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineContender:
     """transformers' ContinuousBatchingManager, which generates in a thread of its own; a fresh one for each run.
 
     Its pages, its prefix sharing and all else are as it has them by default, in a cache that holds all that may run.
     """
-    name, seqs = NAMES[HF], setting.max_num_seqs(budget)
+    name, seqs = NAMES[HF], _seqs_within(setting, budget)
 
-    def run(work: Work, stop: Stop) -> Served:
+    def run(work: Work, stop: Stop) -> OnlineRun:
         with blame(name, f"a run with a budget of {budget}"), managed(model, setting, budget, seqs) as manager:
             served = serve_hf(manager, work, stop)
         wait_until_idle()
         return served
 
-    return Contender(name, budget, seqs, run)
+    return OnlineContender(name, budget, seqs, run)
 
 
 class managed:
     """`with managed(...) as manager:` it takes requests; afterwards its thread has ended."""
 
-    def __init__(self, model: PreTrainedModel, setting: Setting, budget: int, max_num_seqs: int) -> None:
+    def __init__(self, model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int) -> None:
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         page_size = ContinuousBatchingConfig.page_size
         config = ContinuousBatchingConfig(
-            num_blocks=max_num_seqs * -(-setting.most_tokens // page_size),
+            num_blocks=setting.num_blocks(max_num_seqs, page_size),
             max_batch_tokens=budget,
             max_requests_per_batch=max_num_seqs,
         )
@@ -157,16 +147,16 @@ class managed:
         self.manager.destroy()
 
 
-def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Served:
+def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> OnlineRun:
     """As serve does it. Its times are its own: when a request left its queue, and when it had each token.
 
     Raises RuntimeError for a request that failed, or whose times it lost.
     """
-    began = perf_counter()
+    clock = WallClock()
     came: list[SequenceTimes] = []
     for number, (arrival, prompt) in enumerate(work):
-        while not stop() and (wait := arrival.seconds - (perf_counter() - began)) > 0:
-            time.sleep(min(wait, LOOK_S))
+        while not stop() and clock.now() < arrival.seconds:
+            clock.wait_until(arrival.seconds)
         if stop():
             break
         manager.add_request(
@@ -176,7 +166,7 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Serv
             record_timestamps=True,
             eos_token_id=NO_END,
         )
-        came.append(SequenceTimes(began + arrival.seconds))
+        came.append(SequenceTimes(clock.began + arrival.seconds))
     outputs: list[list[int]] = [[] for _ in came]
     for result in results(manager, len(came), stop):
         times = came[number := int(result.request_id)]
@@ -186,7 +176,7 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Serv
         times.steps += [StepRecord(None, None, None, at) for at in result.timestamps]
         outputs[number] = result.generated_tokens
     finished = [times.ended is not None for times in came]
-    return Served(len(work), began, came, outputs, finished, steps=[], counters={})
+    return OnlineRun(len(work), clock.began, came, outputs, finished, steps=[], counters={})
 
 
 def results(manager: ContinuousBatchingManager, number: int, stop: Stop) -> Iterator:

@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, require_positive, unknown_name
+from roseinfer.arguments import each_once, require_count, require_counts, require_known, require_positive
 from roseinfer.arrivals import Arrival, all_at_second_0
 from roseinfer.engine.config import DTYPE_BYTES
 from roseinfer.engine.interrupts import Stop, noted_interrupts
@@ -18,10 +18,11 @@ from roseinfer.planning.definitions import definitions
 from ..contenders import ContenderFailed
 from ..interleave import OnProgress, Progress, phase_of, turns
 from ..provenance import describe_host
+from ..race_setting import RaceSetting
 from ..token_check import NEAR_TIE, Referee
-from .contenders import CONTENDERS, USUAL, Contender, Setting, contenders_of
+from .contenders import CONTENDERS, USUAL, OnlineContender, contenders_of
 from .result import OnlineResult, rows_of
-from .serve import Served
+from .serve import OnlineRun
 from .workload import Work, Workload
 
 BUDGETS = (1536, 1024, 768, 512, 384, 256, 128, 64, 32)  # post 003's
@@ -71,9 +72,9 @@ def online(
         raise ValueError(
             f"workload: a request of {most_tokens} tokens, prompt and output, allowed: max_model_len={allowed}"
         )
-    setting = Setting(spec, device, dtype, min(max_num_seqs, len(lengths)), most_tokens)
+    setting = RaceSetting(spec, device, min(max_num_seqs, len(lengths)), most_tokens)
     model = load_model(spec, device)
-    running, left_out = contenders_of(setting, contenders, policies, budgets)
+    running, left_out = contenders_of(setting, dtype, contenders, policies, budgets)
     if not running:
         raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
     race = _Race(model, running, workload, repeats, dtype, on_progress)
@@ -116,7 +117,7 @@ class _Race:
     def __init__(
         self,
         model: Model,
-        running: list[Contender],
+        running: list[OnlineContender],
         workload: Workload,
         repeats: int,
         dtype: str,
@@ -211,19 +212,19 @@ class _Race:
                 return
             self._check(contender, [arrival.output_len for arrival, _ in work], served)
 
-    def _one(self, phase: str, contender: Contender, work: Work, stop: Stop, repeat: int = -1) -> Served:
+    def _one(self, phase: str, contender: OnlineContender, work: Work, stop: Stop, repeat: int = -1) -> OnlineRun:
         self._runs_begun += 1
         self._progress.begin(phase, _called(contender), num_tokens(work), repeat)
         return contender.run(work, stop)
 
-    def _check(self, contender: Contender, lengths: list[int], served: Served) -> None:
+    def _check(self, contender: OnlineContender, lengths: list[int], served: OnlineRun) -> None:
         if [len(output) for output in served.outputs] != lengths:
             raise ContenderFailed(f"{contender.name} gave outputs of other lengths than were asked for")
         if self.dtype == "float32":
             self._referee.check(contender.name, served.outputs, NEAR_TIE)
 
 
-def _called(contender: Contender) -> str:
+def _called(contender: OnlineContender) -> str:
     return f"{contender.name}, budget {contender.budget}"
 
 
@@ -249,13 +250,10 @@ def _check(
     dtype: str,
 ) -> None:
     for name in each_once("contenders", contenders):
-        if name not in CONTENDERS:
-            raise ValueError(f"contenders: unknown one {unknown_name(name, CONTENDERS)}")
+        require_known("contenders", name, CONTENDERS)
     for name in each_once("policies", policies):
-        if name not in POLICIES:
-            raise ValueError(f"policies: unknown one {unknown_name(name, POLICIES)}")
-    for budget in each_once("budgets", budgets):
-        require_count("budgets", budget, at_least=1)
+        require_known("policies", name, POLICIES)
+    require_counts("budgets", budgets)
     require_count("max_num_seqs", max_num_seqs, at_least=1)
     require_count("repeats", repeats, at_least=1)
     for argument, values in (("rates", rates), ("loads", loads)):
@@ -263,5 +261,4 @@ def _check(
             require_positive(argument, value)
     if workload.trace and (rates or loads):
         raise ValueError("a trace has times of its own: give rates or loads, or a trace")
-    if dtype not in DTYPE_BYTES:
-        raise ValueError(f"dtype: unknown one {unknown_name(str(dtype), DTYPE_BYTES)}")
+    require_known("dtype", str(dtype), DTYPE_BYTES)

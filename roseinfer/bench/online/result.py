@@ -12,8 +12,8 @@ from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import METRICS
 
-from ..provenance import short_commit
-from ..verdict import OVERLAP, explanation, verdict
+from ..provenance import where_in_full
+from ..verdict import explanation, ratio_text, runs_text, spread, verdict
 from .contenders import HF, NAMES
 
 Row = dict[str, Any]
@@ -52,9 +52,7 @@ def rows_of(samples: List[Row]) -> list[Row]:
                 "partial": not own[0]["complete"],
                 "finished": own[0]["finished"],
                 "num_requests": own[0]["num_requests"],
-                "requests_per_second": median(speeds),
-                "requests_per_second_min": min(speeds),
-                "requests_per_second_max": max(speeds),
+                **spread("requests_per_second", speeds),
                 "tokens_per_second": median(sample["tokens_per_second"] for sample in own),
                 "vs_hf": median(speeds) / median(theirs) if comparable else None,
                 "verdict": verdict(theirs, speeds) if comparable else None,
@@ -135,14 +133,11 @@ class OnlineResult(MachineResult):
     @property
     def note(self) -> str:
         a = self.arguments
-        runs = "1 run" if a["repeats"] == 1 else f"{a['repeats']} interleaved runs"
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items() if version)
         text = (
-            f"{a['model']} in {a['dtype']} on {self.device}, {self.host['torch_threads']} threads; {versions}; commit "
-            f"{short_commit(self.commit)}. {runs} of each; the table has the median. ~ in place of ×: the ranges "
-            f"overlap. {explanation(a['repeats'])} req/s: from the first arrival to the last token; below its capacity "
-            "a contender shows the rate of the arrivals. latency: of a step, as post 003 has it. `roseinfer bench "
-            "online --help` defines every time; the JSON has them, too. "
+            f"{a['model']} in {a['dtype']} on {where_in_full(self)}. {runs_text(a['repeats'])} of each; the table has "
+            f"the median. ~ in place of ×: the ranges overlap. {explanation(a['repeats'])} req/s: from the first "
+            "arrival to the last token; below its capacity a contender shows the rate of the arrivals. latency: of a "
+            "step, as post 003 has it. `roseinfer bench online --help` defines every time; the JSON has them, too. "
         )
         smaller = [budget for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
         if smaller:
@@ -232,9 +227,7 @@ def _speed(row: Row) -> str:
 
 
 def _ratio(row: Row) -> str | None:
-    if row["vs_hf"] is None:
-        return None
-    return f"{'~' if row['verdict'] == OVERLAP else '×'}{row['vs_hf']:.2f}"
+    return None if row["vs_hf"] is None else ratio_text(row["vs_hf"], row["verdict"])
 
 
 def _ms(row: Row, metric: str, stat: str) -> float | None:

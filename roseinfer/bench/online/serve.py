@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.metrics import SequenceTimes
@@ -17,14 +17,13 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from .workload import Work
 
-LOOK_S = 0.05  # a sleep is cut into pieces of this length, to look whether Ctrl-C was pressed
 DIGITS = 6  # of the seconds in a record
 
 Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Served:
+class OnlineRun:
     """One run of num_requests requests. began: by the engine's clock, second 0 of the arrivals.
 
     requests, outputs, finished: of those that had come, in the order of their arrivals. steps, counters: as the engine
@@ -78,40 +77,36 @@ class Served:
         return None if seconds is None else round(seconds - self.began, DIGITS)
 
 
-def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep = time.sleep) -> Served:
+def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep = time.sleep) -> OnlineRun:
     """Run all of `work` by the engine's clock: greedily, each request to its full output length.
 
     A request that comes during a step is added after it; its arrival is when it was due. stop: asked between two steps;
     once it says yes, what runs is aborted. Whatever ends the run, no sequence of it stays in the engine.
     Raises ValueError for a request that can never fit, and for logits that are not finite.
     """
-    clock = engine.metrics.clock
     params = (SamplingParams(max_tokens=arrival.output_len, ignore_eos=True) for arrival, _ in work)
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
-    coming = deque(zip((arrival for arrival, _ in work), seqs, strict=True))
     came: list[tuple[Sequence, SequenceTimes]] = []
     steps: list[StepRecord] = []
-    began = clock()
+    clock = WallClock(engine.metrics.clock, sleep)
+
+    def add(seq: Sequence, when: float) -> None:
+        came.append((seq, engine.add(seq, clock.began + when)))
+
+    coming = zip((arrival.seconds for arrival, _ in work), seqs, strict=True)
     try:
-        while (coming or engine.has_work) and not stop():
-            now = clock() - began
-            while coming and coming[0][0].seconds <= now:
-                arrival, seq = coming.popleft()
-                came.append((seq, engine.add(seq, began + arrival.seconds)))
-            if engine.has_work:
-                for seq in engine.step():
-                    if seq.error:
-                        raise ValueError(seq.error)
-                steps.append(engine.metrics.history[-1])
-            else:
-                sleep(min(coming[0][0].seconds - now, LOOK_S))
+        for done in drive_by_clock(engine, coming, clock, add, stop):
+            for seq in done:
+                if seq.error:
+                    raise ValueError(seq.error)
+            steps.append(engine.metrics.history[-1])
     finally:
         for seq in seqs:
             if seq in engine.scheduler:
                 engine.abort(seq)
-    return Served(
+    return OnlineRun(
         num_requests=len(work),
-        began=began,
+        began=clock.began,
         requests=[times for _, times in came],
         outputs=[seq.output_ids for seq, _ in came],
         finished=[seq.finish_reason == "length" for seq, _ in came],

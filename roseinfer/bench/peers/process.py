@@ -90,7 +90,7 @@ class PeerProcess:
         return answer
 
     def _last_words(self) -> str:
-        """Of a process that gives no answer."""
+        """The last line of a process that gives no answer."""
         try:
             status = self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:

@@ -6,13 +6,13 @@
 """
 
 from .metrics import Stat, summarize
-from .run import Served, ServedStep, ServerRun
+from .run import ServedRequest, ServedStep, ServerRun
 from .serve import MODES, serve
 from .workload import Workload, make_workload, words_as_tokens
 
 __all__ = [
     "MODES",
-    "Served",
+    "ServedRequest",
     "ServedStep",
     "ServerRun",
     "Stat",

@@ -1,6 +1,6 @@
 """What the figures of a served run mean: printed by --help, kept in every recorded run."""
 
-METRICS = {
+FIGURES = {
     "Elapsed (prefill/add)": "tokenizing (none with --pretok), and the steps that compute prompts. The posts prefill "
     "each request as it is added, and so does a stage; the engine computes prompts together, as many as a step takes",
     "Elapsed (decode/run)": "the other steps, scheduling and sampling included; also printed as `Decode time`. The "

@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roseinfer.engine.metrics import SequenceTimes
-from roseinfer.planning.definitions import METRICS
-
-VALUES = {metric.name: metric.values for metric in METRICS}
+from roseinfer.planning.definitions import METRICS_BY_NAME
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class ServedStep:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRequest:
     """One request. output_ids: with the token that ended it. encode_seconds: of its text, 0 if that was done before."""
 
     prompt_len: int
@@ -58,7 +56,7 @@ class Served:
 
     def _value(self, metric: str) -> Any:
         """As the engine defines it; None for a metric that this request has not."""
-        return next(iter(VALUES[metric](self.times)), None)
+        return next(iter(METRICS_BY_NAME[metric].values(self.times)), None)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -76,7 +74,7 @@ class ServerRun:
     """One run of one mode. requests in the order in which they came."""
 
     mode: str
-    requests: tuple[Served, ...]
+    requests: tuple[ServedRequest, ...]
     steps: tuple[ServedStep, ...]
 
     @property

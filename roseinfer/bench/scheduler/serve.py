@@ -21,7 +21,7 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .run import Served, ServedStep, ServerRun
+from .run import ServedRequest, ServedStep, ServerRun
 from .workload import Workload
 
 MODES = ("naive", "offline", "online")
@@ -80,7 +80,7 @@ class StageServer:
 
     def __init__(self, stage_class: type[Stage], model: Model, places: int, num_blocks: int, clock: Clock) -> None:
         self.driven = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places)
-        self.heard: Any = Heard(self.driven)  # all that a Stage has
+        self.watched: Any = WatchedStage(self.driven)  # all that a Stage has
         self.clock = clock
         self.seqs: list[Sequence] = []
 
@@ -92,7 +92,7 @@ class StageServer:
         arrival = self.clock()
         self.seqs, self.timekeeper = seqs, Timekeeper()
         times = [self.timekeeper.begin(seq, arrival) for seq in seqs]
-        self.tokens = stream(self.heard, seqs)
+        self.tokens = stream(self.watched, seqs)
         return times
 
     def step(self) -> ServedStep:
@@ -100,7 +100,7 @@ class StageServer:
         began = self.clock()
         next(self.tokens)
         ended = self.clock()
-        seqs, prompt_tokens = self.heard.call
+        seqs, prompt_tokens = self.watched.call
         for _ in seqs[1:]:
             next(self.tokens)  # the other tokens of the same call
         context_lens = () if prompt_tokens else tuple(len(seq) - 1 for seq in seqs)
@@ -110,7 +110,7 @@ class StageServer:
         return ServedStep(ended - began, prompt_tokens, context_lens)
 
 
-class Heard:
+class WatchedStage:
     """A stage that says what it was asked last. call: the sequences, and of a prefill the tokens of their prompts."""
 
     def __init__(self, stage: Stage) -> None:
@@ -175,7 +175,9 @@ def serve(
     while server.has_work:
         decode_step()
     parts = zip(seqs, encode_seconds, times, strict=True)
-    requests = tuple(Served(seq.num_prompt_tokens, tuple(seq.output_ids), seconds, own) for seq, seconds, own in parts)
+    requests = tuple(
+        ServedRequest(seq.num_prompt_tokens, tuple(seq.output_ids), seconds, own) for seq, seconds, own in parts
+    )
     return ServerRun(mode, requests, tuple(steps)), trace
 
 

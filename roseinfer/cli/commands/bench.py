@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best, lengths, no_file, require_named
+from roseinfer.cli.bench_settings import DTYPES, Chunks, Executors, Host, Kernels, Memory, Offline, Online
+from roseinfer.cli.command import device_or_best, no_file
+from roseinfer.cli.flags import add_flags, require_known, settings_of
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.repository import chosen_stages, course
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from roseinfer.bench.offline import OfflineResult
     from roseinfer.display.measured import Measured
 
+T = TypeVar("T")
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
@@ -33,8 +38,6 @@ EXAMPLES = (
     "roseinfer bench executors --batch-sizes 1,8,64",
     "roseinfer bench kernels",
 )
-DTYPES = ("float32", "bfloat16", "float16")
-CONTENDERS = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
 OFFLINE = """Whole batches at once, everyone in turn on the same random prompts: prefill to last token, greedily.
 
 Ratios are to Hugging Face's generate in the same run, and the floor of the whole run stands beside each speed. In fp32
@@ -51,51 +54,45 @@ KERNELS = (
     """One launch of the attention kernel that lesson 07 writes (on a CPU: that of lesson 09), over long contexts."""
 )
 HOST = """What the host does in a decode step of the engine beside the model: schedule, prepare, commit, detokenise."""
+LONG = {
+    "offline": "one long table: ranges, verdicts, floors, share of equal tokens",
+    "online": "one more table: p50, p90, p99 and the largest of every time",
+}
+RECORDED = "run nothing: show what --output wrote to this file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(benchmark=lambda args: parser.print_help())
     benchmarks = parser.add_subparsers(metavar="BENCHMARK", title="benchmarks")
-    for name, about, arguments, run_it in (
-        ("offline", OFFLINE, offline_arguments, offline),
-        ("online", ONLINE, online_arguments, online),
-        ("chunks", CHUNKS, chunks_arguments, chunks),
-        ("memory", MEMORY, memory_arguments, memory),
-        ("host", HOST, host_arguments, host),
-        ("executors", EXECUTORS, executor_arguments, executors),
-        ("kernels", KERNELS, kernel_arguments, kernels),
+    for name, about, settings, run_it in (
+        ("offline", OFFLINE, Offline, offline),
+        ("online", ONLINE, Online, online),
+        ("chunks", CHUNKS, Chunks, chunks),
+        ("memory", MEMORY, Memory, memory),
+        ("host", HOST, Host, host),
+        ("executors", EXECUTORS, Executors, executors),
+        ("kernels", KERNELS, Kernels, kernels),
     ):
         defined = f"what the times mean:\n{definitions_text()}" if name in ("online", "chunks") else None
         told = f"{about}\n\n{LAST_LINE}"
         own = benchmarks.add_parser(name, help=about.splitlines()[0], description=told, epilog=defined)
-        arguments(own.add_argument)
+        add_flags(own.add_argument, settings)
+        if name in LONG:
+            own.add_argument("--long", action="store_true", help=LONG[name])
+        add_output(own.add_argument, with_chart=name in LONG)
         own.set_defaults(benchmark=run_it)
+        if name == "offline":
+            own.add_argument("--recorded", type=Path, metavar="FILE", help=RECORDED)
 
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, and what the benchmarks raise."""
+    check_output(args)
     args.benchmark(args)
 
 
-def offline_arguments(add: Callable[..., object]) -> None:
-    add("--model", default="tiny", help=MODEL)
-    add("--contenders", metavar="NAMES", help=f"{CONTENDERS} not given")
-    add("--batch-sizes", default="1,8,16,64", metavar="SIZES", help="prompts at once")
-    add("--prompt-len", default="8", metavar="LENGTHS", help="tokens of each prompt")
-    add("--max-tokens", type=int, default=64, help="new tokens of each prompt")
-    add("--dtype", default="float32", metavar="DTYPES", help=f"of {', '.join(DTYPES)}")
-    add("--quantization", choices=("int8",), help="weights in 8 bits, too, for those who can")
-    add("--repeats", type=int, default=3, help="interleaved runs of each, after a short one for warm-up")
-    add("--seed", type=int, default=0, help="of the prompts")
-    add("--device", help=DEVICE)
-    add("--long", action="store_true", help="one long table: ranges, verdicts, floors, share of equal tokens")
-    add_output(add, with_chart=True)
-    add("--recorded", type=Path, metavar="FILE", help="run nothing: show what --output wrote to this file")
-
-
 def offline(args: argparse.Namespace) -> None:
-    check_output(args)
-    result = recorded_race(args.recorded) if args.recorded else raced(args)
+    result = recorded_race(args.recorded) if args.recorded else raced(settings_of(Offline, args), args.chart)
 
     def draw(path: Path) -> None:
         from roseinfer.bench.offline.chart import OfflineChart
@@ -127,262 +124,108 @@ def recorded_race(path: Path) -> OfflineResult:
     return result
 
 
-def raced(args: argparse.Namespace) -> OfflineResult:
-    names, stages = chosen_contenders(args.contenders)
-    precisions = [*listed("--dtype", args.dtype, DTYPES), *([args.quantization] if args.quantization else [])]
-    batch_sizes, prompt_lens = integers("--batch-sizes", args.batch_sizes), integers("--prompt-len", args.prompt_len)
-    from roseinfer.bench.offline import offline
-    from roseinfer.cli.memory_check import require_room
+def raced(s: Offline, chart: Any) -> OfflineResult:
+    require_known("--dtype", s.dtypes, DTYPES)
+    precisions = [*s.dtypes, *([s.quantization] if s.quantization else [])]
+    from roseinfer.bench.offline import CONTENDERS, offline
 
-    if args.chart and ("hf" not in names or "float32" not in precisions):
+    chosen = CONTENDERS if s.contenders is None else s.contenders
+    names, stages = [name for name in chosen if name in CONTENDERS], [name for name in chosen if name not in CONTENDERS]
+    if chart and ("hf" not in names or "float32" not in precisions):
         raise ValueError("--chart: its bars are set against hf in float32, so --contenders and --dtype must have them")
-    device = device_or_best(args.device)
-    if batch_sizes and prompt_lens:
-        longest = max(prompt_lens) + args.max_tokens
-        require_room("--batch-sizes", max(batch_sizes), longest, model=args.model, dtype="float32", device=device)
+    device = checked_device("--batch-sizes", max(s.batch_sizes), max(s.prompt_lens) + s.max_tokens, s, "float32")
+    classes = chosen_stages(",".join(stages), "--contenders") if stages else []
+    return measured(offline, s, device=device, contenders=names, stages=classes, precisions=precisions)
+
+
+def checked_device(flag: str, num_seqs: int, num_tokens: int, s: Any, dtype: str) -> str:
+    """The device of the settings, or the best one. Raises ValueError, naming the flag, where an engine does not fit."""
+    from roseinfer.cli.memory_check import require_memory
+
+    device = device_or_best(s.device)
+    require_memory(flag, num_seqs, num_tokens, model=s.model, dtype=dtype, device=device)
+    return device
+
+
+def keywords_of(call: Callable[..., object], s: Any) -> dict[str, Any]:
+    """The keywords of a call that are fields of the settings."""
+    taken = inspect.signature(call).parameters
+    return {field.name: getattr(s, field.name) for field in fields(s) if field.name in taken}
+
+
+def measured(benchmark: Callable[..., T], s: Any, **others: Any) -> T:
+    """Run a benchmark on its settings, with progress. others: keywords that the settings do not have as they are."""
     with shown_progress() as on_progress:
-        return offline(
-            args.model,
-            contenders=names,
-            stages=chosen_stages(",".join(stages), "--contenders") if stages else [],
-            precisions=precisions,
-            batch_sizes=batch_sizes,
-            prompt_lens=prompt_lens,
-            max_tokens=args.max_tokens,
-            repeats=args.repeats,
-            seed=args.seed,
-            device=device,
-            on_progress=on_progress,
-        )
-
-
-def online_arguments(add: Callable[..., object]) -> None:
-    add("--model", default="tiny", help=MODEL)
-    add(
-        "--contenders",
-        default="engine,hf",
-        metavar="NAMES",
-        help="of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)",
-    )
-    add(
-        "--budgets",
-        default="1536,512,128,32",
-        metavar="SIZES",
-        help="tokens of a step at most; post 003 has nine: 1536,1024,768,512,384,256,128,64,32",
-    )
-    add("--policies", default="fcfs", metavar="NAMES", help="of the engine: fcfs, shortest, longest_output, packed")
-    add("--max-num-seqs", type=int, default=64, help="sequences at a time; with a smaller budget as many as it has")
-    add("--requests", type=int, default=1000, help="of which --scale is the share that runs")
-    add("--scale", type=float, default=0.05, help="1 is all of --requests")
-    add("--prompt-len", default="256", metavar="TOKENS", help="of each prompt, or a range such as 16-256")
-    add("--output-len", default="16", metavar="TOKENS", help="of each output, or a range")
-    add("--prefix-len", type=int, default=0, help="tokens that all prompts begin with, beside their own")
-    add("--rate", metavar="RATES", help="requests a second, such as 2,4: a Poisson process")
-    add("--load", metavar="SHARES", help="the same, as shares of a capacity that is measured first, such as 0.5,0.8")
-    add(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="requests with times and lengths of their own, a line of JSON each: "
-        '{"seconds": 0.25, "prompt_len": 256, "output_len": 16}',
-    )
-    add("--burst", type=int, default=1, help="requests that come together")
-    add("--repeats", type=int, default=3, help="interleaved runs of each, after a short one for warm-up")
-    add("--seed", type=int, default=0, help="of lengths, arrivals and prompts")
-    add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
-    add("--device", help=DEVICE)
-    add("--long", action="store_true", help="one more table: p50, p90, p99 and the largest of every time")
-    add_output(add, with_chart=True)
+        return benchmark(s.model, on_progress=on_progress, **(keywords_of(benchmark, s) | others))
 
 
 def online(args: argparse.Namespace) -> None:
-    check_output(args)
-    budgets = integers("--budgets", args.budgets)
-    rates, loads = (numbers(flag, text) for flag, text in (("--rate", args.rate), ("--load", args.load)))
+    s = settings_of(Online, args)
     from roseinfer.bench.online import CONTENDERS, Workload, latency_chart, online
-    from roseinfer.cli.memory_check import require_room
     from roseinfer.engine.policies import POLICIES
 
-    workload = Workload(
-        num_requests=num_requests(args),
-        prompt_lens=lengths("--prompt-len", args.prompt_len),
-        output_lens=lengths("--output-len", args.output_len),
-        prefix_len=args.prefix_len,
-        burst=args.burst,
-        seed=args.seed,
-        trace=args.trace,
-    )
-    names = listed("--contenders", args.contenders, CONTENDERS)
-    policies = listed("--policies", args.policies, tuple(POLICIES))
-    device = device_or_best(args.device)
+    workload = Workload(**keywords_of(Workload, s) | {"num_requests": num_requests(s)})
+    require_known("--contenders", s.contenders, CONTENDERS)
+    require_known("--policies", s.policies, tuple(POLICIES))
     longest = max(arrival.prompt_len + arrival.output_len for arrival in workload.arrivals(None))
-    require_room("--max-num-seqs", args.max_num_seqs, longest, model=args.model, dtype=args.dtype, device=device)
-    with shown_progress() as on_progress:
-        result = online(
-            args.model,
-            contenders=names,
-            budgets=budgets,
-            policies=policies,
-            max_num_seqs=args.max_num_seqs,
-            workload=workload,
-            rates=rates,
-            loads=loads,
-            repeats=args.repeats,
-            dtype=args.dtype,
-            device=device,
-            on_progress=on_progress,
-        )
+    device = checked_device("--max-num-seqs", s.max_num_seqs, longest, s, s.dtype)
+    result = measured(online, s, device=device, workload=workload)
     show(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
     if result.interrupted:
         raise KeyboardInterrupt("the result is partial")
 
 
-def num_requests(args: argparse.Namespace) -> int:
+def num_requests(s: Online) -> int:
     """The share of --requests that --scale asks for. Raises ValueError."""
     from roseinfer.arguments import require_count, require_positive
     from roseinfer.arrivals import MOST_REQUESTS
 
-    require_count("--requests", args.requests, at_least=1, at_most=MOST_REQUESTS)
-    require_positive("--scale", args.scale)
-    most = MOST_REQUESTS / args.requests
-    if args.scale > most:
-        raise ValueError(f"--scale {args.scale:g}: must be at most {most:g}, {MOST_REQUESTS:,} requests")
-    return max(1, round(args.scale * args.requests))
-
-
-def chunks_arguments(add: Callable[..., object]) -> None:
-    add("--model", default="tiny", help=MODEL)
-    add("--prompt-len", type=int, default=448, help="tokens of the long prompt")
-    add("--decoding", type=int, default=8, help="requests that decode when it comes")
-    add("--budgets", default="64", metavar="SIZES", help="tokens of a step at most; without chunks runs beside them")
-    add("--repeats", type=int, default=5, help="interleaved runs of each, after one for warm-up")
-    add("--seed", type=int, default=0, help="of the prompts")
-    add("--device", help=DEVICE)
-    add_output(add)
+    require_count("--requests", s.num_requests, at_least=1, at_most=MOST_REQUESTS)
+    require_positive("--scale", s.scale)
+    most = MOST_REQUESTS / s.num_requests
+    if s.scale > most:
+        raise ValueError(f"--scale {s.scale:g}: must be at most {most:g}, {MOST_REQUESTS:,} requests")
+    return max(1, round(s.scale * s.num_requests))
 
 
 def chunks(args: argparse.Namespace) -> None:
-    check_output(args)
-    budgets = integers("--budgets", args.budgets)
+    s = settings_of(Chunks, args)
     from roseinfer.bench.online import chunks
-    from roseinfer.cli.memory_check import require_room
 
-    device = device_or_best(args.device)
-    require_room("--decoding", args.decoding, args.prompt_len, model=args.model, dtype="float32", device=device)
-    with shown_progress() as on_progress:
-        result = chunks(
-            args.model,
-            prompt_len=args.prompt_len,
-            num_decoding=args.decoding,
-            budgets=budgets,
-            repeats=args.repeats,
-            seed=args.seed,
-            device=device,
-            on_progress=on_progress,
-        )
-    show(args, result)
-
-
-def memory_arguments(add: Callable[..., object]) -> None:
-    add("--model", default="tiny", help=MODEL)
-    add("--batch-size", type=int, default=8, help="prompts at once")
-    add("--prompt-len", type=int, default=8, help="tokens of each prompt")
-    add("--max-tokens", type=int, default=64, help="new tokens of each prompt")
-    add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
-    add("--quantization", choices=("int8",), help="weights in 8 bits, and the rest in fp32")
-    add_output(add)
+    device = checked_device("--decoding", s.num_decoding, s.prompt_len, s, "float32")
+    show(args, measured(chunks, s, device=device))
 
 
 def memory(args: argparse.Namespace) -> None:
-    check_output(args)
+    s = settings_of(Memory, args)
     from roseinfer.bench.offline import MemoryRun, peak_memory
-    from roseinfer.cli.memory_check import require_room
+    from roseinfer.cli.memory_check import require_memory
 
-    num_tokens = args.prompt_len + args.max_tokens
-    require_room("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device="cpu")
-    precision = args.quantization or args.dtype
-    run = MemoryRun(args.model, precision, args.batch_size, args.prompt_len, args.max_tokens)
+    num_tokens = s.prompt_len + s.max_tokens
+    require_memory("--batch-size", s.batch_size, num_tokens, model=s.model, dtype=s.dtype, device="cpu")
+    run = MemoryRun(s.model, s.quantization or s.dtype, s.batch_size, s.prompt_len, s.max_tokens)
     with shown_progress("one batch in a process of its own"):
         peak = peak_memory(run)
     show(args, peak)
 
 
-def host_arguments(add: Callable[..., object]) -> None:
-    add("--model", default="tiny", help=f"{MODEL}; without a tokenizer nothing is detokenised")
-    add("--batch-sizes", default="1,2,4,8,16,32,64", metavar="SIZES", help="sequences that run at once")
-    add("--prompt-len", type=int, default=8, help="tokens of each prompt")
-    add("--max-tokens", type=int, default=34, help="steps of a run: the prefill, the last one, and those that count")
-    add("--repeats", type=int, default=3, help="interleaved runs of each, after one for warm-up")
-    add("--device", help=DEVICE)
-    add_output(add)
-
-
 def host(args: argparse.Namespace) -> None:
-    check_output(args)
-    batch_sizes = integers("--batch-sizes", args.batch_sizes)
+    s = settings_of(Host, args)
     from roseinfer.bench.host import host_times
 
-    device = roomy_device(args, batch_sizes, "float32")
-    with shown_progress() as on_progress:
-        result = host_times(
-            args.model,
-            batch_sizes=batch_sizes,
-            prompt_len=args.prompt_len,
-            max_tokens=args.max_tokens,
-            repeats=args.repeats,
-            device=device,
-            on_progress=on_progress,
-        )
-    show(args, result)
-
-
-def roomy_device(args: argparse.Namespace, batch_sizes: list[int], dtype: str) -> str:
-    """The device. Raises ValueError for a batch that does not fit its memory."""
-    from roseinfer.cli.memory_check import require_room
-
-    device, num_tokens = device_or_best(args.device), args.prompt_len + args.max_tokens
-    require_room("--batch-sizes", max(batch_sizes), num_tokens, model=args.model, dtype=dtype, device=device)
-    return device
-
-
-def executor_arguments(add: Callable[..., object]) -> None:
-    add("--model", default="tiny", help=MODEL)
-    add("--batch-sizes", default="1,8,64", metavar="SIZES", help="sequences that run at once")
-    add("--prompt-len", type=int, default=8, help="tokens of each prompt")
-    add("--max-tokens", type=int, default=64, help="new tokens of each prompt")
-    add("--repeats", type=int, default=5, help="interleaved runs of each, after one for warm-up")
-    add("--dtype", default="float32", choices=DTYPES, help="of weights and KV cache")
-    add("--device", help=DEVICE)
-    add_output(add)
+    device = checked_device("--batch-sizes", max(s.batch_sizes), s.prompt_len + s.max_tokens, s, "float32")
+    show(args, measured(host_times, s, device=device))
 
 
 def executors(args: argparse.Namespace) -> None:
-    check_output(args)
-    batch_sizes = integers("--batch-sizes", args.batch_sizes)
+    s = settings_of(Executors, args)
     from roseinfer.bench.executors import executors as executor_times
 
-    device = roomy_device(args, batch_sizes, args.dtype)
-    with shown_progress() as on_progress:
-        result = executor_times(
-            args.model,
-            batch_sizes=batch_sizes,
-            prompt_len=args.prompt_len,
-            max_tokens=args.max_tokens,
-            repeats=args.repeats,
-            dtype=args.dtype,
-            device=device,
-            on_progress=on_progress,
-        )
-    show(args, result)
-
-
-def kernel_arguments(add: Callable[..., object]) -> None:
-    add("--device", help=DEVICE)
-    add_output(add)
+    device = checked_device("--batch-sizes", max(s.batch_sizes), s.prompt_len + s.max_tokens, s, s.dtype)
+    show(args, measured(executor_times, s, device=device))
 
 
 def kernels(args: argparse.Namespace) -> None:
-    check_output(args)
     from roseinfer.bench.kernel_times import kernel_times
 
     device = device_or_best(args.device)
@@ -393,41 +236,3 @@ def kernels(args: argparse.Namespace) -> None:
     with shown_progress("one launch of each shape"):
         result = kernel_times(kernel, device)
     show(args, result)
-
-
-def chosen_contenders(spec: str | None) -> tuple[list[str], list[str]]:
-    """Those of the library, and whatever else is named, which can only be stages. All of the library's for None."""
-    from roseinfer.bench.offline import CONTENDERS
-
-    require_named("--contenders", spec)
-    if spec is None:
-        return list(CONTENDERS), []
-    chosen = [name.strip() for name in spec.split(",")]
-    return [name for name in chosen if name in CONTENDERS], [name for name in chosen if name not in CONTENDERS]
-
-
-def integers(flag: str, text: str) -> list[int]:
-    """Of "1,8,64". Raises ValueError, naming the flag."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{flag} {text!r}: must be integers with commas between them, such as 1,8,64") from None
-
-
-def numbers(flag: str, text: str | None) -> list[float]:
-    """Of "0.5,2"; none where nothing was given. Raises ValueError, naming the flag."""
-    try:
-        return [float(part) for part in text.split(",")] if text is not None else []
-    except ValueError:
-        raise ValueError(f"{flag} {text!r}: must be numbers with commas between them, such as 0.5,2") from None
-
-
-def listed(flag: str, text: str, allowed: tuple[str, ...]) -> list[str]:
-    """Of "a,b", each one allowed. Raises ValueError, naming the flag."""
-    from roseinfer.arguments import unknown_name
-
-    chosen = [name.strip() for name in text.split(",")]
-    for name in chosen:
-        if name not in allowed:
-            raise ValueError(f"{flag}: unknown value {unknown_name(name, allowed)}")
-    return chosen

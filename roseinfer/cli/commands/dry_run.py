@@ -6,10 +6,11 @@ Nothing of it is allocated, and neither weights nor a GPU are needed.
 from __future__ import annotations
 
 import argparse
-import inspect
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.command import MODEL
+from roseinfer.cli.flags import add_flags, given_fields
+from roseinfer.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from roseinfer.planning.sizes import EngineSizes
@@ -21,13 +22,9 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag a field of PlannedEngine that sizes depend on; its defaults hold for those that are not given."""
+    """Add one flag per field of PlannedEngine that sizes depend on."""
     parser.add_argument("--model", help=f"{MODEL} (required)")
-    parser.add_argument("--num-blocks", type=int, help="blocks of the KV pool (required)")
-    parser.add_argument("--block-size", type=int, help="tokens of a block")
-    parser.add_argument("--max-num-seqs", type=int, help="sequences held at a time")
-    parser.add_argument("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
-    parser.add_argument("--max-num-batched-tokens", type=int, help="tokens of one step; 1,024 when not given")
+    add_flags(parser.add_argument, EngineConfig, num_blocks="blocks of the KV pool (required)")
     parser.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
     parser.add_argument("--quantization", help="int8 for matrices in 8 bits, on a CPU")
     parser.add_argument("--device", help="cpu, cuda, ...: need not be here")
@@ -41,9 +38,7 @@ def run(args: argparse.Namespace) -> None:
     needed = {"--model": args.model, "--num-blocks": args.num_blocks}
     if missing := [flag for flag, value in needed.items() if value is None]:
         raise ValueError(f"missing: {', '.join(missing)}")
-    names = inspect.signature(PlannedEngine).parameters
-    values = {name: value for name, value in vars(args).items() if name in names and value is not None}
-    show(PlannedEngine(**values).sizes())
+    show(PlannedEngine(**given_fields(PlannedEngine, args)).sizes())
 
 
 def show(sizes: EngineSizes) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.command import DEVICE, MODEL, device_or_best
-from roseinfer.cli.memory_check import require_room
+from roseinfer.cli.memory_check import require_memory
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.repository import chosen_stages, untimed
@@ -59,7 +59,7 @@ def raced(args: argparse.Namespace) -> LadderResult:
 
     stages = chosen_stages(args.stages)
     device, num_tokens = device_or_best(args.device), args.prompt_len + args.max_new_tokens
-    require_room("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device=device)
+    require_memory("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device=device)
     model = load_model(args.model, device=device, dtype=getattr(torch, args.dtype))
     left_out = {} if args.stages else untimed(stages, model.device)
     stages = [stage for stage in stages if stage.name not in left_out]

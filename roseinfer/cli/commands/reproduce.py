@@ -114,7 +114,7 @@ def show_engines(post: ModuleType, setting: Setting) -> None:
 
 
 def command(args: argparse.Namespace, setting: Setting) -> str:
-    """What to type to run this again, on this device whatever another machine has."""
+    """Command line that runs this again, on this device whatever another machine has."""
     parts = ["roseinfer", "reproduce", args.post, "--device", str(setting.device)]
     parts += ["--model", args.model] if args.model else []
     parts += ["--quick"] if args.quick else []

@@ -16,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best, lengths
+from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best
+from roseinfer.cli.flags import add_flags, given_fields, integers, lengths, names, require_known
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
+from roseinfer.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from roseinfer.arrivals import Arrival
@@ -62,7 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, help="rounds of --fit and --validate, after one for warm-up; 3 when not given")
     add("--host-ms", type=float, help="of --floor: what the host adds to each step, an assumption; 0 when not given")
     _add_arrivals(parser.add_argument_group("requests"))
-    _add_setting(parser.add_argument_group("engine"))
+    engine = parser.add_argument_group("engine")
+    add_flags(
+        engine.add_argument,
+        EngineConfig,
+        num_blocks="of the KV pool of each replica",
+        max_num_seqs="sequences that run at a time, on each replica",
+    )
+    engine.add_argument("--no-prefix-caching", action="store_true", help="every prompt is computed whole")
+    parser.set_defaults(num_blocks=1024)
     add("--replicas", default="1", metavar="COUNTS", help="such as 8,16,32,64")
     add("--router", default="round_robin", help="round_robin, or least_loaded by tokens")
     add("--policies", default="fcfs", metavar="NAMES", help="of fcfs, shortest, longest_output, packed")
@@ -79,16 +89,6 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     add("--output-lens", metavar="RANGE", help="tokens of an output; 16-128 when not given")
     add("--prefix-len", type=int, help="tokens before each prompt that all have in common; none when not given")
     add("--seed", type=int, help="of all that; 0 when not given")
-
-
-def _add_setting(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--max-num-seqs", type=int, default=64, help="sequences that run at a time, on each replica")
-    add("--max-num-batched-tokens", type=int, help="of one step; the engine's default when not given")
-    add("--num-blocks", type=int, default=1024, help="of the KV pool of each replica")
-    add("--block-size", type=int, default=64, help="tokens of a block")
-    add("--max-model-len", type=int, help="tokens of the longest sequence; the model's when not given")
-    add("--no-prefix-caching", action="store_true", help="every prompt is computed whole")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -137,7 +137,6 @@ def set_defaults(args: argparse.Namespace, defaults: dict[str, Any]) -> None:
 
 
 def simulated(args: argparse.Namespace) -> Simulation:
-    from roseinfer.cli.commands.bench import integers
     from roseinfer.simulator import simulations
     from roseinfer.simulator.cluster import check_cluster
 
@@ -160,10 +159,11 @@ def simulated(args: argparse.Namespace) -> Simulation:
 
 
 def chosen_policies(args: argparse.Namespace) -> list[str]:
-    from roseinfer.cli.commands.bench import listed
     from roseinfer.engine.policies import POLICIES
 
-    return listed("--policies", args.policies, tuple(POLICIES))
+    policies = names("--policies", args.policies)
+    require_known("--policies", policies, tuple(POLICIES))
+    return policies
 
 
 def validated(args: argparse.Namespace) -> Validation:
@@ -192,7 +192,7 @@ def validated(args: argparse.Namespace) -> Validation:
 
 
 def setting_and_cost(args: argparse.Namespace, arrivals: list[Arrival]) -> tuple[EngineSetting, Cost]:
-    """What can be refused is refused before anything is measured."""
+    """Refuse what can be refused, then fit, read or compute the cost."""
     from roseinfer.models import model_config
     from roseinfer.simulator import cost_from, fit, floor_cost, step_samples
 
@@ -235,16 +235,8 @@ def checked(setting: EngineSetting, arrivals: list[Arrival]) -> EngineSetting:
 def setting_of(args: argparse.Namespace, model_len: int | None) -> EngineSetting:
     from roseinfer.simulator import EngineSetting
 
-    given = model_len if args.max_model_len is None else args.max_model_len
-    longest: dict[str, Any] = {} if given is None else {"max_model_len": given}
-    return EngineSetting(
-        num_blocks=args.num_blocks,
-        block_size=args.block_size,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        enable_prefix_caching=not args.no_prefix_caching,
-        **longest,
-    )
+    longest = {} if model_len is None else {"max_model_len": model_len}
+    return EngineSetting(**longest | given_fields(EngineConfig, args), enable_prefix_caching=not args.no_prefix_caching)
 
 
 def chosen_arrivals(args: argparse.Namespace) -> list[Arrival]:

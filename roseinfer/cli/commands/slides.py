@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def require_notebook(path: Path) -> None:
-    """Before anything is written. Raises ValueError."""
+    """Check the notebook before anything is written. Raises ValueError."""
     import nbformat
 
     try:

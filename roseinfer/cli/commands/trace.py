@@ -93,7 +93,7 @@ def asked_query(args: argparse.Namespace) -> str | None:
 
 
 def check_picture(path: Path | None) -> None:
-    """Before a long trace is read. Raises ValueError if the picture could not be written there."""
+    """Check the picture's path before a long trace is read. Raises ValueError if it could not be written."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise ValueError(f"--timeline {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(PICTURES)}")
     require_writable("--timeline", path)
@@ -122,7 +122,7 @@ def load(path: Path) -> Trace:
 
 
 def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Iterator[str]:
-    """What goes to stdout, in parts."""
+    """Yield the parts of the output."""
     if not (query is not None or args.spans or args.ops or args.timeline):
         yield summary(trace, args.file)
         yield as_text(*trace.rows(CATS_SQL))
@@ -139,7 +139,7 @@ def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Itera
 
 
 def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
-    """What `ask` returns or raises. It runs beside this thread, which Ctrl-C can end at once: DuckDB may not look up
+    """Return or raise what `ask` does. It runs beside this thread, which Ctrl-C can end at once: DuckDB may not look up
     for minutes."""
     answer: Future[list[str]] = Future()
 
@@ -160,7 +160,7 @@ def captioned(trace: Trace, table: Facts) -> str:
 
 
 def as_text(columns: list[str], rows: list[tuple[Any, ...]], decimals: int | None = None) -> str:
-    """For the terminal that stdout is, if it is one."""
+    """Lay the text out for the terminal that stdout is, if it is one."""
     from functools import partial
 
     from roseinfer.display.number_text import rounded
@@ -171,7 +171,7 @@ def as_text(columns: list[str], rows: list[tuple[Any, ...]], decimals: int | Non
 
 
 def summary(trace: Trace, path: Path) -> str:
-    """What the file is: its size, its events and the time that they span."""
+    """Describe the file: its size, its events and the time that they span."""
     slices = trace.slices
     seconds = (max(event.end for event in slices) - slices[0].ts) / 1e9
     events = trace.data["traceEvents"]
@@ -186,7 +186,7 @@ def summary(trace: Trace, path: Path) -> str:
 
 
 def span_prefix(trace: Trace) -> str:
-    """Of the spans to show: the course's own, or all in a trace that has none of them."""
+    """Prefix of the spans to show: the course's, or "" for all spans in a trace that has none of the course's."""
     from roseinfer.profiling.traces.trace import HOST_SPAN, SPAN_PREFIX
 
     ours = any(event.cat == HOST_SPAN and event.name.startswith(SPAN_PREFIX) for event in trace.slices)
@@ -194,7 +194,7 @@ def span_prefix(trace: Trace) -> str:
 
 
 def why_empty(trace: Trace, query: str) -> str:
-    """That there are no rows; and which of the query's names the trace does not have, if there is one."""
+    """Say that there are no rows, and which of the query's names the trace does not have, if there is one."""
     cats = [cat for cat, *_ in trace.rows(CATS_SQL)[1]]
     spans = [span for _, span, *_ in trace.rows(SPANS_SQL)[1]]
     known = {event.name for event in trace.slices}.union(cats)

@@ -1,1 +1,1 @@
-"""What every stage promises, a file a subject."""
+"""Promises of every stage, one file per subject."""

@@ -142,9 +142,9 @@ def pool_exhausted(stage_class: type[Stage], device: str) -> None:
             after = run.books(seqs)
             assert after == before, f"a refused step changed cached tokens and free blocks: {before}, then {after}"
         if left:
-            run.decode(seqs[:left], "with just enough blocks, behind a refused step: ")
+            run.decode(seqs[:left], "with just enough blocks, after a refused step: ")
         run.free(seqs.pop())
-        run.decode(seqs, "with a sequence freed, behind a refused step: ")
+        run.decode(seqs, "with a sequence freed, after a refused step: ")
         run.end(seqs)
 
 

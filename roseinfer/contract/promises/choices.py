@@ -123,7 +123,7 @@ def _nan_is_refused(stage_class: type[Stage], device: str, params: SamplingParam
 
 
 def _interrupted_choice(stage_class: type[Stage], device: str, params: SamplingParams) -> None:
-    """Only for a stage that makes the whole step itself: the template's decode counts a step before it is sampled."""
+    """Interrupt the choice of a stage that makes the whole step: the template counts a step before it is sampled."""
     stage = stage_of(stage_class, MODEL, device, num_blocks=12, block_size=4, max_num_seqs=3)
     seqs = _begun(stage, params)
     if _decodes_by_template(stage, seqs):

@@ -29,7 +29,7 @@ def any_block_size(stage_class: type[Stage], device: str) -> None:
 
 
 def last_position(stage_class: type[Stage], device: str) -> None:
-    """To the last position of a model of 45, which fills no block, in a pool that is just large enough; not beyond."""
+    """Reach the last position of a model of 45, in the middle of a block, in a pool that is just large enough."""
     for block_size in (4, 16, 64):
         where = f"max_model_len={ODD_LENGTH}, block_size={block_size}: "
         blocks = -(-ODD_LENGTH // block_size)
@@ -161,7 +161,7 @@ def _run_to_the_end(run: TeacherForced, lengths: tuple[int, ...], num_steps: int
 def _accepted(
     stage_class: type[Stage], device: str, model: str, block_size: int, num_tokens: int
 ) -> TeacherForced | None:
-    """With blocks for as many tokens; None where the stage refuses that block size by name, as a kernel may."""
+    """Make a stage with that block size; None where the stage refuses the size by name, as a kernel may."""
     num_blocks = -(-num_tokens // block_size) + 3
     try:
         return TeacherForced(stage_class, device, model, num_blocks=num_blocks, block_size=block_size)

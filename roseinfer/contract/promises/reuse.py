@@ -48,7 +48,7 @@ def other_blocks(stage_class: type[Stage], device: str) -> None:
 
 
 def _orders() -> list[tuple[int, ...]]:
-    """Four of six places, in order: each that differs from the first in one place, behind it; then others."""
+    """Four of six places, in order: each that differs from the first in one place, after it; then others."""
     first = (0, 1, 2, 3)
     one_differs = [first[:i] + (other,) + first[i + 1 :] for other in (4, 5) for i in (1, 2, 0, 3)]
     beside_first = [order for other in one_differs for order in (first, other)]

@@ -1,1 +1,1 @@
-"""What a stage with a queue promises, and the search for the shortest schedule that breaks it."""
+"""Promises of a stage with a queue, and the search for the shortest schedule that breaks it."""

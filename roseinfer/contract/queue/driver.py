@@ -117,7 +117,7 @@ class Queue:
         assert not self.stage.has_work, f"after {most} steps some of {len(self.seqs)} requests are still not done"
 
     def run_out(self) -> None:
-        """To the end of all requests. Then every token is judged, and every block is free."""
+        """Run to the end of all requests. Then every token is judged, and every block is free."""
         for _ in self.patience():
             self.step()
         for seq in self.seqs:
@@ -130,7 +130,7 @@ class Queue:
             self.stage.step()
 
     def run_out_twice(self) -> None:
-        """And once more with a request that takes every block there is, as far as the model has positions."""
+        """Run out, then once more with a request that takes every block, as far as the model has positions."""
         self.run_out()
         tables = self.stage.tables
         most = min(tables.num_blocks * tables.block_size, self.stage.config.max_model_len - 1)
@@ -147,7 +147,7 @@ class Queue:
         self.judge_end(seq)
 
     def judge_end(self, seq: Sequence) -> None:
-        """It has no token after the one that ends it, and that one ends it as finish_reason says."""
+        """Check that it has no token after the one that ends it, and that this token fits finish_reason."""
         part, reason = Sequence(seq.token_ids[: seq.num_prompt_tokens], seq.params), None
         for i, token in enumerate(seq.output_ids):
             assert not reason, f"{self.name(seq)}: token {i - 1} ends it ({reason}), and it has more"

@@ -107,7 +107,7 @@ def one_bad_request(stage_class: type[Stage], device: str) -> None:
 
 
 def _run_around(queue: Queue, bad: Sequence) -> None:
-    """Until nothing is left: a step that raises a ValueError is answered by an abort of the bad request, once."""
+    """Run until nothing is left: a step that raises a ValueError is answered by an abort of the bad request, once."""
     for _ in queue.patience():
         try:
             queue.step()

@@ -36,7 +36,7 @@ def runs_a_queue(stage_class: type[Stage], device: str) -> None:
 
 
 class Budgeted(Queue):
-    """For requests that share nothing, and a pool with room for all: what becomes cached was computed."""
+    """Counts what is computed, for requests that share nothing in a pool with blocks for all of them."""
 
     def step(self) -> list[Sequence]:
         before = [seq.num_cached_tokens for seq in self.seqs]
@@ -69,7 +69,7 @@ def small_pools(stage_class: type[Stage], device: str) -> None:
 
 
 def ends_where_it_should(stage_class: type[Stage], device: str) -> None:
-    """At a stop token, at the model's end token, or after one token; the places and blocks go to those that wait."""
+    """End at a stop token, at the model's end token, or after one token; queued requests get the slots and blocks."""
     lengths = (5, 9, 2, 12)
     prompts, outputs = prompts_for(MODEL, lengths), expected(MODEL, lengths, 8, device)
     model = copy_of(MODEL, device)
@@ -85,7 +85,7 @@ def ends_where_it_should(stage_class: type[Stage], device: str) -> None:
 
 
 def refused_when_added(stage_class: type[Stage], device: str) -> None:
-    """What can never run is refused at once, in words, and nothing of it stays; the largest that fits is taken."""
+    """Refuse at once, in words, what can never run, and keep nothing of it; take the largest request that fits."""
     queue = Queue(stage_class, device, num_blocks=3, block_size=4, max_num_seqs=2)
     ended = queue.add([1, 2, 3], 1)
     queue.run_out()

@@ -1,4 +1,4 @@
-"""How much of each column of a picture a lane's slices cover: what is left to see of slices too thin to draw."""
+"""Share of each column of a picture that a lane's slices cover: it shows slices too thin to draw."""
 
 from __future__ import annotations
 

@@ -63,9 +63,10 @@ def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timelin
 
 
 class Timeline(Chart):
-    """What `timeline` returns. start, end: in ns, from the first step's begin to the last one's end. bars: all that is
-    drawn, a row each: the number of its lane, its name, and from when to when, in ms since start. shades: the columns
-    that a crowded lane shows instead until one zooms in: the same, with the name of most of it, and the covered share.
+    """Timeline of a trace's steps. start, end: in ns, from the first step's begin to the last one's end. bars: all that
+    is drawn, a row each: the number of its lane, its name, and from when to when, in ms since start. shades: the
+    columns that a crowded lane shows instead until one zooms in: the same, with the name of most of it, and the
+    covered share.
 
     host_gaps: when the thread of the steps was in no op, each named after the innermost span around it. device_gaps:
     when no kernel and no memory copy ran, each named after the innermost op or span of the host.
@@ -207,7 +208,7 @@ class Timeline(Chart):
 
 
 def _item(texts: Iterable[str], field: str) -> str:
-    """In Vega's language: the text that a datum's field is the number of."""
+    """Vega expression of the text whose number is a datum's field."""
     return f"{json.dumps(list(texts))}[datum.{field}]"
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from roseinfer.bench.contenders import HF_NAME, StageContender, hf_contender
+from roseinfer.bench.contenders import StageContender, hf_contender
 from roseinfer.bench.interleave import OnStep, Run, measure
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.bench.race_setting import HF_NAME
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.planning.sizes import EngineSizes, PlannedEngine
@@ -133,7 +134,7 @@ def unlabelled_ms(samples: Samples) -> float:
 
 
 def tokens_per_second(runs: List[dict[str, Any]]) -> list[float]:
-    """Of each run, by its median step: one step that another process held up would else stand for the whole run."""
+    """Tokens per second of each run, by its median step: a step that another process held up must not decide it."""
     return [run["decode_tokens"] / (len(run["step_seconds"]) * median(run["step_seconds"])) for run in runs]
 
 
@@ -182,7 +183,7 @@ def _heard(entrant: StageContender, listener: SpanTimes) -> Callable[[OnStep], R
 
 
 def profile(entrant: StageContender, steps: int) -> Profile:
-    """Of so many decode steps."""
+    """Profile that many decode steps."""
     stage, seqs = entrant.at_step(0)
     trace = capture(lambda: decode_step(stage, seqs), steps=steps, warmup=UNPROFILED - 1)
     on_gpu = any(event.cat == DEVICE_SPAN for event in trace.slices)

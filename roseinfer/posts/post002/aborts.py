@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
@@ -17,9 +18,10 @@ from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import source_of
-from ..report.content import Exact, judge
+from ..planned import engine_of
+from ..report.content import Exact, judge, judge_claim
 from ..report.template import Values
-from .steps import prompts_of, small_engine
+from .steps import prompts_of
 
 SEED, LONGEST = 0, 64
 Abort = Callable[[Engine, "set[int]"], None]
@@ -60,10 +62,7 @@ def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: 
         for prompt, n in zip(prompts, wanted, strict=True)
     ]
     wanted_by = {seq.seq_id: n for seq, n in zip(seqs, wanted, strict=True)}
-    for seq in seqs:
-        engine.add(seq)
-    while engine.has_work:
-        done = engine.step()
+    for done in drive(engine, seqs):
         abort(engine, {seq.seq_id for seq in done if len(seq.output_ids) == wanted_by[seq.seq_id]})
     return [len(seq.output_ids) for seq in seqs]
 
@@ -75,7 +74,7 @@ def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model)
     rows: list[list[Exact]] = []
     extra, held = {}, {}
     for name, abort in ABORTS.items():
-        engine = small_engine(config, model)
+        engine = engine_of(config, model)
         made = run_out(engine, prompts, wanted, abort)
         extra[name] = _common({got - asked for got, asked in zip(made, wanted, strict=True)})
         held[name] = engine.blocks.num_blocks - engine.blocks.num_free
@@ -83,7 +82,7 @@ def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model)
     bug, fixed, half = ABORTS
     size = config.block_size
     never_back = sum(-(-(len(p) + n - 1) // size) for p, n in zip(prompts, wanted, strict=True))
-    claims = about["claims"]
+    gives_back = source_of(about, "claims.abort_gives_back_blocks")
     return {
         "num_requests": len(wanted),
         "wanted": sum(wanted),
@@ -91,36 +90,30 @@ def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model)
         "refusal": refusal(model),
         "rows": rows,
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                "claims.extra_steps_with_the_bug",
                 "steps a request runs too long, with the bug",
-                claims["extra_steps_with_the_bug"],
                 extra[bug],
                 rule=1,
                 why="one step past what it asked for",
-                source=source_of(about, "claims.extra_steps_with_the_bug"),
             ),
-            judge(
+            judge_claim(
+                about,
+                "claims.extra_steps_fixed",
                 "steps a request runs too long, fixed",
-                claims["extra_steps_fixed"],
                 extra[fixed],
                 rule=0,
                 why="aborted before the next step",
-                source=source_of(about, "claims.extra_steps_fixed"),
             ),
-            judge(
-                "blocks that are never freed, fixed",
-                0,
-                held[fixed],
-                why="an abort frees them",
-                source=source_of(about, "claims.abort_gives_back_blocks"),
-            ),
+            judge("blocks that are never freed, fixed", 0, held[fixed], why="an abort frees them", source=gives_back),
             judge(
                 "blocks that are never freed, if a request is only marked",
                 0,
                 held[half],
                 rule=never_back,
                 why="all that its tokens took",
-                source=source_of(about, "claims.abort_gives_back_blocks"),
+                source=gives_back,
             ),
         ],
     }

@@ -10,8 +10,8 @@ import numpy as np
 
 from roseinfer.profiling.clock import seconds_of
 
-from ..data import post_table, source_of
-from ..report.content import Exact, Fact, Time, judge
+from ..data import post_table
+from ..report.content import Exact, Fact, Time, judge, judge_claim
 from ..report.template import Values
 from .token_arrays import ids_of, write_each, write_overlapping
 
@@ -46,13 +46,13 @@ def write_section(about: Mapping[str, Any]) -> Values:
         f"each to its own, {batch} neighbouring slots": (write_each, neighbours),
     }
     counts = {name: prefill_counts(write, slots, num_slots) for name, (write, slots) in cases.items()}
-    right = judge(
+    right = judge_claim(
+        about,
+        "claims.tokens_in_their_slot",
         f"requests of a prefill batch of {batch} that find their token in their slot",
-        about["claims"]["tokens_in_their_slot"],
         next(iter(counts.values()))["right"],
         rule=1,
         why="only the first slot of the first turn is not written over",
-        source=source_of(about, "claims.tokens_in_their_slot"),
     )
     rows = [[name, *count.values()] for name, count in counts.items()]
     return {"batch": batch, "slots": num_slots, "facts": [right], "rows": rows}

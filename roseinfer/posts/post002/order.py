@@ -17,8 +17,8 @@ from roseinfer.profiling.floors import step_terms
 from roseinfer.simulator import EngineSetting, FloorCost, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
-from ..data import post_table, source_of
-from ..report.content import Exact, Grid, Time, judge
+from ..data import post_table
+from ..report.content import Exact, Grid, Time, judge_claim
 from ..report.template import Values
 from .load import LLAMA_7B
 
@@ -56,27 +56,27 @@ def order_section(about: Mapping[str, Any]) -> Values:
         "assumptions": " ".join(ASSUMPTIONS),
         "round": ROUND,
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                "claims.faster_order",
                 "faster wherever lengths differ (here: in fewer steps), with room for all slots",
-                about["claims"]["faster_order"],
                 large,
                 why="the post's order",
-                source=source_of(about, "claims.faster_order"),
             ),
-            judge(
+            judge_claim(
+                about,
+                "claims.faster_order",
                 "the same in the post's pool",
-                about["claims"]["faster_order"],
                 posts,
                 rule="it depends" if most_running < slots else None,
                 why=f"the pool, which holds about {most_running:.0f} of them, decides how many run, and not the slots",
-                source=source_of(about, "claims.faster_order"),
             ),
-            judge(
+            judge_claim(
+                about,
+                "claims.fuller_batches",
                 "more slots in use in a step, with room for all of them",
-                about["claims"]["fuller_batches"],
                 fullest_batches(runs),
                 why="the tail is shorter",
-                source=source_of(about, "claims.fuller_batches"),
             ),
         ],
         "times": [Time(f"saved by longest first, {case} case", "s", seconds, None) for case, seconds in posted],

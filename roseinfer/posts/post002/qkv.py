@@ -18,8 +18,7 @@ from roseinfer.models.weights import LAYOUTS, prepared_copy
 from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.stage import PromptAttention
 
-from ..data import source_of
-from ..report.content import Time, judge
+from ..report.content import Time, judge_claim
 from ..report.setting import Setting
 from ..report.template import Values
 from .load import LLAMA_7B
@@ -31,7 +30,6 @@ QUICK_SIZE = 256
 
 
 def qkv_section(about: Mapping[str, Any], setting: Setting) -> Values:
-    claims = about["claims"]
     models = {spec: load_model(spec, device=setting.device) for spec in MODELS}
     counts = {f"the engine, {spec}": engine_products(prepared_copy(model)) for spec, model in models.items()}
     apart = f"transformers, {APART}"
@@ -39,13 +37,13 @@ def qkv_section(about: Mapping[str, Any], setting: Setting) -> Values:
     rows = about["prefill_batch_size"]
     size = QUICK_SIZE if setting.quick else LLAMA_7B.hidden_size
     return {
-        "before": claims["qkv_products_before"],
+        "before": about["claims"]["qkv_products_before"],
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                f"claims.qkv_products_{'before' if name == apart else 'after'}",
                 f"products for q, k and v in a layer, {name}",
-                claims["qkv_products_before" if name == apart else "qkv_products_after"],
                 qkv,
-                source=source_of(about, f"claims.qkv_products_{'before' if name == apart else 'after'}"),
             )
             for name, (qkv, _) in counts.items()
         ],

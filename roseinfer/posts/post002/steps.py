@@ -19,22 +19,11 @@ from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import COMPUTED, Source, source_of
-from ..report.content import Time, judge
+from ..planned import engine_of
+from ..report.content import Time, judge, judge_claim
 from ..report.template import Values
 
 PROMPT_LEN, STEPS, REPEATS = 8, 4, 5
-
-
-def small_engine(config: PlannedEngine, model: Model) -> Engine:
-    """Without a prefix cache: a repeated prompt is computed again. Steps in turn, so that each can be looked at."""
-    return Engine(
-        model,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        max_num_seqs=config.max_num_seqs,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-    )
 
 
 def prompts_of(config: PlannedEngine, model: Model) -> list[list[int]]:
@@ -52,7 +41,7 @@ def added(engine: Engine, prompts: list[list[int]], max_tokens: int = STEPS) -> 
 def warm_up_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
     """Measured first of all: what is made once in a process is not made again."""
     now, prompts = device_clock(model.device), prompts_of(config, model)
-    engine = small_engine(config, model)
+    engine = engine_of(config, model)
     warm_up = seconds_of(engine.warm_up, now)
     free_after = engine.blocks.num_free
     added(engine, prompts, 2 + REPEATS)
@@ -66,13 +55,13 @@ def warm_up_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
         "length": length,
         "slots": about["warmup_slots"],
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                "warmup_slots",
                 "slots for the tokens of the warm-up's prompts",
-                about["warmup_slots"],
                 int(slots.unique().numel()),
                 rule=batch * length,
                 why="a slot for each token",
-                source=source_of(about, "warmup_slots"),
             ),
             judge(
                 "blocks that are taken after the warm-up",
@@ -91,7 +80,7 @@ def warm_up_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
 
 def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
     batch, now, prompts = about["prefill_batch_size"], device_clock(model.device), prompts_of(config, model)
-    engine = small_engine(config, model)
+    engine = engine_of(config, model)
 
     def prefilled(together: bool) -> tuple[int, float]:
         """Steps until all have their first token, and their seconds."""
@@ -110,11 +99,8 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
     steps = {name: runs[0][0] for name, runs in taken.items()}
     return {
         "facts": [
-            judge(
-                f"steps for the first tokens of {batch} prompts",
-                about["claims"]["prefill_steps"],
-                steps["together"],
-                source=source_of(about, "claims.prefill_steps"),
+            judge_claim(
+                about, "claims.prefill_steps", f"steps for the first tokens of {batch} prompts", steps["together"]
             ),
             judge(
                 "one prompt at a time, as before",
@@ -125,7 +111,7 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
             judge(
                 "steps that a request waits while others decode",
                 int(about["batch_waiting_time"]),
-                steps_waited(small_engine(config, model), prompts),
+                steps_waited(engine_of(config, model), prompts),
                 source=source_of(about, "batch_waiting_time"),
             ),
         ],
@@ -142,7 +128,7 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
 
 
 def steps_waited(engine: Engine, prompts: list[list[int]]) -> int:
-    """Of the last prompt, which comes while the others decode: steps before the one that gives its first token."""
+    """Count the steps before the last prompt's first token. That prompt comes while the others decode."""
     added(engine, prompts[:-1], max_tokens=STEPS)
     engine.step()
     (late,) = added(engine, prompts[-1:])
@@ -154,7 +140,7 @@ def steps_waited(engine: Engine, prompts: list[list[int]]) -> int:
 
 def padding_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
     batch, length, longest = (about[name] for name in ("prefill_batch_size", "warmup_prompt_tokens", "seq_length"))
-    engine = small_engine(config, model)
+    engine = engine_of(config, model)
     added(engine, prompts_of(config, model))
     engine.step()
     step = engine.metrics.history[-1]
@@ -192,7 +178,7 @@ def real_steps(engine: Engine, prompts: list[list[int]]) -> tuple[Tensor, Tensor
 
 
 def greedy_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
-    logits, chosen = real_steps(small_engine(config, model), prompts_of(config, model))
+    logits, chosen = real_steps(engine_of(config, model), prompts_of(config, model))
     buffer = logits.amax(dim=-1)
     logprobs = torch.log_softmax(logits, dim=-1)
     same = int((chosen == logprobs.argmax(dim=-1)).sum())
@@ -209,13 +195,13 @@ def greedy_section(about: Mapping[str, Any], config: PlannedEngine, model: Model
                 same,
                 source=Source(COMPUTED, "all of them: the post chooses the same tokens"),
             ),
-            judge(
+            judge_claim(
+                about,
+                "claims.logprob_buffer",
                 "what output_logprob_shm holds",
-                about["claims"]["logprob_buffer"],
                 what_it_holds(buffer, logits),
                 rule="largest logit",
                 why="max of the logits, without the logsumexp subtracted",
-                source=source_of(about, "claims.logprob_buffer"),
             ),
         ],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
@@ -13,10 +12,9 @@ import torch
 from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
-from roseinfer.bench.online.serve import Served, serve
+from roseinfer.bench.online.serve import OnlineRun, serve
 from roseinfer.bench.online.workload import Workload
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, model_config
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.data_sheets import data_sheet
@@ -24,8 +22,9 @@ from roseinfer.profiling.floors import step_terms
 from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
-from ..data import post_facts, post_table, source_of
-from ..report.content import Exact, Image, Time, judge
+from ..data import post_facts, post_table
+from ..planned import engine_of
+from ..report.content import Exact, Image, Time, judge_claim
 from ..report.setting import Setting
 from ..report.template import Values
 from .host import most_gain
@@ -83,17 +82,14 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
         "host_ms": host_ms(about),
         "card": CARD,
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                "claims.step_is_bound_by",
                 f"what decides a step's time, within {SAME_STEP:.0%}",
-                about["claims"]["step_is_bound_by"],
                 "max_num_batched_tokens" if spread < SAME_STEP else "more than max_num_batched_tokens",
-                source=source_of(about, "claims.step_is_bound_by"),
             ),
-            judge(
-                "what a full step holds once requests run",
-                about["claims"]["a_step_holds"],
-                " or ".join(sorted(held)),
-                source=source_of(about, "claims.a_step_holds"),
+            judge_claim(
+                about, "claims.a_step_holds", "what a full step holds once requests run", " or ".join(sorted(held))
             ),
         ],
         "times": [
@@ -145,16 +141,16 @@ def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str
     what most of them held."""
     n = about["num_requests"]
     arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
-    noted = Noted(cost)
-    (row,) = simulations(arrivals, setting_of(arrivals, budget, n), noted, policies=["fcfs"], replicas=[1]).rows
-    full = [seconds for work, seconds in noted.steps if tokens_of(work) == budget]
+    recorded = RecordingCost(cost)
+    (row,) = simulations(arrivals, setting_of(arrivals, budget, n), recorded, policies=["fcfs"], replicas=[1]).rows
+    full = [seconds for work, seconds in recorded.steps if tokens_of(work) == budget]
     ms = 1e3 * row["seconds"] / row["steps"]
     return row | {
         "ms": ms,
         "host_ms": ms * row["host_share"],
         "full_ms": 1e3 * median(full),
         "spread": max(full) / min(full) - 1,
-        "held": usual_holding(noted, budget),
+        "held": usual_holding(recorded, budget),
     }
 
 
@@ -174,16 +170,16 @@ def tokens_of(work: StepWork) -> int:
     return work.num_decodes + work.prompt_tokens
 
 
-def usual_holding(noted: Noted, budget: int) -> str:
+def usual_holding(recorded: RecordingCost, budget: int) -> str:
     held = [
         " and ".join(name for name, n in (("prompts", work.prompt_tokens), ("decodes", work.num_decodes)) if n)
-        for work, _ in noted.steps
+        for work, _ in recorded.steps
         if tokens_of(work) == budget
     ]
     return mode(held)
 
 
-class Noted:
+class RecordingCost:
     """A cost that keeps what each step had to do, and its seconds."""
 
     def __init__(self, cost: Cost) -> None:
@@ -223,21 +219,13 @@ def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
 # On the engine
 
 
-def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> Served:
-    engine = Engine(
-        model,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        max_num_seqs=min(budget, config.max_num_seqs),
-        max_num_batched_tokens=budget,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-    )
+def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> OnlineRun:
+    engine = engine_of(config, model, max_num_seqs=min(budget, config.max_num_seqs), max_num_batched_tokens=budget)
     engine.warm_up()
     return serve(engine, work.work(model, work.arrivals(None)))
 
 
-def full_step_seconds(run: Served) -> float:
+def full_step_seconds(run: OnlineRun) -> float:
     """Median latency of the steps with the most tokens, which are as many as the budget."""
     most = max(step.num_tokens for step in run.steps)
     return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
@@ -246,7 +234,7 @@ def full_step_seconds(run: Served) -> float:
 # The picture
 
 
-def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Served]) -> Image:
+def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineRun]) -> Image:
     """Throughput to the right, latency up, as the post draws them: a point a budget."""
     there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
     here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
@@ -258,11 +246,8 @@ def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Served]
             ax.annotate(str(budget), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
         ax.set(title=title, xlabel="requests/s", ylabel="latency of a full step, ms", xlim=(0, None), ylim=(0, None))
         ax.title.set_fontsize(9)
-        ax.spines[["top", "right"]].set_visible(False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = ", ".join(f"{budget}: {x:.1f}/s at {y:.1f} ms" for budget, (x, y) in zip(simulated, there, strict=True))
-    return Image(png.getvalue(), f"Throughput and latency for each budget. Simulated: {said}.")
+    return Image.of(figure, f"Throughput and latency for each budget. Simulated: {said}.")
 
 
 def rows_of_axes() -> list[list[Exact | None]]:

@@ -6,7 +6,6 @@ launches the other's.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from matplotlib.figure import Figure
 
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
@@ -28,6 +28,7 @@ from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import COMPUTED, KINDS, Source, post_table, source_of
+from ..planned import engine_of
 from ..report.content import Grid, Image, Time, judge
 from ..report.setting import Setting
 from ..report.template import Values
@@ -40,13 +41,13 @@ T = TypeVar("T")
 
 
 def engine(setting: Setting) -> PlannedEngine:
-    """Of one batch. On the CPU whatever the device: its clock is a model's, so that its steps take as long as the
+    """Plan an engine for one batch, always on the CPU: its clock is a model's, so that its steps take as long as the
     post's."""
     config = setting.engine(setting.model or "tiny", BATCH, PROMPT_LEN + TOKENS, dtype="float32")
     return replace(config, device="cpu")
 
 
-class Noted(OwnClock):
+class RecordingDevice(OwnClock):
     """A device that keeps what it did: of each step its times, and tokens."""
 
     def __init__(self, seconds: Callable[[int], float] | None) -> None:
@@ -67,7 +68,7 @@ class ExecutorRun:
 
     seqs: list[Sequence]
     times: list[SequenceTimes]
-    device: Noted = field(repr=False)
+    device: RecordingDevice = field(repr=False)
 
     @property
     def seconds(self) -> float:
@@ -75,7 +76,7 @@ class ExecutorRun:
 
     @property
     def finishes(self) -> list[float]:
-        """Of the steps that gave tokens, in order."""
+        """Ends of the steps that gave tokens, in order."""
         return sorted({step.finish for own in self.times for step in own.steps})
 
     @property
@@ -130,18 +131,9 @@ def run(
     seconds: Callable[[int], float] | None = None,
 ) -> ExecutorRun:
     """A request for each of params, all at once. seconds: of the device's clock, for a step of so many tokens."""
-    device = Noted(seconds)
-    engines = [
-        Engine(
-            model,
-            num_blocks=config.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            enable_prefix_caching=False,
-            async_scheduling=executor == ONE_BEHIND,
-        )
-        for _ in range(2 if executor == TWO_IN_FLIGHT else 1)
-    ]
+    device = RecordingDevice(seconds)
+    num_engines = 2 if executor == TWO_IN_FLIGHT else 1
+    engines = [engine_of(config, model, async_scheduling=executor == ONE_BEHIND) for _ in range(num_engines)]
     for engine in engines:
         engine.warm_up()
         engine.runner.device = device
@@ -149,16 +141,13 @@ def run(
     seqs = [Sequence(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
     share, arrival = -(-len(seqs) // len(engines)), engines[0].metrics.clock()
     times = [engines[i // share].add(seq, arrival) for i, seq in enumerate(seqs)]
-    (take_turns if executor == TWO_IN_FLIGHT else steps_of)(engines)
+    if executor == TWO_IN_FLIGHT:
+        take_turns(engines)
+    else:
+        list(drive(engines[0]))
     for work in device.done:
         work.wait()  # the surplus of the last step, too
     return ExecutorRun(seqs, times, device)
-
-
-def steps_of(engines: list[Engine]) -> None:
-    (engine,) = engines
-    while engine.has_work:
-        engine.step()
 
 
 def take_turns(engines: list[Engine]) -> None:
@@ -263,11 +252,8 @@ def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
     ax.set_yticks(range(len(runs)), runs, fontsize=8)
     ax.set_xlabel(f"the device's first {DRAWN} steps, ms", fontsize=8)
     ax.invert_yaxis()
-    ax.spines[["top", "right"]].set_visible(False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = ", ".join(f"{executor} {own.busy:.0%}" for executor, own in runs.items())
-    return Image(png.getvalue(), f"When the device computes, by executor; the share of the whole run: {said}.")
+    return Image.of(figure, f"When the device computes, by executor; the share of the whole run: {said}.")
 
 
 def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> ExecutorRun:

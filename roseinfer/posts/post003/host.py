@@ -8,15 +8,16 @@ from typing import Any
 
 from roseinfer.bench.host import Step, decode_steps
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.engine.engine import Engine
+from roseinfer.drive import drive
 from roseinfer.models import Model
 from roseinfer.models.weights import prepare_weights
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..data import post_table, source_of
-from ..report.content import Exact, NotRun, Time, judge
+from ..data import post_table
+from ..planned import engine_of
+from ..report.content import Exact, NotRun, Time, judge_claim
 from ..report.setting import Setting
 from ..report.template import Values
 
@@ -76,17 +77,17 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Val
         "batch": BATCH,
         "prompt_len": PROMPT_LEN,
         "facts": [
-            judge(
+            judge_claim(
+                about,
+                "claims.simple_async_gain",
                 f"what simple asynchronous scheduling gains, {largest}",
-                about["claims"]["simple_async_gain"],
                 simple_gain,
-                source=source_of(about, "claims.simple_async_gain"),
             ),
-            judge(
+            judge_claim(
+                about,
+                "claims.gains_more",
                 "which model gains more",
-                about["claims"]["gains_more"],
                 smallest if gains[smallest] > gains[largest] else largest,
-                source=source_of(about, "claims.gains_more"),
             ),
         ],
         "times": times,
@@ -126,20 +127,8 @@ def measure(setting: Setting, config: PlannedEngine, machine: Machine) -> tuple[
 
 def engine_steps(model: Model, config: PlannedEngine, steps: int) -> list[Step]:
     """`steps` tokens for each of as many sequences as the engine has places. In turn, so that a step's parts add up."""
-    engine = Engine(
-        model,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        max_num_seqs=config.max_num_seqs,
-        async_scheduling=False,
-    )
+    engine = engine_of(config, model, enable_prefix_caching=True)
     engine.warm_up()
     params = SamplingParams(max_tokens=steps, ignore_eos=True)
-    for prompt in random_prompts(model, config.max_num_seqs, PROMPT_LEN):
-        engine.add(Sequence(prompt, params))
-
-    def run() -> None:
-        while engine.has_work:
-            engine.step()
-
-    return decode_steps(run, steps)
+    seqs = [Sequence(prompt, params) for prompt in random_prompts(model, config.max_num_seqs, PROMPT_LEN)]
+    return decode_steps(lambda: list(drive(engine, seqs)), steps)

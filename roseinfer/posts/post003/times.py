@@ -7,10 +7,11 @@ from collections.abc import Sequence as List
 from statistics import mean
 
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
-from roseinfer.planning.definitions import METRICS
+from roseinfer.planning.definitions import METRICS_BY_NAME
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -21,7 +22,6 @@ from ..report.template import Values
 
 PLACES, LATECOMERS = 4, 2
 PROMPT_LEN, TOKENS = 8, 6
-OURS = {metric.name: metric for metric in METRICS}
 RENAMED = {"scheduling2inference": "scheduling_time"}  # the post's name -> the engine's
 Stamps = dict[str, float]
 
@@ -46,15 +46,15 @@ def section(setting: Setting) -> Values:
         here = never_negative(row.minuend, row.subtrahend, taken)
         rule, why = (turned, "nothing happens before the arrival") if queued else (printed, "as printed")
         facts.append(judge(row.name, printed, here, rule=rule, why=why))
-        ours = OURS[RENAMED.get(row.name, row.name)]
+        ours = METRICS_BY_NAME[RENAMED.get(row.name, row.name)]
         definitions.append([row.name, row.meaning, f"{ours.name} = {ours.formula}", ours.meaning])
         signs.append([row.name, len(taken), *signs_of(row.minuend, row.subtrahend, taken)])
         seconds = mean(value for request in requests for value in ours.values(request))
         times.append(Time(f"{row.name}, mean", "ms", None, 1e3 * seconds))
     for name, said in post_facts("003")["delays"].items():
-        ours = OURS[name]
+        ours = METRICS_BY_NAME[name]
         definitions.append([name.upper(), said, f"{ours.name} = {ours.formula}", ours.meaning])
-    ttft = mean(OURS["ttft"].values(request)[0] for request in requests)
+    ttft = mean(METRICS_BY_NAME["ttft"].values(request)[0] for request in requests)
     times.append(Time("TTFT, mean: waiting_time and the first step", "ms", None, 1e3 * ttft))
     first_ended = min(request.ended for request in requests)
     waited = sum(request.first_scheduled >= first_ended for request in requests)
@@ -71,14 +71,13 @@ def section(setting: Setting) -> Values:
 
 
 def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
-    """Of more requests than the engine has places, which all come at once. Steps in turn."""
-    engine = Engine(model, num_blocks=config.num_blocks, block_size=config.block_size, max_num_seqs=config.max_num_seqs)
+    """Record the times of more requests than the engine has slots. They all come at once; steps run in turn."""
+    engine = Engine(model, **config.settings())
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     prompts = random_prompts(model, PLACES + LATECOMERS, PROMPT_LEN)
     arrival = engine.metrics.clock()
     requests = [engine.add(Sequence(prompt, params), arrival) for prompt in prompts]
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
     return requests
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from roseinfer.bench.scheduler import Stat, summarize
-from roseinfer.bench.scheduler.definitions import METRICS
+from roseinfer.bench.scheduler.definitions import FIGURES
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
@@ -81,7 +80,7 @@ def figure(stat: Stat, kind: str) -> float:
 
 
 def summary_floors(m: Measured) -> dict[str, float]:
-    """Of the figures that decoding alone decides, in the post's units."""
+    """Floors of the figures that decoding alone decides, in the post's units."""
     run = m.runs[AFTER][0]
     seconds = m.floor_seconds(run)
     return {
@@ -172,15 +171,12 @@ def draw_rows(rows: dict[str, list[int]]) -> Image:
         ax.bar(range(1, len(of_steps) + 1), of_steps, width=1.0, color=COLOURS[when])
         ax.set_title(f"{when}: {sum(of_steps):,} rows in {len(of_steps)} steps", fontsize=9, loc="left")
         ax.set_ylabel("rows built", fontsize=8)
-        ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("decode step", fontsize=8)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
     said = [
         f"{when} {sum(n > 0 for n in of_steps)} of {len(of_steps)} steps build rows, {max(of_steps)} at most"
         for when, of_steps in rows.items()
     ]
-    return Image(png.getvalue(), f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
+    return Image.of(figure, f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
 
 
 def price(setting: Setting) -> Values:
@@ -215,8 +211,8 @@ def definitions(m: Measured) -> Values:
             what = f"tokens in the post's {throughput} throughput, {when}"
             judged.append(judge(what, tokens, counted, source=all_tokens(facts)))
     ours = m.runs[AFTER][0]
-    printed = {name: text for name, text in METRICS.items() if name in {*theirs.index, "p50/mean"}}
-    printed = {"Decode time": METRICS["Elapsed (decode/run)"], **printed}
+    printed = {name: text for name, text in FIGURES.items() if name in {*theirs.index, "p50/mean"}}
+    printed = {"Decode time": FIGURES["Elapsed (decode/run)"], **printed}
     late = ours.requests[-1].first_scheduled - ours.requests[0].first_scheduled
     return {
         "num_requests": len(ours.requests),

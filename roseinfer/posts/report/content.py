@@ -6,6 +6,7 @@ machine, and are not judged.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from roseinfer.bench.verdict import verdict
 
-from ..data import Source
+from ..data import Source, source_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 EQUAL, EXPLAINED, DIFFERENT = "equal", "explained", "different"
 Exact = int | float | str
@@ -54,6 +56,16 @@ def judge(
     if verdict == DIFFERENT:
         why = f"not explained: the rule {f'({why}) ' if why else ''}gives {rule}"
     return Fact(what, post, here, verdict, "" if verdict == EQUAL else why, source)
+
+
+def judge_claim(
+    about: Mapping[str, Any], name: str, what: str, here: Exact, *, rule: Exact | None = None, why: str = ""
+) -> Fact:
+    """`here` beside one of the post's facts, by its name in about.json ("claims.faster_order"); as judge."""
+    posted: Any = about
+    for part in name.split("."):
+        posted = posted[part]
+    return judge(what, posted, here, rule=rule, why=why, source=source_of(about, name))
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ class Grid:
 
 
 def change(before: Sequence[float], after: Sequence[float]) -> str | None:
-    """Of the medians of runs, as "+2.4%"; None for a single run, which has no spread to tell a change from noise."""
+    """Change of the median, such as "+2.4%"; None for a single run, which has no spread to tell a change from noise."""
     return None if min(len(before), len(after)) < 2 else f"{median(after) / median(before) - 1:+.1%}"
 
 
@@ -124,6 +136,15 @@ class Image:
 
     png: bytes
     alt: str
+
+    @classmethod
+    def of(cls, figure: Figure, alt: str) -> Image:
+        """Without its software's version, so that the same figure is the same bytes. Frames are left open."""
+        for ax in figure.axes:
+            ax.spines[["top", "right"]].set_visible(False)
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
+        return cls(png.getvalue(), alt)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def facts_table(facts: Sequence[Fact]) -> TextTable:
 
 
 def different_table(different: Sequence[tuple[str, Fact]]) -> TextTable:
-    """Of PostReport.different."""
+    """Table of PostReport.different."""
     facts = [fact for _, fact in different]
     rows = [(part, fact.what, posted_text(fact), fact.here, fact.why) for part, fact in different]
     return TextTable.of(["part", "what", _post_column(facts), Column("here", verbatim), "why"], rows)

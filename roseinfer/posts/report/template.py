@@ -102,8 +102,8 @@ def _noted(title: str, rows: Sequence[Fact] | Sequence[Time], table_of: Any) -> 
     return Markdown("\n\n".join([f"**{title}**", _table(table_of(rows)), *map(markdown_text, notes(rows))]))
 
 
-def _table(cells: TextTable) -> Markdown:
-    return Markdown(cells.markdown(bold=DIFFERENT))
+def _table(table: TextTable) -> Markdown:
+    return Markdown(table.markdown(bold=DIFFERENT))
 
 
 def to_markdown(report: PostReport, command: str) -> str:

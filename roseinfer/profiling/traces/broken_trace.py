@@ -1,4 +1,4 @@
-"""What can still be read of a trace file that is not whole: its events up to the place where it breaks."""
+"""Readable part of a trace file that is not whole: its events up to the place where it breaks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _unpacked(raw: bytes) -> bytes:
 
 
 def _decoded(raw: bytes) -> str:
-    """Without a character at the end that is cut off; empty if it is not UTF-8."""
+    """Decode without a character at the end that is cut off; "" if it is not UTF-8."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(raw)
     except UnicodeDecodeError:

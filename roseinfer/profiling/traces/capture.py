@@ -23,19 +23,19 @@ from .trace import DEVICE_WORK, METADATA_KEY, Trace
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
-def capture(step: Callable[[], object], *, steps: int = 3, warmup: int = 2, record_shapes: bool = False) -> Trace:
-    """Profile `steps` calls of `step`, after one unprofiled call and `warmup` profiled ones, thrown away.
+def capture(run_step: Callable[[], object], *, steps: int = 3, warmup: int = 2, record_shapes: bool = False) -> Trace:
+    """Profile `steps` calls of `run_step`, after one unprofiled call and `warmup` profiled ones, thrown away.
 
-    So `step` runs 1 + warmup + steps times. On a CUDA machine the device is synchronised after each step,
+    So `run_step` runs 1 + warmup + steps times. On a CUDA machine the device is synchronised after each step,
     so that a step's kernels lie inside its ProfilerStep. With record_shapes the trace's args hold the ops'
     input shapes.
 
-    An error in `step` propagates, and the profiler is stopped. Raises ValueError for steps < 1, warmup < 0.
+    An error in `run_step` propagates, and the profiler is stopped. Raises ValueError for steps < 1, warmup < 0.
     """
     require_count("steps", steps, at_least=1)
     require_count("warmup", warmup, at_least=0)
     plan = schedule(wait=1, warmup=warmup, active=steps, repeat=1)
-    data = record(step, 1 + warmup + steps, schedule=plan, record_shapes=record_shapes)
+    data = record(run_step, 1 + warmup + steps, schedule=plan, record_shapes=record_shapes)
     on_gpu = any(event.get("cat") in DEVICE_WORK for event in data["traceEvents"])
     data[METADATA_KEY] = {
         "device": device_name("cuda" if on_gpu else "cpu"),
@@ -47,8 +47,8 @@ def capture(step: Callable[[], object], *, steps: int = 3, warmup: int = 2, reco
     return Trace(data)
 
 
-def record(step: Callable[[], object], calls: int, **options: Any) -> dict[str, Any]:
-    """The Chrome trace of `calls` calls of `step` under torch.profiler with `options`."""
+def record(run_step: Callable[[], object], calls: int, **options: Any) -> dict[str, Any]:
+    """The Chrome trace of `calls` calls of `run_step` under torch.profiler with `options`."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -57,7 +57,7 @@ def record(step: Callable[[], object], calls: int, **options: Any) -> dict[str, 
         # acc_events: there is one cycle, but torch 2.11 warns of a next one unless told so.
         with profile(activities=activities, acc_events=True, **options) as profiler:
             for _ in range(calls):
-                step()
+                run_step()
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 profiler.step()

@@ -84,7 +84,7 @@ def write_chrome_trace(data: dict[str, Any], path: str | Path) -> None:
 
 
 def gzipped(data: dict[str, Any]) -> bytes:
-    """What *.json.gz holds; the same trace gives the same bytes."""
+    """Content of *.json.gz; the same trace gives the same bytes."""
     return gzip.compress(_encoded(data), mtime=0)
 
 
@@ -121,7 +121,7 @@ def _encoded(data: dict[str, Any]) -> bytes:
 
 
 def _nanoseconds(event: dict[str, Any], field: str) -> int:
-    """To the nanosecond while a float holds it, which ts * 1000 would lose first (from 50 days of microseconds on)."""
+    """Convert without ts * 1000, which loses nanoseconds that a float still holds (from 50 days of microseconds on)."""
     us = event.get(field, 0)
     try:
         whole = int(us)

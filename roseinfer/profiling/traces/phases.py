@@ -33,7 +33,7 @@ def host_phases(spans: Iterable[TimedSpan], step_seconds: Sequence[float]) -> di
 
 
 def device_phases(trace: Trace) -> dict[str, list[float]]:
-    """As host_phases, in time that kernels and memory copies ran on a GPU. They belong to the label that launched them.
+    """Phases in the time that kernels and memory copies ran on a GPU. They belong to the label that launched them.
 
     Of the steps that `capture` profiled; all 0 in a trace without a GPU.
     """
@@ -45,9 +45,9 @@ def device_phases(trace: Trace) -> dict[str, list[float]]:
     for phase, name in PHASES.items():
         spans = [e for e in trace.slices if e.cat == DEVICE_SPAN and e.name == name]  # from first kernel to last
         labelled[phase] = [e for e in work if any(s.tid == e.tid and s.ts <= e.ts < s.end for s in spans)]
-    return {phase: [_ms_within(step, events) for step in steps] for phase, events in labelled.items()}
+    return {phase: [_ms_within(span, events) for span in steps] for phase, events in labelled.items()}
 
 
-def _ms_within(step: Slice, events: list[Slice]) -> float:
-    """What the events that start in a step last together."""
-    return sum(e.dur for e in events if step.ts <= e.ts < step.end) / 1e6
+def _ms_within(span: Slice, events: list[Slice]) -> float:
+    """Sum of the durations of the events that start in a span."""
+    return sum(e.dur for e in events if span.ts <= e.ts < span.end) / 1e6

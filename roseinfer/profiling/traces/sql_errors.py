@@ -1,4 +1,4 @@
-"""What DuckDB says of a bad query, with a caret under the place in the query."""
+"""DuckDB's message for a bad query, with a caret under the place in the query."""
 
 from __future__ import annotations
 

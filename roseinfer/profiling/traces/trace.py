@@ -139,7 +139,7 @@ class Trace:
             return result.df()
 
     def rows(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `sql`, but the column names and the rows as DuckDB has them: integers of any size, None for NULL."""
+        """Run a query as `sql` does. Return the column names, and the rows as DuckDB has them (None for NULL)."""
         with self._result(query) as result:
             return [column[0] for column in result.description], result.fetchall()
 
@@ -231,7 +231,7 @@ class Trace:
         )
 
     def op_counts(self, span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
-        """How often each aten op starts, in the whole trace or in the first host span of that name.
+        """Count how often each aten op starts, in the whole trace or in the first host span of that name.
 
         outside: ops and spans whose inside is not looked into; an op counts, what it starts on its thread does not.
         """
@@ -247,12 +247,12 @@ class Trace:
         return counts
 
     def count(self, op: str, span: str | None = None) -> int:
-        """How often `op` ("aten::copy_", or any other event's name) starts; `span` as in op_counts."""
+        """Count how often `op` ("aten::copy_", or any other event's name) starts; `span` as in op_counts."""
         return sum(event.name == op for event in self._within(span))
 
     @cached_property
     def caption(self) -> str:
-        """Where the times come from, in a line."""
+        """One line that says where the times come from."""
         known = self.metadata
         if not known:
             return "a recorded trace without roseinfer's metadata"

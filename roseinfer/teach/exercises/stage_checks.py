@@ -295,7 +295,7 @@ def _pair(pair: object, layer: int) -> KV:
 
 
 def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) -> str:
-    """Whose keys or values these are, when they are another sequence's: of all tokens, or of the newest alone."""
+    """Name the other sequence that these keys or values belong to: of all tokens, or of the newest alone."""
     if got.dim() != 4:
         return ""
     right = want[layer][i]["kv".index(name)]

@@ -14,7 +14,7 @@ LETTER, SPACE = 12 * CHAR, 9  # pixels
 
 
 def walk_tokens(tokenizer: Tokenizer, prompt_ids: list[int], output_ids: list[int]) -> Grid:
-    """Which tokens each step computes to make output_ids, without a cache and with one."""
+    """Show which tokens each step computes to make output_ids, without a cache and with one."""
     total_without = total_with = 0
     frames = []
     for step, new in enumerate(output_ids):

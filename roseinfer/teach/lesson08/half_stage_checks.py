@@ -96,7 +96,7 @@ def require_rooms(stage: Any, seq: Sequence, which: str) -> None:
 
 
 def _mixed_up(got: Tensor, keys_values: list[KV], layer: int) -> str:
-    """Whose keys or values these are, when they are another sequence's."""
+    """Name what these keys or values are when they are not the expected ones: the wrong kind, or another layer's."""
     for other, pair in enumerate(keys_values):
         for name, tensor in zip(("keys", "values"), pair, strict=True):
             if explain_tensor(got, tensor.transpose(0, 1)) is None:

@@ -46,7 +46,7 @@ class TreeRun:
 
 
 class _Books(NamedTuple):
-    """Of one step, as the stage has them."""
+    """Blocks and keys of one step, as the stage has them."""
 
     block_of: dict[bytes, int]
     idle: list[int]

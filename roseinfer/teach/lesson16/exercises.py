@@ -187,7 +187,7 @@ def tokens_by_place(answer: Callable[..., Any]) -> None:
 
 
 def _judge_replay(answer: Callable[..., Any], ids: list[int], last: list[int]) -> None:
-    """Of an answer that gives the right tokens: it writes where token_ids lies, on every replay of its graph."""
+    """Check that an answer with the right tokens writes where token_ids lies, on every replay of its graph."""
     given, last_tokens = torch.tensor(ids, dtype=torch.int32), torch.tensor(last)
     token_ids = given.clone()
     memory = token_ids.detach()  # stays where token_ids lay, whatever becomes of token_ids

@@ -10,7 +10,7 @@ from roseinfer.arrivals import Arrival
 from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 from roseinfer.engine.metrics import SequenceTimes
-from roseinfer.planning.definitions import METRICS, PERCENTILES, summary
+from roseinfer.planning.definitions import METRICS_BY_NAME, PERCENTILES, summary
 
 if TYPE_CHECKING:
     import altair
@@ -110,10 +110,9 @@ def _tenths(frame: Any) -> tuple[float, float]:
 
 def _times(requests: List[Requested], metric: str) -> dict[str, float]:
     """Raises ValueError for an unknown metric."""
-    found = next((m for m in METRICS if m.name == metric), None)
-    if found is None:
-        raise ValueError(f"metric must be one of {', '.join(m.name for m in METRICS)}, got {metric!r}")
-    return summary([r.times for r in requests], [found])[metric]
+    if metric not in METRICS_BY_NAME:
+        raise ValueError(f"metric must be one of {', '.join(METRICS_BY_NAME)}, got {metric!r}")
+    return summary([r.times for r in requests], [METRICS_BY_NAME[metric]])[metric]
 
 
 def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:

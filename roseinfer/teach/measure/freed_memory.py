@@ -22,7 +22,7 @@ def install() -> None:
 
 
 def give_back(result: Any = None) -> None:
-    """Of glibc; other C libraries have no such function, and nothing happens."""
+    """Let glibc return freed memory; other C libraries have no such function, and nothing happens."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.bench import LadderResult, RunProgress, ladder
-from roseinfer.bench.contenders import HF_NAME
 from roseinfer.bench.ladder import check_stages
+from roseinfer.bench.race_setting import HF_NAME
 from roseinfer.display.chart import EMBED, VEGA_LITE, show_live
 from roseinfer.display.speed_bars import SpeedBars
 

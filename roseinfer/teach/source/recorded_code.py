@@ -1,6 +1,6 @@
 """show_graph: what a RecordedGraph plays back, as code that reads well, each name in the colour of where it comes from.
 
-torch.fx writes full names and, behind each line, what is not needed any more. Both are left out here.
+torch.fx writes full names and, after each line, what is not needed any more. Both are left out here.
 """
 
 from __future__ import annotations

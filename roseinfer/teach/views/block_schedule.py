@@ -83,7 +83,7 @@ class Schedule:
                     raise ValueError(f"step {number}: {says}")
 
     def owners(self, number: int) -> list[int | None]:
-        """Who holds each block in step `number`, before that step's frees."""
+        """Sequence that holds each block in step `number`, before that step's frees."""
         owners: list[int | None] = [None] * self.num_blocks
         for held in self.steps[number].held:
             for block in held.blocks:

@@ -150,7 +150,7 @@ class _Watch:
         return results[0]
 
     def _lengths(self) -> dict[str, int]:
-        """Of the lists that the step holds."""
+        """Lengths of the lists that the step holds."""
         return {name: len(value) for name, value in _attributes(self.step).items() if isinstance(value, list)}
 
     def _look(self, phase: str, values: dict[str, Any]) -> None:

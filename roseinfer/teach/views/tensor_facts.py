@@ -32,7 +32,7 @@ class Memory:
         self._kept: list[Tensor] = []  # an address may be used again once its tensor is gone
 
     def facts(self, name: str, value: Any) -> list[TensorFacts]:
-        """Of a tensor, or of lists and tuples of them: alike elements are described once. [] for anything else."""
+        """Facts of a tensor, or of lists and tuples: alike elements are described once. [] for anything else."""
         if isinstance(value, Tensor):
             return [self._tensor(name, value)]
         if not isinstance(value, (list, tuple)):

@@ -18,7 +18,7 @@ FITS = ("just_fits", "last_position", "never_fits")
 
 
 class LosesABlockAPreemption(NaiveCat):
-    """A sequence that comes back with its output is given a block too many, which nobody takes back."""
+    """A sequence that comes back with its output is given a block too many, which is never freed."""
 
     def prefill(self, seq):
         if seq.output_ids and self.num_free_blocks > self.tables.blocks_for(len(seq)):

@@ -53,7 +53,7 @@ class Engine:
     def take(self, seqs: list[Sequence], logits: torch.Tensor) -> None:
         for i, (row, seq) in enumerate(zip(logits, seqs, strict=True)):
             token, right = int(row.argmax()), right_token(self.model, tuple(seq.token_ids))
-            assert token == right, f"row {i}, behind {len(seq)} tokens: token {token}, expected {right}"
+            assert token == right, f"row {i}, after {len(seq)} tokens: token {token}, expected {right}"
             seq.append(right)
 
     def end(self, seqs: list[Sequence]) -> None:
@@ -245,7 +245,7 @@ def logits_kept(stage_class: type[Stage]) -> str:
             token = int(kept[0].argmax())
             seq.append(token)
             engine.step([seq])
-            assert int(kept[0].argmax()) == token, f"behind {len(seq)} tokens: the token is another one now"
+            assert int(kept[0].argmax()) == token, f"after {len(seq)} tokens: the token is another one now"
 
     return shown(go)
 
@@ -257,7 +257,7 @@ def dies_midway(stage_class: type[Stage]) -> str:
     with suppress(ValueError, IndexError):
         for _, token in stream(stage, [Sequence(prompt, SamplingParams(max_tokens=3, ignore_eos=True))]):
             made.append(token)
-    return f"it broke behind {len(made)} tokens" if made else ""
+    return f"it broke after {len(made)} tokens" if made else ""
 
 
 def new_sequences(lengths: list[int]) -> list[Sequence]:

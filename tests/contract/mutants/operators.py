@@ -68,7 +68,7 @@ MUTANTS = (
     edit(S03, "the last cached for the new", "new = k_batch.size(2) - 1", "new = k_batch.size(2) - 2", ONE, *FIRST),
     edit(S03, "the first sequence's token for all", "self.append_token(seq, layer, k_step[i], v_step[i])",
          "self.append_token(seq, layer, k_step[i], v_step[0])", MIXED, *TOKENS),
-    edit(S03, "the token at each one's own length", "k_step[i], v_step[i])",
+    edit(S03, "the token at each sequence's own length", "k_step[i], v_step[i])",
          "k_batch[i, :, seq.num_cached_tokens], v_step[i])", MIXED, *TOKENS),
     # 04, vectorised gather
     edit(S04, "// for % in the prompt", "self.v_cache[layer][blocks, tokens % self.block_size] = v",

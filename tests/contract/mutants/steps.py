@@ -43,7 +43,7 @@ def prefilled(*batches: list[int]) -> Demonstration:
 
 
 def one_row_of_nan(stage_class: type[Stage]) -> str:
-    """Of two sequences one has NaN at position 8. Its step is refused; then the other one goes on alone."""
+    """Decode two sequences, one with NaN at position 8. Its step is refused; then the other one goes on alone."""
 
     def go() -> None:
         model = copy_of("gpt2", "cpu")

@@ -1,4 +1,4 @@
-"""Right for small sizes, wrong beyond: integer types that are too narrow, and limits that nobody wrote down."""
+"""Right for small sizes, wrong beyond: integer types that are too narrow, and limits that no author wrote down."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class RowsInBytes(BlockTable):
 
 
 def kv_heads(name: str, rule):
-    """Which KV head serves query head h: rule(h, group, num_kv_heads)."""
+    """Choose the KV head that serves query head h: rule(h, group, num_kv_heads)."""
 
     class OtherHeads(BlockTable):
         @staticmethod

@@ -59,7 +59,7 @@ def test_a_lesson_is_graded(lesson):
     assert all(len(set(e.hints)) >= 3 for e in exercises)
     assert difficulties == sorted(difficulties) and difficulties[0] < difficulties[-1]
     assert exercises[0].minutes <= 10 and exercises[-1].minutes == max(e.minutes for e in exercises)
-    assert max(e.importance for e in exercises) >= 3, "one exercise that nobody should leave out"
+    assert max(e.importance for e in exercises) >= 3, "one exercise that no learner should leave out"
 
 
 def test_the_course_goes_from_a_number_to_a_kernel():

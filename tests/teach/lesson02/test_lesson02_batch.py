@@ -59,7 +59,7 @@ class OneForKOneForV(BatchOfMyOwn):
 
 
 class Uninitialised(BatchOfMyOwn):
-    """What torch.empty holds is anybody's guess, and behind a sequence's tokens it stays."""
+    """torch.empty holds any values, and after a sequence's tokens they stay."""
 
     def allocate(self, *shape):
         return torch.empty(shape)

@@ -117,7 +117,7 @@ class KeptByTheStage(SelectAppend):
 
 
 class NeverEmptied(KeptByTheStage):
-    """Takes the newest of a list that grows for ever."""
+    """Takes the newest of a list that only grows."""
 
     def append(self, seqs, step):
         new, all_new = self.new[-self.config.num_layers :], self.new
@@ -147,7 +147,7 @@ test_a_wrong_append = wrong_answers(
             "a step is interrupted in layer 1 of the model, and repeated: layer 1, prompt 0 (3 cached tokens) after "
             "the repeated step: k: token 2: these are layer 0's keys",
         ),
-        "a list that grows for ever": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
+        "a list that only grows": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
         "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 for each"),
         "as stage 03 does it": (AsItWas, "append makes 4 selects too many (36, the budget is 32"),
         "the step, not the stage": (Keep, "expected a subclass of a stage"),

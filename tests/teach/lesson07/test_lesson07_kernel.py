@@ -89,7 +89,7 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     "values are keys": (("v_cache + at", "k_cache + at"), "cached keys are summed up where cached values should be"),
     "acc not shrunk": (("acc = acc * shrink", "acc = acc"), "must shrink by exp(top - new_top)"),
     "total not shrunk": (("total = total * shrink", "total = total"), "must shrink by exp(top - new_top)"),
-    "the first top for ever": (
+    "the first top to the end": (
         ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = top"),
         "scores of a few hundred: NaN, and right for small scores: exp overflows past 88",
     ),

@@ -222,7 +222,7 @@ class CountsInBuild(Doubling):
 
 
 class CopiesAlone(Doubling):
-    """A batch of one is copied; nobody would see it in the race."""
+    """A batch of one is copied; the race would not show it."""
 
     def build(self, seqs):
         step = super().build(seqs)

@@ -215,7 +215,7 @@ def scaled_before(q, *rest):
 test_a_right_write_then_attend = right_answers(
     "10.2",
     {
-        "the library's, with a line of one's own": scaled_before,
+        "the library's, with a line of the learner's": scaled_before,
         "token by token": token_by_token,
         "sequence by sequence": run,
     },

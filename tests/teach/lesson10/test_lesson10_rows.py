@@ -78,7 +78,7 @@ class NotedFirst(ByVersion):
 
 
 class ARowASequence(OneTable):
-    """Remembers by sequence, not by row: whoever sits in another row now is not written there."""
+    """Remembers by sequence, not by row: a sequence that is in another row now is not written there."""
 
     def __init__(self, model, **sizes):
         super().__init__(model, **sizes)

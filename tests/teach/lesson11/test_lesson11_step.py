@@ -156,7 +156,7 @@ class RowByRow(Chooser):
 
 
 class ByMultinomial(Chooser):
-    """torch.multinomial hands out a tensor: whoever does not look into it does not read."""
+    """torch.multinomial returns a tensor: code that does not look into it does not read."""
 
     def choose(self, logits, seqs):
         largest, tokens = logits.max(dim=-1)

@@ -63,7 +63,7 @@ class TokenForACutPrompt(TokenBudget):
 
 
 class KeepsABlock(TokenBudget):
-    """Of the last one to end."""
+    """Keeps a block of the last sequence to end."""
 
     def admit(self, seq):
         return len(self.running) < 2 and super().admit(seq)

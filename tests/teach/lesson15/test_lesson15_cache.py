@@ -1,4 +1,4 @@
-"""Lesson 15, eviction and a policy of one's own: wrong answers are told what is wrong, and other right ways pass."""
+"""Lesson 15, eviction and the learner's policy: wrong answers are told what is wrong, and other right ways pass."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ test_wrong_policies = wrong_answers(
             evicting(forget=lambda t, block: (t.idle.pop(block), t.key_of.pop(block))),
             "block_of and key_of do not agree",
         ),
-        "idle for ever": (evicting(forget=lambda t, block: t.block_of.pop(t.key_of.pop(block))), "raised KeyError"),
+        "never evicted": (evicting(forget=lambda t, block: t.block_of.pop(t.key_of.pop(block))), "raised KeyError"),
         "two at a time": (cache_with(LosesOne), "is lost: neither free, nor idle, nor held"),
         "who is held": (cache_with(Held), "ref_counts[27] is 1, and 8 sequences hold the block"),
         "holders that stay": (cache_with(KeepsIdleToItself), "sequences hold the block"),
@@ -270,7 +270,7 @@ test_wrong_policies = wrong_answers(
             "fewer than the",
         ),
         "a queue that is sorted": (SortsTheQueue, "does it evict in another order?"),
-        "found once, kept for ever": (evicting(never_shared, base=NotesShared), "StopIteration"),
+        "found once, never evicted": (evicting(never_shared, base=NotesShared), "StopIteration"),
         "idle at the first drop": (
             cache_with(IdleAtTheFirstDrop),
             "the promise **Shared beginnings** (a block is free when no sequence holds it) is broken: block 0 is free",

@@ -1,4 +1,4 @@
-"""Lesson 17, a bound and a policy of one's own: wrong answers are told what is wrong, and other right ways pass."""
+"""Lesson 17, a bound and the learner's policy: wrong answers are told what is wrong, and other right ways pass."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class KeptById(Known):
 
 
 class Scans(Known):
-    """No key at all: it looks through the round whenever somebody can join."""
+    """No key at all: it looks through the round whenever a request can join."""
 
     name = "scans"
 

@@ -1,4 +1,4 @@
-"""Lesson 17: how long requests wait, whose wait it is, and blocks that nobody gives back."""
+"""Lesson 17: how long requests wait, which of them waits, and blocks that are never freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of requests as it is recorded: who was in which step, when, and for how long nobody computed them."""
+"""A run of requests as it is recorded: the requests of each step, its time, and the gaps without a step."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_blocks_that_somebody_else_holds_are_an_error_and_not_a_hang():
 
 
 def test_a_preemption_that_is_refused_is_none():
-    """While a step is in flight nobody is preempted."""
+    """While a step is in flight no sequence is preempted."""
     stage = Overlap(small_model(), **SIZES | {"num_blocks": 7}, max_num_batched_tokens=8)
     refused, preempt = [], stage.preempt
 

@@ -15,12 +15,13 @@ from oracles import prompts_of
 
 from roseinfer.bench import ContenderFailed, TokensDiffer
 from roseinfer.bench.offline import OfflineResult, floor, offline
-from roseinfer.bench.offline.contenders import Contender, Setting, entered
+from roseinfer.bench.offline.contenders import BatchContender, entered
 from roseinfer.bench.offline.floor import run_floor
 from roseinfer.bench.offline.race import share_equal
 from roseinfer.bench.offline.result import rows_of
 from roseinfer.bench.peers import PEERS, PeerProcess, why_no_peers, write_model
 from roseinfer.bench.peers.serve import read_model
+from roseinfer.bench.race_setting import RaceSetting
 from roseinfer.bench.token_check import Referee
 from roseinfer.cli.main import main
 from roseinfer.llm.llm import LLM
@@ -120,7 +121,7 @@ def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str,
             offline(spec, **setting)
         return
     result = offline(spec, **setting | {"precisions": ["int8"], "repeats": 2})
-    assert [(s["name"], s["tokens_equal"]) for s in result.samples] == [("llama.cpp", 1.0)] * 2  # nobody else to ask
+    assert [(s["name"], s["tokens_equal"]) for s in result.samples] == [("llama.cpp", 1.0)] * 2  # alone
     assert result.versions["counting"] == "1.0"
     assert [row["vs_hf"] for row in result.rows] == [None]
 
@@ -139,7 +140,7 @@ def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
     """Those that a contender of 3 sequences of 68 tokens makes."""
     made, make = [], LLM.__init__
     monkeypatch.setattr(LLM, "__init__", lambda self, *a, **k: made.append(self) or make(self, *a, **k))
-    contenders.engine(Setting(spec, "cpu", 3, 68), "float32")
+    contenders.engine(RaceSetting(spec, "cpu", 3, 68), "float32")
     return made
 
 
@@ -167,7 +168,9 @@ def test_nobody_can_run(spec: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_contender_that_gives_too_few_tokens_fails(spec: str, monkeypatch: pytest.MonkeyPatch):
     def lazy(model):
-        return Contender("HF generate", "float32", lambda prompts, n: ([[1]] * len(prompts), 0.0, 1.0), torch.float32)
+        return BatchContender(
+            "HF generate", "float32", lambda prompts, n: ([[1]] * len(prompts), 0.0, 1.0), torch.float32
+        )
 
     monkeypatch.setattr(contenders, "hf", lazy)
     with pytest.raises(ContenderFailed, match=r"gave 1 outputs of \[1\] tokens, asked were 1 of 64"):
@@ -306,7 +309,7 @@ def test_what_peers_read_is_the_model(small: GPT2, tmp_path: Path):
 
 
 def test_peers_are_given_gpt2_alone():
-    setting = Setting("random:tiny-llama", "cpu", 1, 16)
+    setting = RaceSetting("random:tiny-llama", "cpu", 1, 16)
     with entered(setting, [], ["llama.cpp"], ["float32"]) as (running, left_out):
         assert running == []
         assert left_out == {"llama.cpp float32": "peers are given GPT-2 alone, not llama"}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parents[2] / "roseinfer" / "bench" / "peers"))
+sys.path.insert(0, str(HERE.parents[3] / "roseinfer" / "bench" / "peers"))
 
 from serve import Tokens, read_model, serve  # noqa: E402
 

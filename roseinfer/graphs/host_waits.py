@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from .operation import is_inside_operation, name_of
 
-WAITS = {
+HOST_WAITS = {
     "aten::_local_scalar_dense": "the host waits for a value (item, int, bool, tolist or an if)",
     "aten::item": "the host waits for a value (item, int, bool or float)",  # under inference_mode it is seen whole
     "aten::is_nonzero": "the host waits for a value (an if)",
@@ -47,7 +47,7 @@ class BelowDispatch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def why_it_waits(func: Any, args: tuple[Any, ...]) -> str | None:
+def why_host_waits(func: Any, args: tuple[Any, ...]) -> str | None:
     """func: as an OperationMode gets it, with its arguments. None where the host does not wait."""
     name = name_of(func)
     masks = [x for x in tree_leaves(args[1:2]) if isinstance(x, Tensor) and x.dtype == torch.bool]
@@ -55,4 +55,4 @@ def why_it_waits(func: Any, args: tuple[Any, ...]) -> str | None:
         return "the number of values depends on values (an index by a mask)"
     if name == "aten::index" and masks:
         return "the size of the result depends on values (an index by a mask)"
-    return WAITS.get(name)
+    return HOST_WAITS.get(name)

@@ -13,9 +13,9 @@ import pytest
 
 from roseinfer.bench import ContenderFailed, TokensDiffer
 from roseinfer.bench.online import OnlineResult, Workload, chunks, latency_chart, online
-from roseinfer.bench.online.contenders import Contender
+from roseinfer.bench.online.contenders import OnlineContender
 from roseinfer.bench.online.result import rows_of
-from roseinfer.bench.online.serve import Served
+from roseinfer.bench.online.serve import OnlineRun
 from roseinfer.cli.main import main
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
@@ -173,9 +173,9 @@ def test_wrong_tokens_fail_in_fp32_alone(spec: str, monkeypatch: pytest.MonkeyPa
         def run(work, stop):
             times = [SequenceTimes(0.0, 0.0, [StepRecord(0, 0, 1, 1)] * a.output_len, 1.0) for a, _ in work]
             outputs = [[0] * a.output_len for a, _ in work]
-            return Served(len(work), 0.0, times, outputs, [True] * len(work), [], {})
+            return OnlineRun(len(work), 0.0, times, outputs, [True] * len(work), [], {})
 
-        return Contender("engine", budget, 4, run)
+        return OnlineContender("engine", budget, 4, run)
 
     monkeypatch.setattr(contenders, "engine", wrong)
     setting = {"contenders": ["engine"], "budgets": [32], "workload": FEW, "repeats": 1}

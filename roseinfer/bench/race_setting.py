@@ -1,0 +1,26 @@
+"""What the contenders of a race have in common, and how tables name those that run in several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roseinfer.blocks import BLOCK_SIZE
+
+ENGINE = "engine"
+HF_NAME = "HF generate"
+HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
+
+
+@dataclass(frozen=True)
+class RaceSetting:
+    """spec, device: as load_model takes them. most_seqs: sequences at a time. most_tokens: of the longest, prompt and
+    output."""
+
+    spec: str
+    device: str
+    most_seqs: int
+    most_tokens: int
+
+    def num_blocks(self, num_seqs: int, block_size: int = BLOCK_SIZE) -> int:
+        """Blocks in which so many sequences run at a time, however long."""
+        return num_seqs * -(-self.most_tokens // block_size)

@@ -1,0 +1,123 @@
+"""Flags from the fields of a dataclass: type, default and help of each stand once, beside each other.
+
+`add_flags` makes the flags, and `settings_of` makes the dataclass from what was typed. Lists are typed as 1,8,64 and
+ranges as 16-256. Nothing here imports torch: --help is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import MISSING, Field, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from roseinfer.arguments import unknown_name
+from roseinfer.cli.command import require_named
+
+T = TypeVar("T")
+Range = tuple[int, int]
+
+
+def flag(default: Any, about: str, *, name: str | None = None, **options: Any) -> Any:
+    """A field that is a flag. name: of the flag, where it is not the field's. options: choices or metavar."""
+    return field(default=default, metadata={"help": about, "flag": name, "options": options})
+
+
+def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None:
+    """Add a flag for each field that has a help. abouts: by field, where this command needs other words."""
+    types = get_type_hints(settings)
+    for own in fields(settings):
+        if about := abouts.get(own.name) or own.metadata.get("help"):
+            add(_name(own), help=about, **_options(own, _without_none(types[own.name])))
+
+
+def settings_of(settings: type[T], args: argparse.Namespace) -> T:
+    """Make the dataclass from the flags. Raises ValueError for a list or a range that is none, naming the flag."""
+    return settings(**given_fields(settings, args))
+
+
+def given_fields(settings: type, args: argparse.Namespace) -> dict[str, Any]:
+    """Values of the fields whose flags were typed or have a default. Raises ValueError as settings_of does."""
+    types, values = get_type_hints(settings), {}
+    for own in fields(settings):
+        given = getattr(args, _name(own).removeprefix("--").replace("-", "_"), None)
+        if given is not None:
+            parse = PARSERS.get(_without_none(types[own.name]))
+            values[own.name] = parse(_name(own), given) if parse else given
+    return values
+
+
+def _name(own: Field[Any]) -> str:
+    return own.metadata.get("flag") or f"--{own.name.replace('_', '-')}"
+
+
+def _options(own: Field[Any], kind: Any) -> dict[str, Any]:
+    options = {"default": None if own.default is MISSING else _typed(own.default, kind)}
+    if kind in (int, float, Path):
+        options["type"] = kind
+    return options | own.metadata.get("options", {})
+
+
+def _without_none(kind: Any) -> Any:
+    """X of X | None."""
+    return next(part for part in get_args(kind) if part is not type(None)) if isinstance(kind, UnionType) else kind
+
+
+def _typed(default: Any, kind: Any) -> Any:
+    """The default as one would type it; None for an empty list."""
+    if not isinstance(default, tuple):
+        return default
+    each = dict.fromkeys(map(str, default)) if kind == Range else map(str, default)
+    return ("-" if kind == Range else ",").join(each) or None
+
+
+def integers(flag: str, text: str) -> list[int]:
+    """Return [1, 8, 64] for "1,8,64". Raises ValueError, naming the flag."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{flag} {text!r}: must be integers with commas between them, such as 1,8,64") from None
+
+
+def numbers(flag: str, text: str) -> list[float]:
+    """Return [0.5, 2.0] for "0.5,2". Raises ValueError, naming the flag."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{flag} {text!r}: must be numbers with commas between them, such as 0.5,2") from None
+
+
+def names(flag: str, text: str) -> list[str]:
+    """Return ["a", "b"] for "a,b". Raises ValueError for a blank text, naming the flag."""
+    require_named(flag, text)
+    return [name.strip() for name in text.split(",")]
+
+
+def lengths(flag: str, text: str) -> Range:
+    """Return the least and the most of "16-256", and twice 256 for "256". Raises ValueError, naming the flag."""
+    low, _, high = text.partition("-")
+    try:
+        least, most = int(low), int(high or low)
+    except ValueError:
+        least, most = 0, 0
+    if not 1 <= least <= most:
+        raise ValueError(f"{flag} {text!r}: must be a number of tokens, or the least and the most, such as 16-256")
+    return least, most
+
+
+PARSERS: dict[Any, Callable[[str, Any], Any]] = {
+    List[int]: integers,
+    List[float]: numbers,
+    List[str]: names,
+    Range: lengths,
+}
+
+
+def require_known(flag: str, chosen: List[str], allowed: List[str]) -> None:
+    """Raises ValueError, naming the flag, for a name that is not allowed."""
+    for name in chosen:
+        if name not in allowed:
+            raise ValueError(f"{flag}: unknown value {unknown_name(name, allowed)}")

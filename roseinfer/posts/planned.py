@@ -1,0 +1,17 @@
+"""An engine that a reproduction planned, built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roseinfer.engine.engine import Engine
+from roseinfer.models import Model
+from roseinfer.planning.sizes import PlannedEngine
+
+
+def engine_of(config: PlannedEngine, model: Model, **changes: Any) -> Engine:
+    """Without a prefix cache: a repeated prompt is computed again. Steps in turn, so that each can be looked at.
+
+    changes: other settings of the engine.
+    """
+    return Engine(model, **config.settings() | {"enable_prefix_caching": False, "async_scheduling": False} | changes)
