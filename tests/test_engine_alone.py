@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
 import pytest
+from fresh_python import printed_by
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -92,12 +92,6 @@ def brought(lines: list[str]) -> set[str]:
     return names
 
 
-def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_engine_needs_nothing_of_the_course():
     absent = of_the_course()
     assert absent >= {
@@ -116,7 +110,7 @@ def test_the_engine_needs_nothing_of_the_course():
     paths = [path for room in ROOMS for path in (ROOT / "roseinfer" / room).rglob("*.py")]
     paths += [ROOT / "roseinfer" / f"{name}.py" for name in FILES]
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    run(ALONE.format(absent=absent) + GENERATES.format(modules=modules))
+    printed_by(ALONE.format(absent=absent) + GENERATES.format(modules=modules))
 
 
 def test_what_a_command_lacks_is_one_line():
@@ -125,10 +119,10 @@ from roseinfer.cli.main import main
 sys.stderr = sys.stdout
 print(main(["bench", "offline", "--chart", "x.png"]))
 """
-    line, status = run(ALONE.format(absent=of_the_course()) + code).splitlines()
+    line, status = printed_by(ALONE.format(absent=of_the_course()) + code).splitlines()
     assert line.startswith("error: altair is not installed: ") and "[course]" in line and status == "1"
 
 
 def test_roseinfer_itself_imports_nothing_heavy():
     heavy = {"torch", "transformers", "tqdm", "numpy", *of_the_course()}
-    assert run(f"import sys, roseinfer; print({heavy} & sys.modules.keys())") == "set()\n"
+    assert printed_by(f"import sys, roseinfer; print({heavy} & sys.modules.keys())") == "set()\n"

@@ -104,13 +104,7 @@ def test_a_sequence_copies_its_prompt_and_keeps_outputs_apart():
     prompt = [4, 5]
     seq = Sequence(prompt, SamplingParams(max_tokens=2))
     seq.append(6)
-    assert (prompt, seq.token_ids, seq.output_ids, len(seq), seq.last_token_id) == (
-        [4, 5],
-        [4, 5, 6],
-        [6],
-        3,
-        6,
-    )
+    assert (prompt, seq.token_ids, seq.output_ids, len(seq), seq.last_token_id) == ([4, 5], [4, 5, 6], [6], 3, 6)
 
 
 def test_stop_tokens_end_a_request_and_stay_in_the_output(small):
@@ -231,6 +225,8 @@ def test_block_tables_reserve_all_or_nothing():
     assert (tables.of(7, 0), tables.of(8, 1), tables.num_free, len(tables)) == ([0], [1, 2], 0, 2)
     with pytest.raises(OutOfBlocks, match="2 more blocks of 4 tokens are needed, 0 of num_blocks=3"):
         tables.reserve({7: 8, 9: 1})
+    with pytest.raises(OutOfBlocks, match="1 more blocks of 4 tokens are needed, 0 of num_blocks=3"):
+        tables.reserve({7: 8})
     assert 9 not in tables and tables.of(7, 1) == [0]
     tables.reserve({7: 3})  # fewer tokens than it holds blocks for: nothing is taken away
     tables.free(8)

@@ -85,6 +85,14 @@ def changed(base: type, **members: Any) -> type:
     return type("Answer", (base,), members)
 
 
+def edited(source: str, *changes: tuple[str, str]) -> str:
+    """The source of a solution with some texts in place of others."""
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
+
+
 def _filled(context: Mapping[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
     return {
         name: request.getfixturevalue(value) if isinstance(value, str) else value for name, value in context.items()

@@ -7,46 +7,12 @@ from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
+from right_stage import Right
 
 from roseinfer.blocks import BlockTables
 from roseinfer.stage import Stage
 from stages import BlockTable, BlockTableCache, NaiveCat, PreallocGather, SelectAppend, VectorizedGather
 from stages.s05_block_table import paged_attention_reference
-
-
-class Contiguous(Stage):
-    """No blocks: for each sequence and layer one tensor of K and V, [2, H_kv, T, D], that a step replaces."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.caches = {}
-
-    def write_prompt(self, seq, layer, k, v):
-        self.caches[seq.seq_id, layer] = torch.stack([k, v]).transpose(1, 2).contiguous()
-
-    def build(self, seqs):
-        return ContiguousStep(self, seqs)
-
-    def append(self, seqs, step):
-        self.caches |= step.grown
-
-    def free(self, seq):
-        super().free(seq)
-        for layer in range(self.config.num_layers):
-            self.caches.pop((seq.seq_id, layer), None)
-
-
-class ContiguousStep:
-    def __init__(self, stage, seqs):
-        self.stage, self.seqs, self.grown = stage, seqs, {}
-
-    def __call__(self, layer, q, k, v):
-        rows = []
-        for i, seq in enumerate(self.seqs):
-            kv = torch.cat([self.stage.caches[seq.seq_id, layer], torch.stack([k[i], v[i]]).unsqueeze(2)], dim=2)
-            self.grown[seq.seq_id, layer] = kv
-            rows.append(F.scaled_dot_product_attention(q[i, :, None], kv[0], kv[1], enable_gqa=True)[:, 0])
-        return torch.stack(rows)
 
 
 class TokensInDicts(Stage):
@@ -306,7 +272,7 @@ class CountsItsCalls(SelectAppend):
 
 
 UNUSUAL = (
-    Contiguous,
+    Right,
     TokensInDicts,
     HeadsFirst,
     KAndVInOne,

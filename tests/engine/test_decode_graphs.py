@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import prompts_of, small_llama, small_model
+from oracles import assert_right, small_llama, small_model
+from small_engines import engine_of, requests
 
 from roseinfer.drive import drive
 from roseinfer.engine import decode_graphs
@@ -14,8 +15,7 @@ from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.reachable import tensors_of
 from roseinfer.profiling.replay import record_step, replay_differences
-from roseinfer.reference import reference_generate
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import Sequence
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +23,11 @@ def gpt2() -> Model:
     return small_model()
 
 
-def requests(model: Model, lengths: tuple[int, ...], max_tokens: int = 9, **wishes: float) -> list[Sequence]:
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **wishes)
-    return [Sequence(prompt, params) for prompt in prompts_of(lengths, model.config.vocab_size)]
-
-
-def engine_for(
-    model: Model, seqs: list[Sequence], as_on_gpu: bool = False, max_num_seqs: int = 8, **kw: bool
-) -> Engine:
+def engine_for(model: Model, seqs: list[Sequence], as_on_gpu: bool = False, **settings: bool) -> Engine:
     """as_on_gpu: few sizes, each captured when it first comes."""
-    engine = Engine(model, num_blocks=32, block_size=8, max_num_seqs=max_num_seqs, **kw)
+    engine = engine_of(model, seqs, num_blocks=32, max_num_seqs=8, **settings)
     if as_on_gpu:
-        engine.runner.graphs.sizes, engine.runner.graphs.capture_after = sizes_up_to(max_num_seqs), 1
-    for seq in seqs:
-        engine.add(seq)
+        engine.runner.graphs.sizes, engine.runner.graphs.capture_after = sizes_up_to(8), 1
     return engine
 
 
@@ -129,10 +120,7 @@ def test_on_a_cpu_a_size_is_recorded_once_it_has_come_often_and_gets_no_padding_
     run(engine)
     # The step before the last eager one is recorded: run once to warm up, once for the record.
     assert set(graphs.graphs) == {3} and set(rows) == {3} and len(rows) == decode_graphs.RECORD_AFTER + 1
-    for seq in seqs:
-        assert (
-            seq.output_ids == reference_generate(gpt2, [seq.token_ids[: seq.num_prompt_tokens]], len(seq.output_ids))[0]
-        )
+    assert_right(gpt2, seqs)
 
 
 def test_eager_when_told_so(gpt2):
@@ -149,10 +137,9 @@ def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
     engine.blocks.check()
     assert engine.blocks.num_free == engine.blocks.num_blocks and not engine.has_work
     assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
-    [seq] = requests(gpt2, (11,))
-    engine.add(seq)
+    engine.add(seq := requests(gpt2, (11,))[0])
     run(engine)
-    assert seq.output_ids == reference_generate(gpt2, [seq.token_ids[:11]], 9)[0]
+    assert_right(gpt2, [seq])
 
 
 def test_captures_are_of_the_sizes_that_batches_get_and_none_twice(gpt2):
@@ -179,10 +166,9 @@ def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(gpt2):
     assert engine.step() == seqs
     assert [(len(seq), seq.finish_reason) for seq in seqs] == [(length, "error") for length in lengths]
     model.ln_f.weight.copy_(weight)
-    [seq] = requests(model, (5,))
-    engine.add(seq)
+    engine.add(seq := requests(model, (5,))[0])
     run(engine)
-    assert seq.output_ids == reference_generate(gpt2, [seq.token_ids[:5]], 9)[0]
+    assert_right(gpt2, [seq])
 
 
 @pytest.mark.parametrize(

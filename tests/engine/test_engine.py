@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import itertools
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import prompts_of, small_llama, small_model
+from oracles import assert_right, prompts_of, small_llama, small_model
+from small_engines import assert_empty, requests
+from small_engines import engine_of as any_engine
 
+from roseinfer.drive import drive
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.runner import Runner
@@ -38,15 +41,7 @@ def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
 
 
-def requests(model: Model, lengths: tuple[int, ...], max_tokens: int = 9) -> list[Sequence]:
-    return [Sequence(prompt, greedy(max_tokens)) for prompt in prompts_of(lengths, model.config.vocab_size)]
-
-
-def engine_for(model: Model, seqs: list[Sequence] = (), **sizes: int) -> Engine:
-    engine = Engine(model, **{"num_blocks": 24, "block_size": 8, "max_num_seqs": 3, **sizes})
-    for seq in seqs:
-        engine.add(seq)
-    return engine
+engine_for = partial(any_engine, num_blocks=24, max_num_seqs=3)
 
 
 def check(engine: Engine) -> None:
@@ -61,20 +56,18 @@ def check(engine: Engine) -> None:
 
 
 def run(engine: Engine) -> None:
-    while engine.has_work:
-        for seq in engine.step():
+    for done in drive(engine):
+        for seq in done:
             assert seq.finish_reason or seq.num_cached_tokens == len(seq) - 1, "all but the new token is cached"
         check(engine)
-    assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
+    assert_empty(engine)
 
 
 @pytest.mark.parametrize(("places", "block_size"), [(1, 8), (3, 8), (7, 8), (7, 1), (3, 64)])
 def test_tokens_are_the_references_and_transformers(model, places, block_size):
     seqs = requests(model, LENGTHS)
-    prompts = [seq.token_ids[:] for seq in seqs]
     run(engine_for(model, seqs, max_num_seqs=places, block_size=block_size, num_blocks=-(-300 // block_size)))
-    wanted = reference_generate(model, prompts, 9)
-    assert [seq.output_ids for seq in seqs] == wanted == hf_generate(model, prompts, 9)
+    assert_right(model, seqs, reference_generate, hf_generate)
     assert [seq.finish_reason for seq in seqs] == ["length"] * len(seqs)
 
 
@@ -98,7 +91,7 @@ def test_chunks_and_preemption_change_no_token(model, num_blocks, budget, steps)
     for seq in alone:
         run(engine_for(model, [seq]))
     assert [seq.output_ids for seq in seqs] == [seq.output_ids for seq in alone]
-    assert [seq.output_ids for seq in seqs[::2]] == reference_generate(model, prompts[::2], 9)
+    assert_right(model, seqs[::2])
 
 
 def test_a_step_mixes_prompts_with_new_tokens(gpt2):
@@ -110,8 +103,7 @@ def test_a_step_mixes_prompts_with_new_tokens(gpt2):
     step = engine.scheduler.schedule()
     assert (step.seqs, step.num_new) == (seqs, [1, 9, 2])
     run(engine)
-    prompts = prompts_of((5, 9, 2), gpt2.config.vocab_size)
-    assert [seq.output_ids for seq in seqs] == reference_generate(gpt2, prompts, 9)
+    assert_right(gpt2, seqs)
 
 
 def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
@@ -128,7 +120,6 @@ def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
 def test_aborted_at_any_step(gpt2, step, which):
     """Waiting or running: its blocks come back once, and the other sequences' tokens do not change."""
     seqs = requests(gpt2, (3, 17, 8, 5), max_tokens=6)
-    prompts = [seq.token_ids[:] for seq in seqs]
     engine = engine_for(gpt2, seqs, max_num_seqs=2)
     for _ in range(step):
         engine.step()
@@ -137,11 +128,8 @@ def test_aborted_at_any_step(gpt2, step, which):
     with pytest.raises(ValueError, match="neither waits nor runs here"):
         engine.abort(seqs[which])
     run(engine)
-    for i, (seq, wanted) in enumerate(zip(seqs, reference_generate(gpt2, prompts, 6), strict=True)):
-        if i == which:
-            assert seq.finish_reason == "abort" and seq.output_ids == wanted[: len(seq.output_ids)]
-        else:
-            assert seq.output_ids == wanted
+    assert_right(gpt2, seqs)
+    assert [seq.finish_reason == "abort" for seq in seqs] == [i == which for i in range(4)]
 
 
 class FailsAt(torch.overrides.TorchFunctionMode):
@@ -160,7 +148,6 @@ class FailsAt(torch.overrides.TorchFunctionMode):
 @pytest.mark.parametrize("call", [1, 7, 20, 40, 60])
 def test_a_failed_step_is_made_again(gpt2, call):
     seqs = requests(gpt2, (3, 17, 8))
-    prompts = [seq.token_ids[:] for seq in seqs]
     engine = engine_for(gpt2, seqs)
     failed = 0
     while engine.has_work:
@@ -172,7 +159,8 @@ def test_a_failed_step_is_made_again(gpt2, call):
             engine.blocks.check()
             engine.step()
         check(engine)
-    assert failed and [seq.output_ids for seq in seqs] == reference_generate(gpt2, prompts, 9)
+    assert failed
+    assert_right(gpt2, seqs)
 
 
 def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(gpt2):
@@ -184,7 +172,7 @@ def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(gpt2):
     assert (bad.finish_reason, len(bad.output_ids)) == ("error", 1)
     assert bad.error == f"logits must be finite to sample from them, sequence {bad.seq_id} has NaN or infinity"
     run(engine)
-    assert good.output_ids == reference_generate(gpt2, prompts_of((5,), gpt2.config.vocab_size), 9)[0]
+    assert_right(gpt2, [good, bad])
 
 
 @pytest.mark.parametrize(
@@ -219,6 +207,8 @@ def test_what_can_never_run_is_refused_when_it_is_added(gpt2):
     ):
         with pytest.raises(ValueError, match=message):
             engine.add(seq)
+    with pytest.raises(ValueError, match="has to know how many tokens come"):
+        engine_for(gpt2, [Sequence([1])], scheduling_policy="longest_output")
     engine.add(small)
     run(engine)
     assert small.finish_reason == twice.finish_reason == "length"
@@ -259,10 +249,8 @@ def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
                 engine.abort(seq)
         step += 1
         check(engine)
-    assert engine.blocks.num_free == num_blocks
-    for seq, prompt in zip(seqs, prompts, strict=True):
-        wanted = reference_generate(model, [prompt], seq.params.max_tokens)[0]
-        assert seq.output_ids == (wanted[: len(seq.output_ids)] if seq.finish_reason == "abort" else wanted)
+    assert_empty(engine)
+    assert_right(model, seqs)
 
 
 @pytest.mark.slow
@@ -289,14 +277,11 @@ def test_what_no_sequence_wrote_is_never_read(gpt2, filled):
     """Growing and shrinking batches over a pool that is poisoned wherever no token was written."""
     lengths, outputs = (3, 17, 8, 5, 30), (3, 9, 5, 8, 2)
     prompts = prompts_of(lengths, gpt2.config.vocab_size)
-    engine = engine_for(gpt2)
-    engine.pool.memory.fill_(filled)
     seqs = [Sequence(prompt, greedy(n)) for prompt, n in zip(prompts, outputs, strict=True)]
-    for seq in seqs:
-        engine.add(seq)
+    engine = engine_for(gpt2, seqs)
+    engine.pool.memory.fill_(filled)
     run(engine)
-    wanted = reference_generate(gpt2, prompts, max(outputs))
-    assert [seq.output_ids for seq in seqs] == [row[:n] for row, n in zip(wanted, outputs, strict=True)]
+    assert_right(gpt2, seqs)
 
 
 def test_a_step_writes_its_own_slots_alone(gpt2):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_engines import engine_of as any_engine
 
 from roseinfer import LLM
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import HISTORY, SequenceTimes
 from roseinfer.engine.step import Step, StepRecord
@@ -28,14 +30,13 @@ class Ticks:
 
 
 def engine_of(model: GPT2, **sizes) -> Engine:
-    engine = Engine(model, **{"num_blocks": 16, "block_size": 4, "max_num_seqs": 4} | sizes)
+    engine = any_engine(model, block_size=4, **sizes)
     engine.metrics.clock = Ticks()
     return engine
 
 
 def run_out(engine: Engine) -> None:
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
 
 
 # What is recorded

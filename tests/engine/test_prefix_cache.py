@@ -7,16 +7,15 @@ from itertools import pairwise
 import pytest
 import torch
 from fake_engine import FakeEngine, request
-from oracles import prompts_of, small_llama, small_model
+from oracles import assert_right, prompts_of, small_llama, small_model
+from small_engines import engine_of
 
 from roseinfer.drive import drive
 from roseinfer.engine import prefix_cache
-from roseinfer.engine.engine import Engine
 from roseinfer.engine.prefix_cache import PrefixCache, block_key
 from roseinfer.engine.runner import KVPool
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
-from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 
 TEXT = [(5 * i + 3) % 97 for i in range(40)]
@@ -317,14 +316,14 @@ def test_hits_change_no_output(model, monkeypatch, same_key):
         monkeypatch.setattr(prefix_cache, "block_key", lambda before, token_ids: b"")
     text, *tails = prompts_of((40, 1, 5, 9, 3), model.config.vocab_size)
     prompts = [text[:n] + tail for n, tail in zip((16, 24, 24, 33, 40, 32), [*tails, [], []], strict=True)]
-    engine = Engine(model, num_blocks=12, block_size=8, max_num_seqs=3, max_num_batched_tokens=30)
+    engine = engine_of(model, num_blocks=12, max_num_seqs=3, max_num_batched_tokens=30)
     params = SamplingParams(max_tokens=6, ignore_eos=True)
     for _ in range(2):
         seqs = [Sequence(prompt, params) for prompt in prompts]
         seqs.append(Sequence(prompts[0], params, parent=seqs[0]))
         for _ in drive(engine, seqs):
             engine.blocks.check()
-        assert [seq.output_ids for seq in seqs] == reference_generate(model, [*prompts, prompts[0]], 6)
+        assert_right(model, seqs)
     if not same_key:
         assert engine.blocks.prefix_cache.hit_rate > 0.3
 
@@ -341,10 +340,9 @@ def test_what_each_sample_has_said_is_found(tiny):
 
 
 def test_a_sample_that_comes_late_has_blocks_of_its_own_behind_the_prompt(tiny):
-    engine = Engine(tiny, num_blocks=32, block_size=4)
     drawn = [SamplingParams(max_tokens=14, ignore_eos=True, temperature=3.0, seed=seed) for seed in (1, 2)]
     parent = Sequence(TEXT[:11], drawn[0])
-    engine.add(parent)
+    engine = engine_of(tiny, [parent], block_size=4)
     for _ in range(9):
         engine.step()
     child = Sequence(TEXT[:11], drawn[1], parent=parent)

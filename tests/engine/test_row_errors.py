@@ -7,7 +7,8 @@ from collections import deque
 import pytest
 import torch
 from served import params
-from test_steps_in_flight import SETTINGS, engine_of
+from small_engines import assert_empty, engine_of
+from test_steps_in_flight import SETTINGS
 
 from roseinfer.contract.small_models import prompts_of
 from roseinfer.drive import drive
@@ -45,8 +46,7 @@ def run(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[
     seqs = [Sequence(prompt, params(max_tokens)) for prompt in prompts]
     for _ in drive(engine, seqs):
         engine.blocks.check()
-    assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
-    assert not engine.metrics.times._live
+    assert_empty(engine)
     return seqs
 
 
@@ -60,7 +60,9 @@ def test_a_prompt_with_poison_ends_alone_and_its_blocks_are_not_kept(small, pois
     bad = [*prompts[4][:at], POISON, *prompts[4][at + 1 :]]
     twin = [*bad, 1, 2]
     wanted = reference_generate(small, [*prompts, bad, twin], 12)
-    engine = engine_of(small, async_scheduling, **settings | {"enforce_eager": True})  # a graph would keep the poison
+    engine = engine_of(
+        small, async_scheduling=async_scheduling, **settings | {"enforce_eager": True}
+    )  # a graph would keep the poison
     begin()
     first, second, *others = run(engine, [bad, twin, *prompts])
     for seq in (first, second):
@@ -81,7 +83,7 @@ def test_a_sequence_that_fails_later_keeps_its_tokens_and_others_take_its_prompt
 ):
     prompts = healthy(small)
     wanted = reference_generate(small, prompts, 12)
-    engine = engine_of(small, async_scheduling, enforce_eager=True)
+    engine = engine_of(small, async_scheduling=async_scheduling, enforce_eager=True)
     forward, launch, failing, launched = engine.runner.forward, engine.runner.launch, [], deque()
 
     def forward_and_fail(batch):
@@ -107,7 +109,7 @@ def test_poison_that_an_aborted_prompt_left_is_found_out_by_the_first_that_share
     begin, end = poisoned
     text = [POISON, *healthy(small)[4][1:]]
     [wanted] = reference_generate(small, [text], 12)
-    engine = engine_of(small, False, max_num_batched_tokens=8)
+    engine = engine_of(small, max_num_batched_tokens=8)
     begin()
     engine.add(seq := Sequence(text, params(4)))
     engine.step()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import suppress
 
 import pytest
+from at_line import AtLine
 from fake_engine import FakeEngine, continuation, request
 
+from roseinfer.engine import scheduler
 from roseinfer.engine.policies import POLICIES, Policy, policy_for
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -296,22 +298,12 @@ def test_ctrl_c_anywhere_in_a_step_leaves_what_can_be_aborted(number):
     engine.add(*seqs[:2])
     engine.step()
     engine.add(*seqs[2:])
-    lines = iter(range(number, -1, -1))
 
-    def interrupt(frame, event, arg):
-        if frame.f_code.co_filename.endswith("scheduler.py"):
-            if event == "line" and not next(lines):
-                raise KeyboardInterrupt
-            return interrupt
-        return None
+    def interrupt():
+        raise KeyboardInterrupt
 
-    sys.settrace(interrupt)
-    try:
+    with suppress(KeyboardInterrupt), AtLine(number, interrupt, {scheduler.__file__}):
         engine.step()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
     for seq in seqs:
         if seq in engine.scheduler:
             engine.scheduler.abort(seq)

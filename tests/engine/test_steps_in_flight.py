@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from threading import Event
 from time import sleep
 
 import pytest
 import torch
+from oracles import assert_right, prompts_of
+from small_engines import assert_empty, engine_of
 
-from roseinfer.contract.small_models import prompts_of
 from roseinfer.drive import drive
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
@@ -30,10 +33,7 @@ SETTINGS = {
 }
 
 
-def engine_of(model: GPT2, async_scheduling: bool, **settings) -> Engine:
-    return Engine(
-        model, **{"num_blocks": 64, "block_size": 8, "max_num_seqs": 4} | settings, async_scheduling=async_scheduling
-    )
+overlapped = partial(engine_of, async_scheduling=True)
 
 
 def run(engine: Engine, seqs: list[Sequence], at_a_time: int | None = None) -> list[list[int]]:
@@ -47,9 +47,14 @@ def run(engine: Engine, seqs: list[Sequence], at_a_time: int | None = None) -> l
         for seq in engine.step():
             given[seq.seq_id].append(seq.last_token_id)
         engine.blocks.check()
-    assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts)
+    assert_empty(engine)
     assert list(given.values()) == [seq.output_ids for seq in seqs]
     return list(given.values())
+
+
+def llm_of(model: GPT2, async_scheduling: bool = True, **sizes: int) -> LLM:
+    sizes = {"max_num_seqs": 3, "block_size": 16, "num_kvcache_blocks": 24} | sizes
+    return LLM(model, tokenizer="tiny", async_scheduling=async_scheduling, **sizes)
 
 
 def requests(model: GPT2, **params) -> list[Sequence]:
@@ -63,13 +68,9 @@ def requests(model: GPT2, **params) -> list[Sequence]:
 @pytest.mark.parametrize("at_a_time", [None, 1])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_the_tokens_are_the_reference_s_and_transformers(small: GPT2, settings, at_a_time):
-    engine = engine_of(small, True, **settings)
-    seqs = requests(small)
-    outputs = run(engine, seqs, at_a_time)
-    prompts = [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs]
-    for oracle in (reference_generate, hf_generate):
-        wanted = oracle(small, prompts, 18)
-        assert outputs == [ids[: seq.params.max_tokens] for ids, seq in zip(wanted, seqs, strict=True)]
+    engine, seqs = overlapped(small, **settings), requests(small)
+    run(engine, seqs, at_a_time)
+    assert_right(small, seqs, reference_generate, hf_generate)
     assert engine.depth == 2 and isinstance(engine.runner.device, OwnClock)
     if engine.blocks.num_blocks == 8 and not at_a_time:
         assert engine.scheduler.num_preemptions
@@ -85,7 +86,7 @@ def test_sequences_that_stop_anywhere_and_drawn_rows_are_those_of_steps_in_turn(
         for i, (seq, ids) in enumerate(zip(seqs, greedy, strict=True)):
             drawn = {"temperature": 0.9, "seed": i, "top_k": 20} if i % 3 == 2 else {}
             seq.params = SamplingParams(max_tokens=12, stop_token_ids=[ids[i]], **drawn)
-        outputs.append(run(engine_of(small, async_scheduling, **settings), seqs))
+        outputs.append(run(engine_of(small, async_scheduling=async_scheduling, **settings), seqs))
         reasons.append([seq.finish_reason for seq in seqs])
     assert outputs[0] == outputs[1] and reasons[0] == reasons[1] and {"stop", "length"} == set(reasons[0])
 
@@ -96,7 +97,7 @@ def test_a_surplus_token_is_computed_and_neither_given_nor_kept(small: GPT2, sto
     [ids] = reference_generate(small, [requests(small)[0].token_ids], 12)
     rows = []
     for async_scheduling in (False, True):
-        engine = engine_of(small, async_scheduling, block_size=4)
+        engine = engine_of(small, async_scheduling=async_scheduling, block_size=4)
         launch = engine.runner.launch
         steps: list[int] = []
         engine.runner.launch = lambda step, launch=launch, steps=steps: (steps.append(len(step.seqs)), launch(step))
@@ -116,14 +117,7 @@ def test_a_surplus_token_is_computed_and_neither_given_nor_kept(small: GPT2, sto
 def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
     outputs = []
     for async_scheduling in (False, True):
-        llm = LLM(
-            tiny,
-            tokenizer="tiny",
-            max_num_seqs=4,
-            block_size=16,
-            num_kvcache_blocks=40,
-            async_scheduling=async_scheduling,
-        )
+        llm = llm_of(tiny, async_scheduling, max_num_seqs=4, num_kvcache_blocks=40)
         params = [
             SamplingParams(max_tokens=9, logprobs=3, stop=["e"]),
             SamplingParams(max_tokens=20, logprobs=0),
@@ -132,19 +126,13 @@ def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
         ]
         done = llm.generate(["The ", "A list", "def f", "x"], params, use_tqdm=False)
         outputs.append([sample for output in done for sample in output.outputs])
-        assert not llm.engine.has_work and llm.engine.blocks.num_free == llm.engine.blocks.num_blocks
-    for in_turn, behind in zip(*outputs, strict=True):
-        assert (in_turn.text, in_turn.token_ids, in_turn.finish_reason, in_turn.stop_reason) == (
-            behind.text,
-            behind.token_ids,
-            behind.finish_reason,
-            behind.stop_reason,
-        )
+        assert_empty(llm.engine)
+    for in_turn, other in zip(*outputs, strict=True):
+        for name in ("text", "token_ids", "finish_reason", "stop_reason"):
+            assert getattr(in_turn, name) == getattr(other, name)
         if in_turn.logprobs is not None:  # of batches with other rows beside them, so rounded otherwise
-            assert [
-                at == pytest.approx(other, abs=1e-4)
-                for at, other in zip(in_turn.logprobs, behind.logprobs, strict=True)
-            ] == [True] * len(in_turn.token_ids)
+            assert len(in_turn.logprobs) == len(in_turn.token_ids)
+            assert all(a == pytest.approx(b, abs=1e-4) for a, b in zip(in_turn.logprobs, other.logprobs, strict=True))
 
 
 # When
@@ -152,7 +140,8 @@ def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
 
 def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     """And the host goes on while the device has not even begun."""
-    engine = engine_of(small, True, enforce_eager=True)
+    [seq] = requests(small, max_tokens=4)[:1]
+    engine = overlapped(small, [seq], enforce_eager=True)
     events: list[str] = []
     may_compute = Event()
     launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
@@ -173,14 +162,11 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
         return token_ids
 
     engine.runner.step, engine.runner.launch, engine.runner.wait = blocked_step, noted_launch, noted_wait
-    [seq] = requests(small, max_tokens=4)[:1]
-    engine.add(seq)
     assert engine.step() == []
     assert events == ["launched"]
     assert engine.step() == [seq]
     assert [event for event in events if event != "computed"] == ["launched", "launched", "read"]
-    while engine.has_work:
-        engine.step()
+    list(drive(engine))
     order = [event for event in events if event != "computed"]
     assert order == ["launched", "launched", "read", "launched", "read", "launched", "read", "read"]
     assert events.count("computed") == 4
@@ -188,7 +174,7 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
 
 def test_a_block_is_given_again_only_to_a_step_behind_the_last_one_that_reads_it(small: GPT2):
     """In the device's order: which step reads which block, and which writes it for another sequence."""
-    engine = engine_of(small, True, num_blocks=12, enable_prefix_caching=False)
+    engine = overlapped(small, num_blocks=12, enable_prefix_caching=False)
     launch = engine.runner.launch
     flights = []
 
@@ -213,7 +199,7 @@ def test_a_block_is_given_again_only_to_a_step_behind_the_last_one_that_reads_it
 
 def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
     """While a step waits for the device the next one's are written, to other memory."""
-    engine = engine_of(small, True)
+    engine = overlapped(small)
     inputs, launch = engine.runner.inputs, engine.runner.launch
     upload, written, uploaded = inputs.upload, [], []
 
@@ -235,7 +221,7 @@ def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
 
 def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
     """As CUDA graphs do it: few sizes, filled up, and every step's logits and tokens lie in the same memory."""
-    engine = engine_of(small, True)
+    engine = overlapped(small)
     graphs = engine.runner.graphs
     graphs.sizes, graphs.capture_after = sizes_up_to(4), 1
     replay, memory = graphs.run, {}
@@ -248,9 +234,8 @@ def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
 
     graphs.run = run_in_place
     seqs = requests(small)
-    outputs = run(engine, seqs)
-    wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
-    assert outputs == [ids[: seq.params.max_tokens] for ids, seq in zip(wanted, seqs, strict=True)]
+    run(engine, seqs)
+    assert_right(small, seqs)
     assert set(graphs.graphs) == {1, 2, 4}
 
 
@@ -258,7 +243,7 @@ def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
 
 
 def test_nobody_is_preempted_while_a_step_that_computes_it_is_in_flight(small: GPT2):
-    engine = engine_of(small, True, num_blocks=8)
+    engine = overlapped(small, num_blocks=8)
     preempt, in_flight = engine.scheduler.preempt, []
     engine.scheduler.preempt = lambda seq: in_flight.append(len(engine.in_flight)) or preempt(seq)
     run(engine, requests(small))
@@ -267,7 +252,7 @@ def test_nobody_is_preempted_while_a_step_that_computes_it_is_in_flight(small: G
 
 @pytest.mark.parametrize("when", [1, 2, 3, 4])
 def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, when):
-    engine, seqs = engine_of(small, True), requests(small)
+    engine = overlapped(small, seqs := requests(small))
     step, calls = engine.runner.step, []
 
     def fails_once(batch):
@@ -277,8 +262,6 @@ def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, 
         return step(batch)
 
     engine.runner.step = fails_once
-    for seq in seqs:
-        engine.add(seq)
     with pytest.raises(RuntimeError, match="on fire"):
         while engine.has_work:
             lengths = [len(seq) for seq in seqs]
@@ -286,17 +269,33 @@ def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, 
     assert [len(seq) for seq in seqs] == lengths and not engine.in_flight
     for _ in drive(engine):
         engine.blocks.check()
-    wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
-    assert [seq.output_ids for seq in seqs] == [
-        ids[: seq.params.max_tokens] for ids, seq in zip(wanted, seqs, strict=True)
-    ]
+    assert_right(small, seqs)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_step_that_failed_before_its_blocks_were_copied_copies_them_again(small: GPT2, async_scheduling):
+    parent = requests(small, max_tokens=9)[2]  # 13 tokens: its last block is to be copied
+    sample = Sequence(parent.token_ids, parent.params, parent=parent)
+    engine = engine_of(small, [parent, sample], async_scheduling=async_scheduling)
+    copy_blocks, copied = engine.pool.copy_blocks, []
+
+    def fails_once(copies):
+        if copies and not copied:
+            copied.append(copies)
+            raise MemoryError
+        copy_blocks(copies)
+
+    engine.pool.copy_blocks = fails_once
+    while engine.has_work:
+        with suppress(MemoryError):
+            engine.step()
+    assert copied
+    assert_right(small, [parent, sample])
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
 def test_aborted_in_flight_its_blocks_are_free_at_once_and_its_token_is_dropped(small: GPT2, steps):
-    engine, seqs = engine_of(small, True, max_num_batched_tokens=8), requests(small)
-    for seq in seqs:
-        engine.add(seq)
+    engine = overlapped(small, seqs := requests(small), max_num_batched_tokens=8)
     for _ in range(steps):
         engine.step()
     victim = next(seq for seq in seqs if seq in engine.in_flight[0].seqs)
@@ -306,27 +305,21 @@ def test_aborted_in_flight_its_blocks_are_free_at_once_and_its_token_is_dropped(
     for _ in drive(engine):
         engine.blocks.check()
     assert (len(victim), victim.finish_reason) == (length, "abort")
-    wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
-    others = [(seq, ids) for seq, ids in zip(seqs, wanted, strict=True) if seq is not victim]
-    assert all(seq.output_ids == ids[: seq.params.max_tokens] for seq, ids in others)
+    assert_right(small, seqs)
 
 
 def test_the_last_abort_leaves_nothing_in_flight(small: GPT2):
-    engine, seqs = engine_of(small, True), requests(small)[:2]
-    for seq in seqs:
-        engine.add(seq)
+    engine = overlapped(small, seqs := requests(small)[:2])
     engine.step()
     for seq in seqs:
         engine.abort(seq)
-    assert not engine.has_work and not engine.in_flight
-    assert engine.blocks.num_free == engine.blocks.num_blocks
+    assert_empty(engine)
 
 
 @pytest.mark.parametrize("where", ["reading", "commit", "launch"])
 def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2, where):
-    engine, seqs = engine_of(small, True), requests(small)[:3]
-    for seq in seqs:
-        engine.add(seq)
+    """And its log-probabilities, each once."""
+    engine = overlapped(small, seqs := requests(small, logprobs=1)[:3])
     engine.step(), engine.step()
     calls = []
 
@@ -335,31 +328,26 @@ def test_interrupted_anywhere_a_stream_beside_it_gets_its_own_tokens(small: GPT2
         raise KeyboardInterrupt
 
     owner, name = {
-        "reading": (engine.in_flight[0].future, "result"),
+        "reading": (type(engine.in_flight[0].future), "result"),
         "commit": (engine.scheduler, "commit"),
         "launch": (engine.runner, "launch"),
     }[where]
     with pytest.MonkeyPatch.context() as patch:
-        if where == "reading":
-            patch.setattr(type(owner), name, interrupt)
-        else:
-            patch.setattr(owner, name, interrupt)
+        patch.setattr(owner, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     assert calls and not engine.in_flight
     engine.abort(seqs[0])
     for _ in drive(engine):
         engine.blocks.check()
-    wanted = reference_generate(small, [seq.token_ids[: seq.num_prompt_tokens] for seq in seqs], 18)
-    assert [s.output_ids for s in seqs[1:]] == [
-        ids[: s.params.max_tokens] for s, ids in zip(seqs[1:], wanted[1:], strict=True)
-    ]
+    assert_right(small, seqs)
+    assert all([[*row][0] for row in seq.logprobs] == seq.output_ids for seq in seqs[1:])
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_a_step_without_work_is_refused(small: GPT2, async_scheduling):
     with pytest.raises(ValueError, match="step needs a sequence that waits or runs: add one first"):
-        engine_of(small, async_scheduling).step()
+        engine_of(small, async_scheduling=async_scheduling).step()
 
 
 def test_who_takes_what_pays(tiny: GPT2):
@@ -370,27 +358,18 @@ def test_who_takes_what_pays(tiny: GPT2):
         LLM(tiny, tokenizer="tiny", num_kvcache_blocks=8, async_scheduling="yes")
 
 
-def async_llm(tiny: GPT2) -> LLM:
-    return LLM(tiny, tokenizer="tiny", max_num_seqs=3, block_size=16, num_kvcache_blocks=24, async_scheduling=True)
-
-
-def assert_empty(llm: LLM) -> None:
-    assert not llm.engine.has_work and not llm.engine.in_flight
-    assert llm.engine.blocks.num_free == llm.engine.blocks.num_blocks and not any(llm.engine.blocks.ref_counts)
-
-
 TEXTS = ["The ", "A list is", "def f", "x", "An object"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_taken", [1, 2, 7, 20])
 def test_a_stream_that_is_closed_leaves_nothing_in_flight(tiny: GPT2, num_taken):
-    llm, params = async_llm(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    llm, params = llm_of(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     wanted = llm.generate(TEXTS, params, use_tqdm=False)
     stream = llm.stream(TEXTS, params)
     outputs = [next(stream) for _ in range(num_taken)]
     stream.close()
-    assert_empty(llm)
+    assert_empty(llm.engine)
     for output in outputs:
         [whole] = [w for w in wanted if w.prompt == output.prompt]
         assert whole.outputs[0].token_ids[: len(output.outputs[0].token_ids)] == output.outputs[0].token_ids
@@ -399,7 +378,7 @@ def test_a_stream_that_is_closed_leaves_nothing_in_flight(tiny: GPT2, num_taken)
 
 
 def test_a_run_in_the_middle_of_a_stream_and_an_abort_disturb_nobody(tiny: GPT2):
-    llm, params = async_llm(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    llm, params = llm_of(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     wanted = {output.prompt: output.outputs[0].token_ids for output in llm.generate(TEXTS, params, use_tqdm=False)}
     last = {}
     for i, output in enumerate(llm.stream(TEXTS[:3], params)):
@@ -411,7 +390,7 @@ def test_a_run_in_the_middle_of_a_stream_and_an_abort_disturb_nobody(tiny: GPT2)
         if i == 2:
             llm.abort(output.request_id)
             aborted = output.prompt
-    assert_empty(llm)
+    assert_empty(llm.engine)
     for text, output in last.items():
         token_ids, reason = output.outputs[0].token_ids, output.outputs[0].finish_reason
         assert token_ids == wanted[text][: len(token_ids)]

@@ -73,20 +73,8 @@ def test_packed_and_plain_logits_agree_for_one_row_and_for_many(name):
 
 
 def test_row_counts_are_few_and_padding_is_little():
-    assert [padded_rows(n) for n in (1, 15, 16, 17, 32, 33, 36, 64, 65, 127, 1000, 1024)] == [
-        1,
-        15,
-        16,
-        18,
-        32,
-        36,
-        36,
-        64,
-        72,
-        128,
-        1024,
-        1024,
-    ]
+    some = {1: 1, 15: 15, 16: 16, 17: 18, 32: 32, 33: 36, 36: 36, 64: 64, 65: 72, 127: 128, 1000: 1024, 1024: 1024}
+    assert {n: padded_rows(n) for n in some} == some
     for n in range(1, 5000):
         assert padded_rows(padded_rows(n)) == padded_rows(n) >= n > 8 * padded_rows(n) / 9 - 1e-9
     assert len({padded_rows(n) for n in range(1, 1025)}) == 64
@@ -117,10 +105,10 @@ class RowCounts(TorchDispatchMode):
 
 @pytest.mark.slow
 @needs_packing
-def test_products_meet_few_row_counts_whatever_the_requests(tiny):
+def test_products_meet_few_row_counts_whatever_the_requests():
     """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
     give no more of them than the sizes say."""
-    llm, rng, steps = LLM(tiny, num_kvcache_blocks=99, block_size=16), Random(0), set()
+    llm, rng, steps = LLM("tiny", device="cpu", num_kvcache_blocks=99, block_size=16), Random(0), set()
     launch = llm.engine.runner.launch
     llm.engine.runner.launch = lambda step: (steps.add(sum(step.num_new)), launch(step))
     with RowCounts() as counts:
@@ -130,7 +118,7 @@ def test_products_meet_few_row_counts_whatever_the_requests(tiny):
             llm.generate(prompts, params, use_tqdm=False)
     most = PlannedEngine(model="tiny", num_blocks=99, device="cpu").sizes().num_row_counts
     rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
-    assert len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
+    assert 32 < len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
     assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from devices import CUDA
+from fresh_python import printed_by
 
 from roseinfer.kernels import triton_mode
 from roseinfer.kernels.cases import paged_case
@@ -221,12 +220,6 @@ def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch, 
         triton_mode.unavailable.cache_clear()
 
 
-def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environ)
-
-
 WITHOUT_TRITON = """
 import importlib.util, sys
 find_spec = importlib.util.find_spec
@@ -246,9 +239,7 @@ except TritonUnavailable as error:
 
 
 def test_a_machine_without_triton_runs_everything_else_and_says_so():
-    done = run(WITHOUT_TRITON)
-    assert done.returncode == 0, done.stderr
-    counted, refused = done.stdout.splitlines()
+    counted, refused = printed_by(WITHOUT_TRITON).splitlines()
     assert counted.startswith(f"{len(LADDER)} Triton is not installed")
     assert refused.startswith("refused: Triton is not installed")
 
@@ -275,8 +266,9 @@ print(json.dumps({name: kind for name, kind in found.items() if kind in kinds}))
 def test_triton_that_was_imported_before_is_as_if_roseinfer_came_first(decided, asked, kind):
     first, after = "import triton.language\n", "from roseinfer import triton_mode\n"
     environ = {"TRITON_INTERPRET": decided, "ROSEINFER_TRITON": asked}
-    found = [run(code + KERNELS_OF_TRITON, **environ) for code in (first + after, after + first)]
-    kernels, expected = (json.loads(done.stdout) for done in found)
+    kernels, expected = (
+        json.loads(printed_by(code + KERNELS_OF_TRITON, **environ)) for code in (first + after, after + first)
+    )
     assert kernels == expected and len(kernels) > 50 and set(kernels.values()) == {kind}
 
 
@@ -294,8 +286,7 @@ model, prompts = load_model("tiny"), [[1, 2, 3], [4] * 20]
 done = generate(TritonPaged(model, num_blocks=8, block_size=16), prompts, SamplingParams(max_tokens=4, ignore_eos=True))
 print([seq.output_ids for seq in done] == reference_generate(model, prompts, 4))
 """
-    done = run(code, TRITON_INTERPRET="0", ROSEINFER_TRITON="interpret")
-    assert done.stdout == "True\n", done.stderr
+    assert printed_by(code, TRITON_INTERPRET="0", ROSEINFER_TRITON="interpret") == "True\n"
 
 
 @pytest.mark.needs_triton
@@ -304,5 +295,4 @@ def test_transformers_after_roseinfer_finds_the_interpreter():
         "from roseinfer.models import load_model\nfrom transformers import GPT2LMHeadModel\n"
         "from roseinfer import triton_mode\nprint(triton_mode.MODE, triton_mode.unavailable())"
     )
-    done = run(code, TRITON_INTERPRET="0", ROSEINFER_TRITON="interpret")
-    assert done.stdout.split() == ["interpret", "None"], done.stderr
+    assert printed_by(code, TRITON_INTERPRET="0", ROSEINFER_TRITON="interpret").split() == ["interpret", "None"]

@@ -110,10 +110,7 @@ def test_a_prefix_space_is_put_where_transformers_puts_it(tmp_path):
         processors.ByteLevel(trim_offsets=False),
         processors.TemplateProcessing("<|end|> $A <|end|>", special_tokens=[("<|end|>", 0)]),
         processors.Sequence(
-            [
-                processors.ByteLevel(),
-                processors.TemplateProcessing("$A <|end|>", special_tokens=[("<|end|>", 0)]),
-            ]
+            [processors.ByteLevel(), processors.TemplateProcessing("$A <|end|>", special_tokens=[("<|end|>", 0)])]
         ),
         processors.RobertaProcessing(("<|end|>", 0), ("<|end|>", 0)),
     ],

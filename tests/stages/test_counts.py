@@ -47,12 +47,8 @@ def some(ops: dict[str, int]) -> dict[str, int]:
 
 def test_naive_gather(gpt2_shape):
     ops = step_counts(NaiveCat, gpt2_shape, GATHER, [4] * BATCH)
-    assert {op: ops[f"aten::{op}"] for op in ("cat", "zeros", "zeros_like", "copy_")} == {
-        "cat": 24,
-        "zeros": 96,
-        "zeros_like": 96,
-        "copy_": 192,
-    }
+    each = {"cat": 24, "zeros": 96, "zeros_like": 96, "copy_": 192}
+    assert {op: ops[f"aten::{op}"] for op in each} == each
     mixed = step_counts(NaiveCat, gpt2_shape, GATHER, [4] * 7 + [9])
     shorter = LAYERS * 7 * 2  # each (layer, shorter sequence) is padded, K and V
     assert mixed["aten::cat"] == 24 + shorter and mixed["aten::zeros"] == 96 + shorter
@@ -68,12 +64,8 @@ def test_preallocated_gather(gpt2_shape, lengths):
     rule = batch(lengths).gather_ops()
     assert {op: ops[op] for op in rule} == rule
     assert set(ops) - set(rule) <= {"aten::alias"}  # of a full block, x[:, 0:64, :] is x itself
-    assert {op: ops[f"aten::{op}"] for op in ("cat", "zeros", "zeros_like", "select")} == {
-        "cat": 0,
-        "zeros": 12,
-        "zeros_like": 12,
-        "select": 192,
-    }
+    each = {"cat": 0, "zeros": 12, "zeros_like": 12, "select": 192}
+    assert {op: ops[f"aten::{op}"] for op in each} == each
     if max(lengths) <= BLOCK:
         assert ops["aten::copy_"] == 192
 

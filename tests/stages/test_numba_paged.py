@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numba
 import numpy as np
 import pytest
 import torch
+from fresh_python import printed_by
 from numba.core.caching import CacheImpl
 
 from roseinfer.generate import begin, decode_step
@@ -93,7 +90,7 @@ for threads in (1, 2, 1):
     paged_attention_numba(*paged_case([20]))
     print(torch.get_num_threads(), numba.get_num_threads())
 """
-    assert run(code, NUMBA_NUM_THREADS="2") == "1 1\n2 2\n1 1\n"
+    assert printed_by(code, NUMBA_NUM_THREADS="2") == "1 1\n2 2\n1 1\n"
 
 
 def test_numbas_simplest_threads_stand_several_callers():
@@ -108,7 +105,7 @@ with ThreadPoolExecutor(4) as pool:
 right = paged_attention_reference(*case)
 print(numba.threading_layer(), all(torch.allclose(out, right, atol=2e-6) for out in done))
 """
-    assert run(code, NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue") == "workqueue True\n"
+    assert printed_by(code, NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue") == "workqueue True\n"
 
 
 def test_without_a_folder_to_keep_it_in_it_is_compiled_all_the_same(monkeypatch):
@@ -137,9 +134,3 @@ def test_another_device_is_refused_in_one_line():
         paged_attention_numba(*elsewhere)
     assert NumbaPaged.why_untimed(torch.device("cpu")) is None
     assert "on cuda" in NumbaPaged.why_untimed(torch.device("cuda"))
-
-
-def run(code: str, **environ: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environ)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -5,23 +5,21 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from checked_stages import MODEL
+from checked_stages import request as any_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import prompts_of, small_model
+from oracles import assert_right, prompts_of
 
 from roseinfer.drive import drive
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
 from roseinfer.engine.scheduler import Scheduler
-from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 from stages import Overlap, Policies
 from stages.s17_policies import POLICIES
 
 pytestmark = pytest.mark.slow
-
-
-MODEL = small_model()
 
 
 class InTurn:
@@ -63,7 +61,9 @@ numbers = count()
 def request(prompt_len: int, max_tokens: int, priority: int = 0) -> Sequence:
     """With a text of its own."""
     prompt = [next(numbers) % MODEL.config.vocab_size] * prompt_len
-    return Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), priority=priority)
+    seq = any_request(prompt, max_tokens)
+    seq.priority = priority
+    return seq
 
 
 # The same tokens
@@ -74,15 +74,10 @@ def request(prompt_len: int, max_tokens: int, priority: int = 0) -> Sequence:
 def test_tokens_are_the_references_whatever_the_policy(policy, num_blocks, preempts):
     stage = Policies(MODEL, num_blocks=num_blocks, block_size=4, max_num_seqs=4, policy=policy)
     prompts, lengths = prompts_of((1, 11, 3, 7, 5, 2), MODEL.config.vocab_size), (9, 4, 12, 3, 8, 6)
-    seqs = [
-        Sequence(prompt, SamplingParams(max_tokens=n, ignore_eos=True))
-        for prompt, n in zip(prompts, lengths, strict=True)
-    ]
+    seqs = list(map(any_request, prompts, lengths))
     for _ in drive(stage, seqs):
         stage.tables.check()
-    assert [seq.output_ids for seq in seqs] == [
-        text[:n] for text, n in zip(reference_generate(MODEL, prompts, max(lengths)), lengths, strict=True)
-    ]
+    assert_right(MODEL, seqs)
     assert (stage.num_preemptions > 0) == preempts and len(stage.tables) == 0 and not stage.rounds
 
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from oracles import prompts_of, small_llama, small_model
+from checked_stages import MODEL, request
+from oracles import assert_right, prompts_of, small_llama
 
 from roseinfer.reference import hf_generate, reference_generate
-from roseinfer.sequence import SamplingParams, Sequence
 from stages import PrefixCache, TokenBudget
 
 pytestmark = pytest.mark.slow
 
 
 TEXT = [(5 * i + 3) % 97 for i in range(60)]
-MODELS = {"gpt2": small_model(), "llama": small_llama("llama"), "qwen3": small_llama("qwen3")}
-
-
-def request(prompt, max_tokens=6, parent=None, **params):
-    return Sequence(list(prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True, **params), parent=parent)
+MODELS = {"gpt2": MODEL, "llama": small_llama("llama"), "qwen3": small_llama("qwen3")}
 
 
 def stage_of(model="gpt2", stage_class=PrefixCache, num_blocks=40, block_size=4, **sizes):
@@ -40,11 +33,6 @@ def run_out(stage, *seqs):
             stage.tables.check()
     assert stage.num_free_blocks == stage.tables.num_blocks
     return steps
-
-
-def assert_right(model, *seqs):
-    for seq in seqs:
-        assert [seq.output_ids] == reference_generate(MODELS[model], [seq.token_ids[: seq.num_prompt_tokens]], 6)
 
 
 # The same tokens with and without
@@ -72,7 +60,7 @@ def test_a_row_that_shares_changes_no_other(other_ends):
     strangers = [request(prompt, 6) for prompt in prompts_of((3, 9, 14), 97)]
     stage = stage_of()
     run_out(stage, request(TEXT[:16], other_ends), *strangers, request(TEXT[:18]))
-    assert_right("gpt2", *strangers)
+    assert_right(MODEL, strangers)
 
 
 # What is computed
@@ -116,7 +104,7 @@ def test_what_is_found_is_not_computed(prompt, computed, other_runs):
     assert dict(zip(seqs, num_new, strict=True))[seq] == computed
     stage.commit(seqs, stage.run(seqs, num_new))
     run_out(stage)
-    assert_right("gpt2", seq)
+    assert_right(MODEL, [seq])
     assert stage.num_asked_tokens == 11 + len(prompt) and stage.num_found_tokens == len(prompt) - computed
 
 
@@ -127,7 +115,7 @@ def test_outputs_are_found_too():
     run_out(stage, first)
     turn = request([*first.token_ids, 1, 2, 3])
     assert run_out(stage, turn)[0] == [15 - 8]
-    assert_right("gpt2", turn)
+    assert_right(MODEL, [turn])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +126,7 @@ def test_only_blocks_that_are_computed_are_found(budget, wanted):
     stage = stage_of(max_num_batched_tokens=budget, max_num_seqs=3)
     twins = [request(TEXT[:10]) for _ in range(3)]
     assert run_out(stage, *twins)[: len(wanted)] == wanted
-    assert_right("gpt2", *twins)
+    assert_right(MODEL, twins)
 
 
 def test_where_a_step_failed_nothing_is_found():
@@ -149,7 +137,7 @@ def test_where_a_step_failed_nothing_is_found():
     stage.abort(seq)  # its step is never made
     assert not stage.tables.block_of
     assert run_out(stage, twin)[0] == [10]
-    assert_right("gpt2", twin)
+    assert_right(MODEL, [twin])
 
 
 @pytest.mark.parametrize(("stage_class", "computed"), [(TokenBudget, 17), (PrefixCache, 1)])
@@ -165,7 +153,7 @@ def test_a_preempted_sequence_finds_what_was_not_evicted(stage_class, computed):
     assert num_new == [computed]
     stage.commit(seqs, stage.run(seqs, num_new))
     run_out(stage)
-    assert_right("gpt2", seq)
+    assert_right(MODEL, [seq])
 
 
 # Samples of one prompt
@@ -185,7 +173,7 @@ def test_samples_compute_one_token_each(prompt_len, num_cached):
     else:
         steps = run_out(stage, parent, *samples)
         assert steps[:2] == [[prompt_len, 0, 0, 0], [1, 1, 1, 1]]
-    assert_right("gpt2", parent, *samples)
+    assert_right(MODEL, [parent, *samples])
 
 
 def test_drawn_samples_are_those_of_single_requests():
@@ -224,7 +212,7 @@ def test_no_step_writes_to_a_block_that_is_shared_or_can_be_found(budget):
         changed = (stage.pool != before).any(dim=(0, 1, 3, 4, 5)).nonzero().flatten().tolist()
         assert not set(changed) & set(kept) and not copies & set(kept)
     assert num_shared
-    assert_right("gpt2", parent, *later)
+    assert_right(MODEL, [parent, *later])
 
 
 def test_a_block_that_is_evicted_for_its_own_copy_keeps_its_contents():
@@ -237,7 +225,7 @@ def test_a_block_that_is_evicted_for_its_own_copy_keeps_its_contents():
     stage.add(seq)
     assert stage.schedule() == ([seq], [1])
     stage.commit([seq], stage.run([seq], [1]))
-    assert seq.output_ids == reference_generate(MODELS["gpt2"], [TEXT[:8]], 1)[0]
+    assert_right(MODEL, [seq])
 
 
 # Who is evicted
@@ -276,13 +264,7 @@ def test_a_block_that_is_held_is_never_evicted():
     stage.step()
     others = [request(prompt, 1) for prompt in prompts_of((12, 4, 9, 5), 97)]
     run_out(stage, *others)
-    assert_first_tokens(holder, *others)
-
-
-def assert_first_tokens(*seqs):
-    for seq in seqs:
-        prompt, n = seq.token_ids[: seq.num_prompt_tokens], seq.params.max_tokens
-        assert [seq.output_ids] == reference_generate(MODELS["gpt2"], [prompt], n)
+    assert_right(MODEL, [holder, *others])
 
 
 # Keys
@@ -324,112 +306,3 @@ def test_a_sequence_that_comes_from_a_stage_with_other_blocks_gets_new_keys():
     seq.finish_reason = None
     run_out(large, request(TEXT[:12]))
     assert run_out(large, seq)[0] == [1]
-
-
-# Any order
-
-
-class Texts(PrefixCache):
-    """The text that each slot stands for, instead of a model: what is read must be the reader's own text."""
-
-    def run(self, seqs, num_new):
-        texts = self.__dict__.setdefault("texts", {})
-        old = {block: [texts.get((source, i)) for i in range(self.block_size)] for block, source in self.copies.items()}
-        texts.update({(block, i): text for block, slots in old.items() for i, text in enumerate(slots)})
-        self.copies.clear()
-        for seq, n in zip(seqs, num_new, strict=True):
-            blocks, size = self.tables.of(seq.seq_id, 0), self.block_size
-            for p in range(seq.num_cached_tokens + n):
-                block, text = blocks[p // size], tuple(seq.token_ids[: p + 1])
-                if p >= seq.num_cached_tokens:
-                    assert self.tables.ref_counts[block] == 1 and block not in self.tables.key_of, "a shared write"
-                    texts[block, p % size] = text
-                assert texts[block, p % size] == text, "another text's K and V"
-            seq.num_cached_tokens += n
-        return [sum(seq.token_ids) % 7 for seq in seqs if seq.num_cached_tokens == len(seq)]
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Requests with beginnings in common come, fork, are aborted and preempted, in pools so small that blocks are
-    evicted and sequences preempted by themselves too. Every block is free, idle or held, as often as it says."""
-
-    @initialize(
-        num_blocks=st.integers(4, 14), block_size=st.integers(1, 4), places=st.integers(1, 4), more=st.integers(0, 12)
-    )
-    def begin(self, num_blocks, block_size, places, more):
-        self.stage = stage_of(
-            stage_class=Texts,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            max_num_seqs=places,
-            max_num_batched_tokens=places + more,
-        )
-        self.tokens, self.ended = num_blocks * block_size, []
-
-    @rule(
-        base=st.sampled_from([[i % 3 for i in range(24)], [0] * 24]),
-        shared=st.integers(0, 24),
-        own=st.lists(st.integers(0, 6), max_size=5),
-        max_tokens=st.integers(1, 9),
-    )
-    def add(self, base, shared, own, max_tokens):
-        prompt = (base[:shared] + own)[: self.tokens] or [0]
-        self.stage.add(request(prompt, min(max_tokens, self.tokens + 1 - len(prompt))))
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule(data=st.data())
-    def fork(self, data):
-        parent = data.draw(st.sampled_from(self.live()))
-        self.stage.add(request(parent.token_ids[: parent.num_prompt_tokens], parent.params.max_tokens, parent))
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule(times=st.integers(1, 3))
-    def step(self, times):
-        for _ in range(times * self.stage.has_work):
-            if self.stage.has_work:
-                self.ended += [seq for seq in self.stage.step() if seq.finish_reason]
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule()
-    def fail(self):
-        """A step that is never made."""
-        self.stage.schedule()
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule(data=st.data())
-    def abort(self, data):
-        self.stage.abort(data.draw(st.sampled_from(self.live())))
-
-    @precondition(lambda self: self.stage.running)
-    @rule(data=st.data())
-    def preempt(self, data):
-        self.stage.preempt(data.draw(st.sampled_from(self.stage.running)))
-
-    @invariant()
-    def books_are_in_order(self):
-        if hasattr(self, "stage"):
-            self.stage.tables.check()
-            held = sum(count > 0 for count in self.stage.tables.ref_counts)
-            assert held + self.stage.num_free_blocks == self.stage.tables.num_blocks
-            assert len(self.stage.tables) == len(self.stage.running)
-
-    def live(self):
-        return [*self.stage.running, *self.stage.waiting]
-
-    def teardown(self):
-        if not hasattr(self, "stage"):
-            return
-        for _ in range(2000):
-            if not self.stage.has_work:
-                break
-            self.ended += [seq for seq in self.stage.step() if seq.finish_reason]
-        assert not self.stage.has_work, "a request starves"
-        for seq in self.ended:
-            text = seq.token_ids[: seq.num_prompt_tokens]
-            while len(text) < len(seq):
-                text.append(sum(text) % 7)
-            assert text == seq.token_ids and len(seq) == seq.max_len
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, report_multiple_bugs=False)

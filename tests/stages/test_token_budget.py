@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from oracles import prompts_of, small_model
+from checked_stages import MODEL, Checked
+from checked_stages import request as any_request
+from oracles import assert_right, prompts_of
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.drive import drive
 from roseinfer.generate import generate
 from roseinfer.reference import hf_generate, reference_generate
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams
 from stages import TokenBudget
 
 pytestmark = pytest.mark.slow
@@ -27,43 +24,14 @@ PROMPTS = prompts_of(LENGTHS, 97)
 TIGHT, ROOMY = 10, 64  # blocks of 4: in the first the longest fits alone, and hardly two of the others
 
 
-@cache
-def model():
-    return small_model()
+def request(prompt, max_tokens=MOST, **params):
+    return any_request(prompt, max_tokens, **params)
 
 
-@cache
-def right(prompt: tuple[int, ...]) -> list[int]:
-    """MOST tokens; transformers and the reference agree."""
-    tokens = reference_generate(model(), [list(prompt)], MOST)[0]
-    assert hf_generate(model(), [list(prompt)], MOST)[0] == tokens
-    return tokens
-
-
-class Checked(TokenBudget):
-    """Each step is looked at before it runs. failing: where its next forward breaks off, "" for nowhere."""
+class Failing(Checked, TokenBudget):
+    """failing: where its next forward breaks off, "" for nowhere."""
 
     failing = ""
-
-    def schedule(self):
-        oldest = self.running[0] if self.running else None
-        seqs, num_new = super().schedule()
-        assert seqs, "empty while there is work"
-        assert sum(num_new) <= self.max_num_batched_tokens
-        assert len(set(seqs)) == len(seqs) <= self.max_num_seqs
-        left = [len(seq) - seq.num_cached_tokens - n for seq, n in zip(seqs, num_new, strict=True)]
-        assert min(num_new) >= 1 and min(left) >= 0 and not any(left[:-1]), "only the last one may be cut"
-        assert oldest is None or oldest in self.running, "the oldest was preempted"
-        for seq, n in zip(seqs, num_new, strict=True):
-            assert len(self.tables.of(seq.seq_id, 0)) * self.block_size >= seq.num_cached_tokens + n
-        self.check()
-        return seqs, num_new
-
-    def check(self):
-        self.tables.check()
-        assert set(self.tables.seq_ids) == {seq.seq_id for seq in self.running}
-        assert not set(self.running) & set(self.waiting)
-        assert all(not seq.num_cached_tokens for seq in self.waiting)
 
     def write_tables(self, seqs, num_new):
         attend = super().write_tables(seqs, num_new)
@@ -88,26 +56,24 @@ class Checked(TokenBudget):
 
 
 def stage_of(num_blocks=ROOMY, block_size=4, max_num_seqs=4, budget=None):
-    stage = Checked(
-        model(), num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
+    stage = Failing(
+        MODEL, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
     )
     stage.pool.fill_(torch.nan)  # a slot that was not written must not be read
     return stage
 
 
-def request(prompt, max_tokens=MOST, **params):
-    return Sequence(list(prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True, **params))
-
-
 def run_out(stage, seqs):
     """To the end, everything right and free then."""
-    while stage.has_work:
-        stage.step()
-    for seq in seqs:
-        assert seq.finish_reason == "length"
-        assert seq.output_ids == right(tuple(seq.token_ids[: seq.num_prompt_tokens]))[: seq.params.max_tokens]
+    list(drive(stage))
+    assert all(seq.finish_reason == "length" for seq in seqs)
+    assert_right(MODEL, seqs)
     stage.check()
     assert stage.num_free_blocks == stage.tables.num_blocks
+
+
+def test_the_reference_s_tokens_are_transformers():
+    assert reference_generate(MODEL, PROMPTS, MOST) == hf_generate(MODEL, PROMPTS, MOST)
 
 
 @pytest.mark.parametrize("num_blocks", [TIGHT, ROOMY])
@@ -311,67 +277,3 @@ def test_blocks_that_others_hold_are_an_error_and_no_hang():
         TokenBudget.schedule(stage)
     stage.free(other)
     run_out(stage, [seq])
-
-
-# Everything in any order
-
-
-class AnyOrder(RuleBasedStateMachine):
-    @initialize(
-        num_blocks=st.integers(TIGHT, 24),
-        block_size=st.sampled_from([4, 5, 8]),
-        places=st.integers(1, 4),
-        more=st.integers(0, 20),
-    )
-    def begin(self, num_blocks, block_size, places, more):
-        self.stage = stage_of(num_blocks, block_size, places, places + more)
-        self.seqs: list[Sequence] = []
-
-    @rule(prompt=st.sampled_from(PROMPTS), max_tokens=st.integers(1, MOST))
-    def add(self, prompt, max_tokens):
-        self.seqs.append(request(prompt, max_tokens))
-        self.stage.add(self.seqs[-1])
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule(times=st.integers(1, 4))
-    def step(self, times):
-        for _ in range(times):
-            if self.stage.has_work:
-                lengths = {seq: len(seq) for seq in self.seqs}
-                done = self.stage.step()
-                assert {seq for seq in self.seqs if len(seq) > lengths[seq]} == set(done)
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule(failing=st.sampled_from(["layer 1", "logits"]))
-    def fail(self, failing):
-        self.stage.failing = failing
-        try:
-            self.stage.step()
-        except (ZeroDivisionError, ValueError):
-            pass
-        self.stage.failing = ""
-
-    @precondition(lambda self: self.stage.running)
-    @rule(data=st.data())
-    def preempt(self, data):
-        self.stage.preempt(data.draw(st.sampled_from(self.stage.running)))
-
-    @precondition(lambda self: self.stage.has_work)
-    @rule(data=st.data())
-    def abort(self, data):
-        seq = data.draw(st.sampled_from([*self.stage.running, *self.stage.waiting]))
-        self.stage.abort(seq)
-        self.seqs.remove(seq)
-
-    @invariant()
-    def books_are_in_order(self):
-        if hasattr(self, "stage"):
-            self.stage.check()
-
-    def teardown(self):
-        if hasattr(self, "stage"):
-            run_out(self.stage, self.seqs)
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=40, deadline=None, report_multiple_bugs=False)

@@ -71,7 +71,7 @@ class Trial:
     name: str
     make: Callable[[], PagedCase]
     if_wrong: str = ""
-    if_nan: str = "NaN came in: a slot behind context_lens was read, mask the loads of K and V"
+    if_nan: str = "NaN came in: a slot behind context_lens was read, mask the loads of K and V with other=0.0"
 
 
 def trials() -> list[Trial]:
@@ -108,7 +108,7 @@ def trials() -> list[Trial]:
             "a head size of 80, padded to 128",
             lambda: _case([20, 3], num_kv_heads=1, group=2, head_dim=80),
             "mask every load and the store with dim < HEAD_DIM",
-            "NaN came in: mask every load and the store with dim < HEAD_DIM",
+            "NaN came in: mask every load and the store with dim < HEAD_DIM, and give the loads other=0.0",
         ),
         Trial("fp16", lambda: _case([20, 3], dtype=torch.float16), "right in fp32: upcast after every load"),
         Trial(

@@ -20,40 +20,39 @@ NAMES = "ABCDE"
 BLOCK_SIZE, NUM_BLOCKS = 4, 16
 MOST_TOKENS = 12  # of a sequence that comes
 
-Call = tuple[str, str, int]  # "hold", a name, tokens; "free", a name, 0; "step", the names of a batch, 0
+Call = tuple[str, str, int]  # "hold", a name, tokens; "free", a name, 0; "step" or "fail", the names of a batch, 0
+Hold = Callable[[Any, Sequence, int], None]
+Step = Callable[[Any, list[Sequence], str], None]
+
+
+# Calls as `schedule` reads them, and what is said when a table is wrong after them. One stage plays a whole list.
+CHANGES = [
+    [
+        ("A14 B3 C4 ABC", "on the first step"),
+        ("ABC", "on a step without a change"),
+        ("ABC", "when a sequence takes a new block (its list grows in place)"),
+        ("CAB", "when the batch comes in another order"),
+        ("CA", "when a sequence is left out"),
+        ("B", "when only one sequence is decoded"),
+        ("CA", "when the batch before last comes back"),
+        ("-A D17 CD", "when a new sequence takes a freed one's place and its blocks"),
+        ("!DC DC", "when an error ended the build before, and the step is repeated"),
+    ],
+    # The lesson's ABACBA: A comes back with as many blocks, the same last one, and another first one.
+    [
+        ("A14 B3 A", "on the first step"),
+        ("-A C3 -B A14 A", "when a sequence was freed and prefilled again into other blocks"),
+    ],
+]
 
 
 def require_tables(stage_class: type[Stage], model: Model) -> None:
     """Raises Wrong when a table is wrong after some change of the batch, and says which."""
-    stage: Any = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
-    a, b, c, d = (Sequence([0]) for _ in range(4))
-    for seq, num_tokens in ((a, 14), (b, 3), (c, 4)):
-        _hold(stage, seq, num_tokens)
-    _step(stage, [a, b, c], "on the first step")
-    _step(stage, [a, b, c], "on a step without a change")
-    a.num_cached_tokens = 16
-    _step(stage, [a, b, c], "when a sequence takes a new block (its list grows in place)")
-    _step(stage, [c, a, b], "when the batch comes in another order")
-    _step(stage, [c, a], "when a sequence is left out")
-    _step(stage, [b], "when only one sequence is decoded")
-    _step(stage, [c, a], "when the batch before last comes back")
-    stage.free(a)
-    _hold(stage, d, 17)
-    _step(stage, [c, d], "when a new sequence takes a freed one's place and its blocks")
-    _fail_a_build(stage, [d, c])
-    _step(stage, [d, c], "when an error ended the build before, and the step is repeated")
-
-    # The lesson's ABACBA: `a` comes back with as many blocks, the same last one, and another first one.
-    stage = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
-    a, b, c = (Sequence([0]) for _ in range(3))
-    _hold(stage, a, 14)
-    _hold(stage, b, 3)
-    _step(stage, [a], "on the first step")
-    stage.free(a)
-    _hold(stage, c, 3)
-    stage.free(b)
-    _hold(stage, a, 14)
-    _step(stage, [a], "when a sequence was freed and prefilled again into other blocks")
+    for changes in CHANGES:
+        stage = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
+        seqs = {name: Sequence([0]) for name in NAMES}
+        for calls, when in changes:
+            _play(stage, seqs, schedule(calls), when, _hold, _step)
 
 
 def _hold(stage: Any, seq: Sequence, num_tokens: int) -> None:
@@ -97,23 +96,30 @@ def play(
     stage_class: type[Stage],
     model: Model,
     calls: tuple[Call, ...],
-    hold: Callable[[Any, Sequence, int], None] = _hold,
-    step: Callable[[Any, list[Sequence], str], None] = _step,
+    hold: Hold = _hold,
+    step: Step = _step,
 ) -> None:
     """Raises Wrong when a schedule ends with a wrong table.
 
     hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs, when) builds the tables of a decode step and
     compares them. Both as stages 06 to 09 do it, unless others are given.
     """
-    stage: Any = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
+    stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
+    _play(stage, seqs, calls, "behind the last of these calls", hold, step)
+
+
+def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: str, hold: Hold, step: Step) -> None:
     for kind, names, num_tokens in calls:
+        batch = [seqs[name] for name in names]
         if kind == "hold":
-            hold(stage, seqs[names], num_tokens)
+            hold(stage, batch[0], num_tokens)
         elif kind == "free":
-            stage.free(seqs[names])
+            stage.free(batch[0])
+        elif kind == "fail":
+            _fail_a_build(stage, batch)
         else:
-            step(stage, [seqs[name] for name in names], "behind the last of these calls")
+            step(stage, batch, when)
 
 
 def describe_schedule(*calls: Call) -> str:
@@ -123,11 +129,13 @@ def describe_schedule(*calls: Call) -> str:
 
 
 def schedule(text: str) -> tuple[Call, ...]:
-    """From "A12 AB -A": A comes with 12 tokens, A and B are decoded in one step, A is freed."""
+    """From "A12 AB !B -A": A comes with 12 tokens, A and B are decoded in one step, a step of B fails, A is freed."""
     calls: list[Call] = []
     for word in text.split():
         if word.startswith("-"):
             calls.append(("free", word[1], 0))
+        elif word.startswith("!"):
+            calls.append(("fail", word[1:], 0))
         elif word.isalpha():
             calls.append(("step", word, 0))
         else:

@@ -21,7 +21,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor, explain_tokens
-from ..exercises.stage_checks import MIXED, equal_step, require_tokens
+from ..exercises.stage_checks import MIXED, equal_step, require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors
 from ..exercises.wrong import Failed, Wrong
 
@@ -195,20 +195,20 @@ register(
 
 @exercise("04.3")
 def without_cat(answer: type[Stage], model: Model) -> None:
-    if isinstance(answer, type) and issubclass(answer, Stage):
-        for num_prompts in (1, 3):
-            if message := _tokens(answer, model, [[3 + i] * 9 for i in range(num_prompts)]):
-                raise Wrong(
-                    f"{num_prompts} × a prompt of 9 tokens: {message}; is the new token in its column before attention "
-                    "reads?"
-                )
-        if message := _tokens(answer, model, MIXED):
+    require_stage(answer)
+    for num_prompts in (1, 3):
+        if message := _tokens(answer, model, [[3 + i] * 9 for i in range(num_prompts)]):
             raise Wrong(
-                f"equal lengths are right, mixed ones not: {message}. The mask expects the new token in the last "
-                "column, after the longest sequence, for every sequence"
+                f"{num_prompts} × a prompt of 9 tokens: {message}; is the new token in its column before attention "
+                "reads?"
             )
-        if message := _tokens(answer, model, [[5] * 3, list(range(1, 7)), [9]], block_size=4):
-            raise Wrong(f"right within a block, wrong where the last column starts a new one (block size 4): {message}")
+    if message := _tokens(answer, model, MIXED):
+        raise Wrong(
+            f"equal lengths are right, mixed ones not: {message}. The mask expects the new token in the last "
+            "column, after the longest sequence, for every sequence"
+        )
+    if message := _tokens(answer, model, [[5] * 3, list(range(1, 7)), [9]], block_size=4):
+        raise Wrong(f"right within a block, wrong where the last column starts a new one (block size 4): {message}")
     require_tokens(answer, model)
     for num_seqs, num_tokens in STEPS:
         _require_budget(answer, model, num_seqs, num_tokens)

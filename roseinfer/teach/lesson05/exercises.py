@@ -221,6 +221,10 @@ MISTAKES = {
     "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
     "one block": "only each sequence's first block is read: its row of the table names more",
     "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
+    "v": "the weighted sum is of keys: the values are in v and v_cache",
+    "v_cache": "cached keys are summed up where cached values should be: these are in v_cache",
+    "last": "each sequence's last cached token is left out",
+    "row": "every sequence reads the first sequence's blocks: its own row is block_table[i]",
 }
 
 

@@ -71,7 +71,6 @@ def decode_step_of_your_own(answer: type[Stage], model: Model) -> None:
 
 @exercise("08.4")
 def contender(answer: type[Stage], model: Model) -> None:
-    require_stage(answer)
     require_tokens(answer, model)
     for num_seqs, num_tokens in STEPS:
         _require_no_copies(answer, model, num_seqs, num_tokens)

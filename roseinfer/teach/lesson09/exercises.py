@@ -211,7 +211,7 @@ def _as_attention(loop: Callable[..., Any]) -> Attention:
     def attention(q: Tensor, *rest: Tensor) -> Tensor:
         handed = [q, *rest]
         arrays = [tensor.contiguous().numpy() for tensor in handed]
-        out = np.zeros_like(arrays[0])
+        out = np.full_like(arrays[0], LEFT)
         before = [array.copy() for array in arrays]
         returned = loop(out, *arrays, np.float32(q.size(-1) ** -0.5))
         for name, array, old in zip(ARGUMENTS, arrays, before, strict=True):
@@ -224,6 +224,7 @@ def _as_attention(loop: Callable[..., Any]) -> Attention:
     return attention
 
 
+LEFT = 100.0  # what out holds before, as memory that was used holds anything
 ARGUMENTS = ("q", "k", "v", "k_cache", "v_cache", "block_table", "context_lens")
 
 
@@ -330,6 +331,7 @@ WALKS = {
     "when a larger score comes, acc must shrink by exp(top - new_top)": _walk(shrink_acc=False),
     "when a larger score comes, total must shrink by exp(top - new_top)": _walk(shrink_total=False),
     "when a larger score comes, acc and total must shrink by exp(top - new_top)": _walk(False, False),
+    "out holds whatever was in memory before: write to it, do not add to it": lambda *case: _walk()(*case) + LEFT,
 }
 
 

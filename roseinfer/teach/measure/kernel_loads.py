@@ -24,6 +24,8 @@ from roseinfer.kernels import triton_mode
 if TYPE_CHECKING:
     from roseinfer.kernels.cases import PagedCase
 
+NAN = {"fp32": np.float32("nan"), "fp16": np.float16("nan"), "bf16": np.uint16(0x7FC0)}  # as the interpreter keeps them
+
 Access = Callable[[str, np.ndarray], None]  # "load" or "store", and the addresses that its mask lets through
 
 
@@ -63,14 +65,19 @@ def _count(attention: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> t
 
 @contextmanager
 def watched(access: Access) -> Iterator[None]:
-    """Call `access` before every load and store that Triton's interpreter makes, with the addresses it will touch."""
+    """Call `access` before every load and store that Triton's interpreter makes, with the addresses it will touch.
+
+    A load with a mask and without `other` gives NaN where it is masked: on a GPU it may give anything.
+    """
     from triton.runtime.interpreter import interpreter_builder as builder
 
     load, store = builder.create_masked_load, builder.create_masked_store
 
-    def watched_load(ptrs: Any, mask: Any, *rest: Any) -> Any:
+    def watched_load(ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
         access("load", ptrs.data[mask.data])
-        return load(ptrs, mask, *rest)
+        if other is None and not mask.data.all():
+            other = _nan_like(ptrs)
+        return load(ptrs, mask, other, *rest)
 
     def watched_store(ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         access("store", ptrs.data[mask.data])
@@ -81,6 +88,15 @@ def watched(access: Access) -> Iterator[None]:
         yield
     finally:
         del builder.create_masked_load, builder.create_masked_store  # the class's own are found again
+
+
+def _nan_like(ptrs: Any) -> Any:
+    """NaN of the type that is loaded; None for integers."""
+    from triton.runtime.interpreter import TensorHandle
+
+    dtype = ptrs.get_element_ty()
+    nan = NAN.get(dtype.name)
+    return None if nan is None else TensorHandle(np.full(ptrs.data.shape, nan), dtype)
 
 
 class OutOfBounds(Exception):

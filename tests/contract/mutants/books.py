@@ -105,7 +105,7 @@ MUTANTS = (
                   run([16], 0, num_blocks=4, block_size=4), *FITS),
     edit_template("one position too few", "if longest > max_model_len", "if longest >= max_model_len", run([44], 0, "groups of 3"), *FITS),
     edit_template("two positions too many", "if longest > max_model_len", "if longest > max_model_len + 2",
-                  dies_midway, *FITS),
+                  dies_midway(), *FITS),
     edit_template("builds in another order", "            step = self.build(seqs)",
                   "            step = self.build(seqs[::-1])",
                   run([3, 9], 9), "mixed_lengths", "equal_lengths", "fits_the_seam"),

@@ -10,38 +10,31 @@ from roseinfer.contract.making import copy_of
 from roseinfer.contract.small_models import prompts_of
 from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence
-from roseinfer.stage import Stage
 from stages import FusedStep
 
-from .demonstrations import Demonstration, shown
+from .demonstrations import demonstration
 from .mutant import Mutant, by_hand, edit
 
 NAMED = "chooses_as_sample"
 
 
-def chooses(*wishes: dict[str, float]) -> Demonstration:
-    """Two tokens of each request, beside those that `sample` chooses from the logits of another stage."""
-
-    def demonstration(stage_class: type[Stage]) -> str:
-        def what() -> None:
-            stage, plain = (cls(copy_of("gpt2", "cpu"), num_blocks=16) for cls in (stage_class, FusedStep))
-            prompts = prompts_of([3 + 4 * i for i in range(len(wishes))], 61)
-            seqs, twins = (
-                [Sequence(list(p), SamplingParams(max_tokens=9, **w)) for p, w in zip(prompts, wishes, strict=True)]
-                for _ in range(2)
-            )
-            chosen, logits = stage.first_tokens(seqs), torch.stack([plain.prefill(twin) for twin in twins])
-            for _ in range(5):
-                right = sample(logits, twins)
-                assert chosen == right, f"{chosen} chosen, {right} are right"
-                for seq, twin, token in zip(seqs, twins, right, strict=True):
-                    seq.append(token)
-                    twin.append(token)
-                chosen, logits = stage.next_tokens(seqs), plain.decode(twins)
-
-        return shown(what)
-
-    return demonstration
+@demonstration
+def chooses(stage_class, *wishes: dict[str, float]) -> None:
+    """Tokens of each request, beside those that `sample` chooses from the logits of another stage."""
+    stage, plain = (cls(copy_of("gpt2", "cpu"), num_blocks=16) for cls in (stage_class, FusedStep))
+    prompts = prompts_of([3 + 4 * i for i in range(len(wishes))], 61)
+    seqs, twins = (
+        [Sequence(list(p), SamplingParams(max_tokens=9, **w)) for p, w in zip(prompts, wishes, strict=True)]
+        for _ in range(2)
+    )
+    chosen, logits = stage.first_tokens(seqs), torch.stack([plain.prefill(twin) for twin in twins])
+    for _ in range(5):
+        right = sample(logits, twins)
+        assert chosen == right, f"{chosen} chosen, {right} are right"
+        for seq, twin, token in zip(seqs, twins, right, strict=True):
+            seq.append(token)
+            twin.append(token)
+        chosen, logits = stage.next_tokens(seqs), plain.decode(twins)
 
 
 GREEDY, SEEDED = {"temperature": 0.0}, {"temperature": 2.0, "seed": 7}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,12 +31,22 @@ def right_token(model: str, text: tuple[int, ...]) -> int:
     return int(reference_logits(model_of(model, "cpu"), list(text))[-1].argmax())
 
 
-def shown(what: Callable[[], None]) -> str:
-    try:
-        what()
-    except Exception as error:  # a run that ought to go well and does not is wrong too
-        return f"{type(error).__name__}: {error}"
-    return ""
+def demonstration(run: Callable[..., None]) -> Callable[..., Demonstration]:
+    """Make run(stage_class, ...), which raises what is wrong, a function of its other arguments that gives a
+    Demonstration."""
+
+    @wraps(run)
+    def of(*args: Any, **options: Any) -> Demonstration:
+        def shows(stage_class: type[Stage]) -> str:
+            try:
+                run(stage_class, *args, **options)
+            except Exception as error:  # a run that ought to go well and does not is wrong too
+                return f"{type(error).__name__}: {error}"
+            return ""
+
+        return shows
+
+    return of
 
 
 class Engine:
@@ -64,30 +75,24 @@ class Engine:
         assert free == total, f"{free} of {total} blocks are free with every sequence freed"
 
 
-def run(lengths: list[int], num_steps: int, model: str = "gpt2", high: int = 0, **sizes: int) -> Demonstration:
+@demonstration
+def run(stage_class, lengths: list[int], num_steps: int, model: str = "gpt2", high: int = 0, **sizes: int) -> None:
     """One batch of these prompts, then steps of all of them. high: so many of the first block ids are held back."""
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            engine = Engine(stage_class, model, **{"num_blocks": 64 + high, "max_num_seqs": 300} | sizes)
-            if high:
-                engine.stage.tables.reserve({-1: high * engine.stage.block_size})
-            prompts = prompts_of(lengths, engine.stage.config.vocab_size, seed=7)
-            seqs = [Sequence(prompt, SamplingParams(max_tokens=1)) for prompt in prompts]
-            for seq in seqs:
-                engine.prefill(seq)
-            for _ in range(num_steps):
-                engine.step(seqs)
-            if high:
-                engine.stage.tables.free(-1)
-            engine.end(seqs)
-
-        return shown(go)
-
-    return demonstrate
+    engine = Engine(stage_class, model, **{"num_blocks": 64 + high, "max_num_seqs": 300} | sizes)
+    if high:
+        engine.stage.tables.reserve({-1: high * engine.stage.block_size})
+    seqs = new_sequences(lengths, engine.stage.config.vocab_size)
+    for seq in seqs:
+        engine.prefill(seq)
+    for _ in range(num_steps):
+        engine.step(seqs)
+    if high:
+        engine.stage.tables.free(-1)
+    engine.end(seqs)
 
 
-def script(calls: str, model: str = "gpt2", **sizes: int) -> Demonstration:
+@demonstration
+def script(stage_class, calls: str, model: str = "gpt2", **sizes: int) -> None:
     """Calls in order, on sequences named by letters.
 
     "+a9": a is new, with a prompt of 9 tokens. "+a": a is prefilled again, with its output. "-a": a is freed.
@@ -95,18 +100,11 @@ def script(calls: str, model: str = "gpt2", **sizes: int) -> Demonstration:
     "?+b9": a prompt that has to be. "!ab", "!+b9": an error behind the model; "!3ab": three operations
     later.
     """
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            engine = Engine(stage_class, model, **{"num_blocks": 12, "block_size": 4} | sizes)
-            live: dict[str, Sequence] = {}
-            for seed, call in enumerate(calls.split()):
-                _make(engine, live, call, seed)
-            engine.end([seq for seq in live.values() if engine.stage.holds(seq)])
-
-        return shown(go)
-
-    return demonstrate
+    engine = Engine(stage_class, model, **{"num_blocks": 12, "block_size": 4} | sizes)
+    live: dict[str, Sequence] = {}
+    for seed, call in enumerate(calls.split()):
+        _make(engine, live, call, seed)
+    engine.end([seq for seq in live.values() if engine.stage.holds(seq)])
 
 
 def _make(engine: Engine, live: dict[str, Sequence], call: str, seed: int) -> None:
@@ -171,34 +169,26 @@ class ErrorBehindModel(TorchDispatchMode):
         super().__exit__(*error)
 
 
-def rearranged(fresh: bool = False, **sizes: int) -> Demonstration:
+@demonstration
+def rearranged(stage_class) -> None:
     """By brute force: a sequence of three blocks comes into every three of five blocks, in every order, and is decoded.
-
-    fresh: each time a new sequence of the same prompt; else the same one for as long as its blocks are three.
-    """
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            engine = Engine(stage_class, "gpt2", num_blocks=5, block_size=16)
-            prompt, *fill = prompts_of([33] + [16] * 5, 97, seed=3)
+    It is the same one for as long as its blocks are three."""
+    engine = Engine(stage_class, "gpt2", num_blocks=5, block_size=16)
+    prompt, *fill = prompts_of([33] + [16] * 5, 97, seed=3)
+    moves = Sequence(prompt, SamplingParams(max_tokens=1))
+    arrangements = list(itertools.permutations(range(5), 3))
+    for blocks in arrangements[::7] + arrangements[::3] + arrangements:
+        fillers = [Sequence(tokens, SamplingParams(max_tokens=1)) for tokens in fill]
+        for seq in fillers:
+            engine.prefill(seq)
+        by_block = {engine.stage.tables.of(seq.seq_id, 0)[0]: seq for seq in fillers}
+        for block in [b for b in range(5) if b not in blocks] + list(reversed(blocks)):
+            engine.stage.free(by_block[block])
+        if len(moves) > 46:
             moves = Sequence(prompt, SamplingParams(max_tokens=1))
-            arrangements = list(itertools.permutations(range(5), 3))
-            for blocks in arrangements[::7] + arrangements[::3] + arrangements:
-                fillers = [Sequence(tokens, SamplingParams(max_tokens=1)) for tokens in fill]
-                for seq in fillers:
-                    engine.prefill(seq)
-                by_block = {engine.stage.tables.of(seq.seq_id, 0)[0]: seq for seq in fillers}
-                for block in [b for b in range(5) if b not in blocks] + list(reversed(blocks)):
-                    engine.stage.free(by_block[block])
-                if fresh or len(moves) > 46:
-                    moves = Sequence(prompt, SamplingParams(max_tokens=1))
-                engine.prefill(moves)
-                engine.step([moves])
-                engine.stage.free(moves)
-
-        return shown(go)
-
-    return demonstrate
+        engine.prefill(moves)
+        engine.step([moves])
+        engine.stage.free(moves)
 
 
 def fails_anywhere(stage_class: type[Stage]) -> str:
@@ -206,59 +196,51 @@ def fails_anywhere(stage_class: type[Stage]) -> str:
     return next(filter(None, (script(f"+a3 +b6 !{n}ab ab*3")(stage_class) for n in range(60))), "")
 
 
-def side_by_side(stage_class: type[Stage]) -> str:
+@demonstration
+def side_by_side(stage_class) -> None:
     """Two stages of the class, each with a sequence, in turn."""
-
-    def go() -> None:
-        engines = [Engine(stage_class, "gpt2", num_blocks=4) for _ in range(2)]
-        pairs = list(zip(engines, new_sequences([9, 9]), strict=True))
-        for engine, seq in pairs:
-            engine.prefill(seq)
-        for engine, seq in pairs * 3:
-            engine.step([seq])
-
-    return shown(go)
-
-
-def callers_list(stage_class: type[Stage]) -> str:
-    """The caller pairs the rows with the list as it was when he gave it, as an engine does."""
-
-    def go() -> None:
-        engine, seqs = Engine(stage_class, "gpt2", num_blocks=8), new_sequences([3, 9, 5])
-        for seq in seqs:
-            engine.prefill(seq)
-        for i in range(8):
-            batch = seqs[::-1] if i % 2 else list(seqs)
-            engine.take(list(batch), engine.stage.decode(batch))
-
-    return shown(go)
-
-
-def logits_kept(stage_class: type[Stage]) -> str:
-    """A row of logits is read again behind the next step."""
-
-    def go() -> None:
-        engine, [seq] = Engine(stage_class, "gpt2", num_blocks=8), new_sequences([3])
+    engines = [Engine(stage_class, "gpt2", num_blocks=4) for _ in range(2)]
+    pairs = list(zip(engines, new_sequences([9, 9]), strict=True))
+    for engine, seq in pairs:
         engine.prefill(seq)
-        for _ in range(8):
-            kept = engine.stage.decode([seq])
-            token = int(kept[0].argmax())
-            seq.append(token)
-            engine.step([seq])
-            assert int(kept[0].argmax()) == token, f"after {len(seq)} tokens: the token is another one now"
-
-    return shown(go)
+    for engine, seq in pairs * 3:
+        engine.step([seq])
 
 
-def dies_midway(stage_class: type[Stage]) -> str:
+@demonstration
+def callers_list(stage_class) -> None:
+    """The caller pairs the rows with the list as it was when he gave it, as an engine does."""
+    engine, seqs = Engine(stage_class, "gpt2", num_blocks=8), new_sequences([3, 9, 5])
+    for seq in seqs:
+        engine.prefill(seq)
+    for i in range(8):
+        batch = seqs[::-1] if i % 2 else list(seqs)
+        engine.take(list(batch), engine.stage.decode(batch))
+
+
+@demonstration
+def logits_kept(stage_class) -> None:
+    """A row of logits is read again behind the next step."""
+    engine, [seq] = Engine(stage_class, "gpt2", num_blocks=8), new_sequences([3])
+    engine.prefill(seq)
+    for _ in range(8):
+        kept = engine.stage.decode([seq])
+        token = int(kept[0].argmax())
+        seq.append(token)
+        engine.step([seq])
+        assert int(kept[0].argmax()) == token, f"after {len(seq)} tokens: the token is another one now"
+
+
+@demonstration
+def dies_midway(stage_class) -> None:
     """A request for which the model has too few positions is refused before it runs, or breaks when it gets there."""
     [prompt] = prompts_of([44], 97, seed=7)
     stage, made = stage_class(copy_of("groups of 3", "cpu"), num_blocks=4), []
     with suppress(ValueError, IndexError):
         for _, token in stream(stage, [Sequence(prompt, SamplingParams(max_tokens=3, ignore_eos=True))]):
             made.append(token)
-    return f"it broke after {len(made)} tokens" if made else ""
+    assert not made, f"it broke after {len(made)} tokens"
 
 
-def new_sequences(lengths: list[int]) -> list[Sequence]:
-    return [Sequence(prompt, SamplingParams(max_tokens=1)) for prompt in prompts_of(lengths, 97, seed=7)]
+def new_sequences(lengths: list[int], vocab_size: int = 97) -> list[Sequence]:
+    return [Sequence(prompt, SamplingParams(max_tokens=1)) for prompt in prompts_of(lengths, vocab_size, seed=7)]

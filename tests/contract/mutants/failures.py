@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from right_stage import Right, RightStep
 
-from roseinfer.stage import Stage
 from stages import BlockTable, NaiveCat, VectorizedGather
 
 from .demonstrations import fails_anywhere, script
@@ -42,65 +42,30 @@ class CountsInAppend(NaiveCat):
             seq.num_cached_tokens -= 1
 
 
-class Contiguous(Stage):
-    """K and V of a sequence and layer in one tensor [H_kv, T, D], which a step makes longer by its token."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.caches = {}
-
-    def write_prompt(self, seq, layer, k, v):
-        self.caches[seq.seq_id, layer] = [k.transpose(0, 1).clone(), v.transpose(0, 1).clone()]
-
-    def build(self, seqs):
-        def step(layer, q, k, v):
-            rows = []
-            for i, seq in enumerate(seqs):
-                keys, values = self.grown(seq, layer, k[i, :, None], v[i, :, None])
-                rows.append(
-                    torch.nn.functional.scaled_dot_product_attention(q[i, :, None], keys, values, enable_gqa=True)
-                )
-            self.new[layer] = k, v
-            return torch.stack(rows)[:, :, 0]
-
-        self.new = {}
-        return step
-
-    def grown(self, seq, layer, k, v):
-        keys, values = self.caches[seq.seq_id, layer]
-        return torch.cat([keys, k], 1), torch.cat([values, v], 1)
-
-    def append(self, seqs, step):
-        grown = {
-            (seq.seq_id, layer): self.grown(seq, layer, k[i, :, None], v[i, :, None])
-            for layer, (k, v) in self.new.items()
-            for i, seq in enumerate(seqs)
-        }
-        self.caches |= grown
-
-    def free(self, seq):
-        super().free(seq)
-        for layer in range(self.config.num_layers):
-            self.caches.pop((seq.seq_id, layer), None)
-
-
-class GrowsInTheStep(Contiguous):
+class GrowsInTheStep(Right):
     """The step appends as it goes; an error behind it leaves the token there, and it is appended again."""
 
-    def grown(self, seq, layer, k, v):
-        self.caches[seq.seq_id, layer] = super().grown(seq, layer, k, v)
-        return self.caches[seq.seq_id, layer]
+    def build(self, seqs):
+        return GrowingStep([self.caches[seq.seq_id] for seq in seqs])
 
     def append(self, seqs, step): ...
 
 
-class GrowsLayerByLayer(Contiguous):
+class GrowingStep(RightStep):
+    def __call__(self, layer, q, k, v):
+        out = super().__call__(layer, q, k, v)
+        for i, cache in enumerate(self.caches):
+            cache[layer] = self.grown(i, layer)
+        return out
+
+
+class GrowsLayerByLayer(Right):
     """An error between two layers of append leaves the first ones longer."""
 
     def append(self, seqs, step):
-        for layer, (k, v) in self.new.items():
-            for i, seq in enumerate(seqs):
-                self.caches[seq.seq_id, layer] = self.grown(seq, layer, k[i, :, None], v[i, :, None])
+        for layer in range(len(step.new)):
+            for i, cache in enumerate(step.caches):
+                cache[layer] = step.grown(i, layer)
 
 
 class CountsItsOwn(VectorizedGather):

@@ -162,9 +162,9 @@ MUTANTS = (
     by_hand(StaleColumns, script("+a5 +b9 a b a"), *BATCHES, "pool_exhausted"),
     by_hand(MaskOfOld, script("+a5 +b9 ab*4 -a -b +c9 +d1 cd*4"), "alike_prompts", *BATCHES),
     by_hand(OneBuffer, script("+a5 +b9 +c3 abc ab"), *BATCHES),
-    by_hand(SharedPool, side_by_side, "two_at_once"),
-    by_hand(SameLogits, logits_kept, "leaves_what_is_yours", "one_sequence"),
-    by_hand(SortsYours, callers_list, "mixed_lengths", "leaves_what_is_yours"),
+    by_hand(SharedPool, side_by_side(), "two_at_once"),
+    by_hand(SameLogits, logits_kept(), "leaves_what_is_yours", "one_sequence"),
+    by_hand(SortsYours, callers_list(), "mixed_lengths", "leaves_what_is_yours"),
     by_hand(LooksAtTheFirstPrompt, script(" ".join(f"+{letter}3 {letter}*2 -{letter}" for letter in ascii_letters)),
             "alike_prompts"),
 )  # fmt: skip

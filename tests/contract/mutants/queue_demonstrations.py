@@ -17,7 +17,7 @@ from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .demonstrations import Demonstration, shown
+from .demonstrations import Demonstration, demonstration
 
 MODEL = "gpt2"
 
@@ -32,12 +32,17 @@ def continuation(model: str, prompt: tuple[int, ...], params: SamplingParams) ->
 
 
 class Served:
-    def __init__(self, stage_class: type[Stage], model: str, own: Any, sizes: dict[str, Any]) -> None:
+    """A stage, and the requests that it got. own: a model in place of a copy of the named one."""
+
+    def __init__(self, stage_class: type[Stage], model: str = MODEL, own: Any = None, **sizes: Any) -> None:
         self.model = model
+        sizes = {"num_blocks": 16, "block_size": 4, "max_num_seqs": 4} | sizes
         self.stage: Any = stage_class(own or copy_of(model, "cpu"), **sizes)
         self.seqs: dict[str, Sequence] = {}
 
-    def add(self, name: str, prompt: list[int], max_tokens: int, seed: int | None, parent: Sequence | None) -> None:
+    def add(
+        self, name: str, prompt: list[int], max_tokens: int, seed: int | None = None, parent: Sequence | None = None
+    ) -> None:
         drawn = {} if seed is None else {"temperature": 1.0, "seed": seed}
         seq = Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True, **drawn), parent=parent)
         self.stage.add(seq)
@@ -58,24 +63,18 @@ class Served:
         assert free == total, f"{free} of {total} blocks are free at the end"
 
 
-def served(script: str, model: str = MODEL, **sizes: Any) -> Demonstration:
+@demonstration
+def served(stage_class, script: str, model: str = MODEL, **sizes: Any) -> None:
     """Calls in order, on requests named by letters; then all run to their ends.
 
     "+a9*5": a has a prompt of 9 tokens, and gets 5. "+b9=6a*5": the first 6 of them are a's. "+c:a*5": a sample of a's
     prompt, drawn by a seed. "+a9*5?": drawn. "s3": three steps. "-a": an abort. "!40": a step with an error at that
     operation.
     """
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            run = Served(stage_class, model, None, {"num_blocks": 40, "block_size": 4, "max_num_seqs": 4} | sizes)
-            for number, call in enumerate(script.split()):
-                _make(run, call, number)
-            run.run_out()
-
-        return shown(go)
-
-    return demonstrate
+    run = Served(stage_class, model, **{"num_blocks": 40} | sizes)
+    for number, call in enumerate(script.split()):
+        _make(run, call, number)
+    run.run_out()
 
 
 def _make(run: Served, call: str, number: int) -> None:
@@ -130,112 +129,82 @@ def any_of(*demonstrations: Demonstration) -> Demonstration:
     return lambda stage_class: next(filter(None, (shows(stage_class) for shows in demonstrations)), "")
 
 
-def in_turn(*prompts: list[int], model: str = MODEL, **sizes: Any) -> Demonstration:
+@demonstration
+def in_turn(stage_class, *prompts: list[int], model: str = MODEL, **sizes: Any) -> None:
     """These prompts one after the other, each with a token behind it, so that its blocks are found by the next."""
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            run = Served(stage_class, model, None, {"num_blocks": 40, "block_size": 4, "max_num_seqs": 1} | sizes)
-            for i, prompt in enumerate(prompts):
-                run.add(str(i), [*prompt, 50], 4, None, None)
-            run.run_out()
-
-        return shown(go)
-
-    return demonstrate
+    run = Served(stage_class, model, **{"num_blocks": 40, "max_num_seqs": 1} | sizes)
+    for i, prompt in enumerate(prompts):
+        run.add(str(i), [*prompt, 50], 4)
+    run.run_out()
 
 
-def stopped(stage_class: type[Stage]) -> str:
+@demonstration
+def stopped(stage_class) -> None:
     """A request that ends at a stop token, beside one that goes on."""
-
-    def go() -> None:
-        run = Served(stage_class, MODEL, None, {"num_blocks": 16, "block_size": 4, "max_num_seqs": 2})
-        [prompt] = prompts_of([5], 97, seed=1)
-        right = continuation(MODEL, tuple(prompt), SamplingParams(max_tokens=8))
-        seq = Sequence(prompt, SamplingParams(max_tokens=8, stop_token_ids=(right[2],)))
-        run.stage.add(seq)
-        run.add("b", [1, 2, 3], 12, None, None)
-        run.run_out()
-        assert seq.output_ids == right[: right.index(right[2]) + 1]
-
-    return shown(go)
+    run = Served(stage_class, max_num_seqs=2)
+    [prompt] = prompts_of([5], 97, seed=1)
+    right = continuation(MODEL, tuple(prompt), SamplingParams(max_tokens=8))
+    seq = Sequence(prompt, SamplingParams(max_tokens=8, stop_token_ids=(right[2],)))
+    run.stage.add(seq)
+    run.add("b", [1, 2, 3], 12)
+    run.run_out()
+    assert seq.output_ids == right[: right.index(right[2]) + 1]
 
 
-def waits_for_ever(**sizes: Any) -> Demonstration:
+@demonstration
+def waits_for_ever(stage_class, **sizes: Any) -> None:
     """One request with a long prompt, and then as many short ones a step as a step serves, 600 times."""
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            run = Served(stage_class, MODEL, None, {"num_blocks": 20, "block_size": 4, "max_num_seqs": 1} | sizes)
-            run.add("first", [5], 3, None, None)
-            run.add("long", [4] * 12, 1, None, None)
-            for i in range(600):
-                run.add(str(i), [i % 97], 1, None, None)
-                run.stage.step()
-                if run.seqs["long"].finish_reason:
-                    return
-            raise AssertionError("it waits after 600 others")
-
-        return shown(go)
-
-    return demonstrate
+    run = Served(stage_class, **{"num_blocks": 20, "max_num_seqs": 1} | sizes)
+    run.add("first", [5], 3)
+    run.add("long", [4] * 12, 1)
+    for i in range(600):
+        run.add(str(i), [i % 97], 1)
+        run.stage.step()
+        if run.seqs["long"].finish_reason:
+            return
+    raise AssertionError("it waits after 600 others")
 
 
-def is_refused(*make: Callable[[], Sequence], **sizes: Any) -> Demonstration:
+@demonstration
+def is_refused(stage_class, *make: Callable[[], Sequence], **sizes: Any) -> None:
     """The last of these requests is to be refused when it is added."""
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        stage: Any = stage_class(copy_of(MODEL, "cpu"), **{"num_blocks": 8, "block_size": 4, "max_num_seqs": 2} | sizes)
-        seqs = [one() for one in make]
-        for seq in seqs[:-1]:
-            stage.add(seq)
-        try:
-            stage.add(seqs[-1])
-        except ValueError:
-            return ""
-        return "it is taken"
-
-    return demonstrate
+    stage = Served(stage_class, **{"num_blocks": 8, "max_num_seqs": 2} | sizes).stage
+    seqs = [one() for one in make]
+    for seq in seqs[:-1]:
+        stage.add(seq)
+    try:
+        stage.add(seqs[-1])
+    except ValueError:
+        return
+    raise AssertionError("it is taken")
 
 
-def bad_logits(num_prompt: int) -> Demonstration:
+@demonstration
+def bad_logits(stage_class, num_prompt: int) -> None:
     """A request that has NaN at position 6, in its prompt or after it, and is aborted when a step says so."""
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            model = copy_of(MODEL, "cpu")
-            with torch.no_grad():
-                model.wpe.weight[6] = torch.nan
-            run = Served(stage_class, MODEL, model, {"num_blocks": 16, "block_size": 4, "max_num_seqs": 2})
-            run.add("bad", list(range(num_prompt)), 6, None, None)
-            run.add("good", [5], 4, None, None)
-            while run.stage.has_work:
-                try:
-                    run.stage.step()
-                except ValueError:
-                    run.stage.abort(run.seqs["bad"])
-            run.run_out()
-
-        return shown(go)
-
-    return demonstrate
+    model = copy_of(MODEL, "cpu")
+    with torch.no_grad():
+        model.wpe.weight[6] = torch.nan
+    run = Served(stage_class, own=model, max_num_seqs=2)
+    run.add("bad", list(range(num_prompt)), 6)
+    run.add("good", [5], 4)
+    while run.stage.has_work:
+        try:
+            run.stage.step()
+        except ValueError:
+            run.stage.abort(run.seqs["bad"])
+    run.run_out()
 
 
-def first_to_end(names: str, *adds: str, **sizes: Any) -> Demonstration:
+@demonstration
+def first_to_end(stage_class, names: str, *adds: str, **sizes: Any) -> None:
     """In one place, requests end in the order of `names`. "a9*5": a prompt of 9 tokens, 5 new ones; "!": important."""
-
-    def demonstrate(stage_class: type[Stage]) -> str:
-        def go() -> None:
-            run = Served(stage_class, MODEL, None, {"num_blocks": 40, "block_size": 4, "max_num_seqs": 1} | sizes)
-            for number, add in enumerate(adds):
-                _make(run, "+" + add.rstrip("!"), number)
-                run.seqs[add[0]].priority = -add.count("!")
-            order = []
-            while run.stage.has_work:
-                run.stage.step()
-                order += [name for name, seq in run.seqs.items() if seq.finish_reason and name not in order]
-            assert "".join(order) == names, f"{order}, expected {names}"
-
-        return shown(go)
-
-    return demonstrate
+    run = Served(stage_class, **{"num_blocks": 40, "max_num_seqs": 1} | sizes)
+    for number, add in enumerate(adds):
+        _make(run, "+" + add.rstrip("!"), number)
+        run.seqs[add[0]].priority = -add.count("!")
+    order = []
+    while run.stage.has_work:
+        run.stage.step()
+        order += [name for name, seq in run.seqs.items() if seq.finish_reason and name not in order]
+    assert "".join(order) == names, f"{order}, expected {names}"

@@ -8,15 +8,8 @@ from roseinfer.sequence import SamplingParams, Sequence
 from stages import Overlap, Policies, TokenBudget
 
 from .mutant import by_hand, edit
-from .queue_demonstrations import (
-    bad_logits,
-    fails_somewhere,
-    first_to_end,
-    is_refused,
-    served,
-    stopped,
-    waits_for_ever,
-)
+from .queue_demonstrations import bad_logits, fails_somewhere, first_to_end, is_refused, served, stopped, waits_for_ever
+from .steps import stale_starts
 
 S14, S16, S17 = TokenBudget, Overlap, Policies
 MANY = served("+a9*5 +b3*9 +c14*3 s +d1*9 s3 +e7*4")
@@ -49,20 +42,9 @@ class ForgetsAfterAnError(TokenBudget):
             raise
 
 
-class StaleStarts(TokenBudget):
-    """Where each sequence begins in a step is kept for as long as sequences and tokens are as many."""
-
-    def write_tables(self, seqs, num_new):
-        attend = super().write_tables(seqs, num_new)
-        self.kept = getattr(self, "kept", {})
-        starts = self.inputs_on_host["query_start"][: len(seqs) + 1]
-        starts[:] = self.kept.setdefault((len(seqs), sum(num_new)), starts.copy())
-        return attend
-
-
 MUTANTS = (
     by_hand(ForgetsAfterAnError, BREAKS, *ERRORS),
-    by_hand(StaleStarts, served("+a3*1 +b9*1 s +c9*1 +d3*1"), *ANY, "small_pools"),
+    by_hand(stale_starts(TokenBudget), served("+a3*1 +b9*1 s +c9*1 +d3*1"), *ANY, "small_pools"),
     edit(S14, "a step of any size", "room -= num_new[-1]\n            if not room:", "if not room:",
          served("+a100*2 +b100*2 +c100*2", num_blocks=90), "any_budget"),
     edit(S14, "a preempted one is lost", "self.waiting.appendleft(seq)", "pass", TIGHT, *POOL),
@@ -86,7 +68,7 @@ MUTANTS = (
     edit(S14, "ended, and still running", "self.running = [seq for seq in self.running if not seq.finish_reason]",
          "self.running = [seq for seq in self.running if self.holds(seq) or seq.params.max_tokens > 1]", MANY, *ANY),
     edit(S14, "NaN gives a token", "if -1 in read:", "if False:", bad_logits(8), "one_bad_request"),
-    edit(S16, "a surplus token is kept", "if not seq.finish_reason]", "if seq]", stopped, "ends_where_it_should"),
+    edit(S16, "a surplus token is kept", "if not seq.finish_reason]", "if seq]", stopped(), "ends_where_it_should"),
     edit(S16, "the token of row 0", "seq.append(-1 - row)", "seq.append(-1)", MANY, *ANY),
     edit(S16, "preempts what is in flight", "if self.in_flight:\n            raise", "if False:\n            raise", TIGHT,
          *POOL),

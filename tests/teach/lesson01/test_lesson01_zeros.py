@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from stages import NaiveCat
 
 pytestmark = pytest.mark.slow
 
 
+def joined(parts):
+    return torch.cat(parts, dim=1).unsqueeze(0)
+
+
 class GatherOfMyOwn(NaiveCat):
     """Right and without zeros. The mistakes below change how a sequence's parts are put together."""
+
+    put_together = staticmethod(joined)
 
     def gather_sequence(self, seq, layer):
         filled = list(self.filled_blocks(seq, layer, seq.num_cached_tokens))
@@ -20,82 +26,39 @@ class GatherOfMyOwn(NaiveCat):
         values = [v[:, : end - start] for start, end, (_, v) in filled]
         return self.put_together(keys), self.put_together(values)
 
-    def put_together(self, parts):
-        return torch.cat(parts, dim=1).unsqueeze(0)
+
+gathered = GatherOfMyOwn.gather_sequence
 
 
-class FirstBlockAlone(GatherOfMyOwn):
-    def put_together(self, parts):
-        return super().put_together(parts[:1])
+def joining(join):
+    return changed(GatherOfMyOwn, put_together=staticmethod(join))
 
 
-class NoLeadingDimension(GatherOfMyOwn):
-    def put_together(self, parts):
-        return torch.cat(parts, dim=1)
+def gathering(gather):
+    return changed(GatherOfMyOwn, gather_sequence=gather)
 
 
-class TokensBeforeHeads(GatherOfMyOwn):
-    def put_together(self, parts):
-        return super().put_together(parts).transpose(1, 2)
+def keeping(state, **members):
+    """Gathers a sequence once for each state that it is in, and keeps what it has gathered."""
 
-
-class KeysTwice(GatherOfMyOwn):
     def gather_sequence(self, seq, layer):
-        keys, _ = super().gather_sequence(seq, layer)
-        return keys, keys
+        if not hasattr(self, "kept"):
+            self.kept = {}
+        return self.kept.setdefault((seq.seq_id, layer, state(seq)), gathered(self, seq, layer))
+
+    return changed(GatherOfMyOwn, gather_sequence=gather_sequence, **members)
 
 
-class KeysAlone(GatherOfMyOwn):
-    def gather_sequence(self, seq, layer):
-        return super().gather_sequence(seq, layer)[0]
+def all_but_the_last_token(parts):
+    out = torch.empty_like(joined(parts))
+    out[:, :, :-1] = joined(parts)[:, :, :-1]
+    return out
 
 
 class WholeBlocks(NaiveCat):
     def gather_sequence(self, seq, layer):
         blocks = [block for *_, block in self.filled_blocks(seq, layer, seq.num_cached_tokens)]
         return tuple(torch.cat(parts, dim=1).unsqueeze(0) for parts in zip(*blocks, strict=True))
-
-
-class FirstLayerAlone(GatherOfMyOwn):
-    def gather_sequence(self, seq, layer):
-        return super().gather_sequence(seq, 0)
-
-
-class OnceForAll(GatherOfMyOwn):
-    """Keeps what it gathered on the first step."""
-
-    def gather_sequence(self, seq, layer):
-        kept = self.__dict__.setdefault("kept", {})
-        return kept.setdefault((seq.seq_id, layer), super().gather_sequence(seq, layer))
-
-
-class StillZeros(NaiveCat):
-    def gather_sequence(self, seq, layer):
-        return super().gather_sequence(seq, layer)
-
-
-class FullOfZeros(GatherOfMyOwn):
-    def put_together(self, parts):
-        shape = (1, parts[0].size(0), sum(part.size(1) for part in parts), parts[0].size(2))
-        return torch.full(shape, 0.0).copy_(super().put_together(parts))
-
-
-class KeptForEver(GatherOfMyOwn):
-    """The right tokens each time, and every one of them stays."""
-
-    def gather_sequence(self, seq, layer):
-        kept = self.__dict__.setdefault("kept", {})
-        key = seq.seq_id, layer, seq.num_cached_tokens
-        if key not in kept:
-            kept[key] = super().gather_sequence(seq, layer)
-        return kept[key]
-
-
-class KeptByTheClass(GatherOfMyOwn):
-    kept = {}
-
-    def gather_sequence(self, seq, layer):
-        return self.kept.setdefault((seq.seq_id, layer, len(seq)), super().gather_sequence(seq, layer))
 
 
 class BlocksOf64(NaiveCat):
@@ -106,16 +69,11 @@ class BlocksOf64(NaiveCat):
         return tuple(torch.cat(parts, 1)[None, :, : seq.num_cached_tokens] for parts in zip(*blocks, strict=True))
 
 
-class ZerosForSeveralBlocks(GatherOfMyOwn):
-    def put_together(self, parts):
-        return parts[0].unsqueeze(0).clone() if len(parts) == 1 else torch.zeros(1).add(super().put_together(parts))
-
-
 test_wrong_gathers_without_zeros = wrong_answers(
     "01.3",
     {
         "first block alone": (
-            FirstBlockAlone,
+            joining(lambda parts: joined(parts[:1])),
             "layer 0, prompt 0 (7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7, 4)",
         ),
         "whole blocks": (WholeBlocks, "k: shape (1, 2, 6, 4), expected (1, 2, 2, 4)"),
@@ -123,37 +81,59 @@ test_wrong_gathers_without_zeros = wrong_answers(
             BlocksOf64,
             "(7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7",
         ),
-        "no leading dimension": (NoLeadingDimension, "k: shape (2, 2, 4), expected (1, 2, 2, 4): values right, only"),
-        "tokens before heads": (TokensBeforeHeads, "k: dimensions in another order: values right after permute(0, 2"),
-        "keys for values": (KeysTwice, "v: these are the keys, not the values"),
-        "keys alone": (KeysAlone, "layer 0: expected a pair of tensors (k, v), got Tensor"),
+        "the last token not written": (
+            joining(all_but_the_last_token),
+            "k: 8 of 16 values are NaN, first at (0, 0, 1, 0)",
+        ),
+        "no leading dimension": (
+            joining(lambda parts: torch.cat(parts, dim=1)),
+            "k: shape (2, 2, 4), expected (1, 2, 2, 4): values right, only",
+        ),
+        "tokens before heads": (
+            joining(lambda parts: joined(parts).transpose(1, 2)),
+            "k: dimensions in another order: values right after permute(0, 2",
+        ),
+        "keys for values": (
+            gathering(lambda self, seq, layer: gathered(self, seq, layer)[:1] * 2),
+            "v: these are the keys, not the values",
+        ),
+        "keys alone": (
+            gathering(lambda self, seq, layer: gathered(self, seq, layer)[0]),
+            "layer 0: expected a pair of tensors (k, v), got Tensor",
+        ),
         "first layer alone": (
-            FirstLayerAlone,
+            gathering(lambda self, seq, layer: gathered(self, seq, 0)),
             "layer 1, prompt 0 (2 cached tokens) of a new batch: k: these are layer 0's keys",
         ),
         "gathered once for all steps": (
-            OnceForAll,
+            keeping(lambda seq: None),
             "(3 cached tokens) after step 1: k: shape (1, 2, 2, 4), expected (1, 2, 3, 4)",
         ),
-        "what was gathered is kept": (KeptForEver, "bytes of a batch stay behind when all its sequences are freed"),
-        "kept by the class": (KeptByTheClass, "bytes of a batch stay behind when all its sequences are freed"),
+        "what was gathered is kept": (
+            keeping(lambda seq: seq.num_cached_tokens),
+            "bytes of a batch stay behind when all its sequences are freed",
+        ),
+        "kept by the class": (keeping(len, kept={}), "bytes of a batch stay behind when all its sequences are freed"),
         "still the zeros of stage 01": (
-            StillZeros,
+            changed(NaiveCat, gather_sequence=lambda *arguments: NaiveCat.gather_sequence(*arguments)),
             "with 5 tokens a sequence the gather still makes 16 zeroed tensors",
         ),
         "zeros for a second block": (
-            ZerosForSeveralBlocks,
+            joining(lambda parts: joined(parts) if len(parts) == 1 else torch.zeros(1).to(parts[0]).add(joined(parts))),
             "with 69 tokens a sequence the gather still makes 16 zeroed",
         ),
-        "torch.full": (FullOfZeros, "the gather still makes 16 zeroed tensors a step; the budget is 0"),
+        "always fp32": (
+            joining(lambda parts: joined(parts).float()),
+            "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
+        ),
+        "torch.full": (
+            joining(lambda parts: torch.full_like(joined(parts), 0.0).copy_(joined(parts))),
+            "the gather still makes 16 zeroed tensors a step; the budget is 0",
+        ),
         "an instance": ([NaiveCat], "expected a subclass of a stage"),
     },
     model="small",
 )
-
-
-class Inherits(GatherOfMyOwn):
-    """Nothing of its own: all the work is in the learner's other class."""
 
 
 class IntoEmpty(NaiveCat):
@@ -203,7 +183,7 @@ class OnlyWhatIsNew(GatherOfMyOwn):
 test_right_gathers_without_zeros = right_answers(
     "01.3",
     {
-        "inherited": Inherits,
+        "inherited": changed(GatherOfMyOwn),
         "into empty tensors, a list": IntoEmpty,
         "views where one block holds all": Views,
         "one token a step": OnlyWhatIsNew,

@@ -30,11 +30,6 @@ test_wrong_bytes_of_padding = wrong_answers(
     "02.1",
     {
         "one number": (lambda c, lengths, w: padded(c, lengths, w), "expected (useful, padded), got 2"),
-        "the wrong way round": (
-            lambda *a: (padded(*a), useful(*a)),
-            "lengths=[24, 5], bytes_per_value=1: useful: you return 1,920, expected 1,160: those are the padded ones",
-        ),
-        "K without V": (lambda *a: (useful(*a) // 2, padded(*a)), "useful: you return 1, expected 2: one of the two"),
         "12 layers": (
             lambda c, n, w: (24 * c.num_kv_heads * c.head_dim * sum(n) * w, padded(c, n, w)),
             "head_dim=1, lengths=[1], bytes_per_value=1: useful: you return 24, expected 2",

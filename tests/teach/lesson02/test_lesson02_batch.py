@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from stages import PreallocGather
 
@@ -25,62 +25,26 @@ class BatchOfMyOwn(PreallocGather):
         return past
 
     def allocate(self, *shape):
-        return torch.zeros(shape)
+        return torch.zeros(shape, dtype=self.model.dtype)
 
     def part(self, batch, layer):
         return batch[layer].unbind(0)
 
 
-class OneLayersRoom(BatchOfMyOwn):
-    def part(self, batch, layer):
-        return batch[0].unbind(0)
+batched = BatchOfMyOwn.build_batched_past
 
 
-class OneTensorForBoth(BatchOfMyOwn):
-    def part(self, batch, layer):
-        return batch[layer, 0], batch[layer, 0]
+def allocating(allocate):
+    return changed(BatchOfMyOwn, allocate=lambda self, *shape: allocate(self.config, *shape).to(self.model.dtype))
 
 
-class RoomForMoreLayers(BatchOfMyOwn):
-    """Takes hidden_size for the number of layers: that is always enough, and too much."""
-
-    def allocate(self, *shape):
-        return super().allocate(self.config.hidden_size, *shape[1:])
+def parting(part):
+    return changed(BatchOfMyOwn, part=lambda self, batch, layer: part(batch, layer))
 
 
-class AsManyLayersAsHeads(BatchOfMyOwn):
-    def allocate(self, *shape):
-        return super().allocate(self.config.num_heads, *shape[1:])
-
-
-class OneForKOneForV(BatchOfMyOwn):
-    def allocate(self, *shape):
-        return torch.stack([torch.zeros(shape)[:, 0], torch.zeros(shape)[:, 0]], dim=1)
-
-
-class Uninitialised(BatchOfMyOwn):
-    """torch.empty holds any values, and after a sequence's tokens they stay."""
-
-    def allocate(self, *shape):
-        return torch.empty(shape)
-
-
-class Cloned(BatchOfMyOwn):
-    """A copy gets the tokens, the batch stays empty."""
-
-    def build_batched_past(self, seqs, longest):
-        past = super().build_batched_past(seqs, longest)
-        return [(torch.empty_like(k).zero_(), v) for k, v in past]
-
-
-class LastLayerReturned(BatchOfMyOwn):
-    def build_batched_past(self, seqs, longest):
-        return super().build_batched_past(seqs, longest)[-1]
-
-
-class TokensFirst(BatchOfMyOwn):
-    def build_batched_past(self, seqs, longest):
-        return [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in super().build_batched_past(seqs, longest)]
+def returning(past):
+    """past: of the right one."""
+    return changed(BatchOfMyOwn, build_batched_past=lambda *arguments: past(batched(*arguments)))
 
 
 class FirstSequenceAlone(BatchOfMyOwn):
@@ -111,30 +75,53 @@ class StaleBatch(BatchOfMyOwn):
         return self.past
 
 
-class TwoAllocations(PreallocGather):
-    def build_batched_past(self, seqs, longest):
-        return super().build_batched_past(seqs, longest)
-
-
 test_wrong_allocations = wrong_answers(
     "02.3",
     {
         "room for one layer": (
-            OneLayersRoom,
+            parting(lambda batch, layer: batch[0].unbind(0)),
             "layer 0, prompt 0 (2 cached tokens) of a new batch: k: these are layer 1's keys",
         ),
         "room for too many layers": (
-            RoomForMoreLayers,
+            allocating(lambda config, layers, *shape: torch.zeros(config.hidden_size, *shape)),
             "bytes are filled with zeros, and K and V of all layers are 10,240",
         ),
-        "as many layers as heads": (AsManyLayersAsHeads, "num_layers=5, num_kv_heads=1, block_size=4: "),
-        "K and V in one tensor": (OneTensorForBoth, "k: these are the values, not the keys"),
-        "an allocation a layer": (TwoAllocations, "the gather makes 4 zeroed tensors a step; the budget is 1"),
-        "one for K, one for V": (OneForKOneForV, "the gather makes 2 zeroed tensors a step; the budget is 1"),
-        "torch.empty": (Uninitialised, "k: behind a sequence's tokens lies what was never written"),
-        "a copy filled in": (Cloned, "layer 0, prompt 0 (2 cached tokens) of a new batch: k: nothing is written there"),
-        "one layer returned": (LastLayerReturned, "layer 0: expected a pair of tensors (k, v), got Tensor"),
-        "tokens before heads": (TokensFirst, "k: dimensions in another order: values right after permute(0, 2, 1, 3)"),
+        "as many layers as heads": (
+            allocating(lambda config, layers, *shape: torch.zeros(config.num_heads, *shape)),
+            "num_layers=5, num_kv_heads=1, block_size=4: ",
+        ),
+        "K and V in one tensor": (
+            parting(lambda batch, layer: (batch[layer, 0], batch[layer, 0])),
+            "k: these are the values, not the keys",
+        ),
+        "an allocation a layer": (
+            changed(PreallocGather, build_batched_past=lambda *past: PreallocGather.build_batched_past(*past)),
+            "the gather makes 4 zeroed tensors a step; the budget is 1",
+        ),
+        "one for K, one for V": (
+            allocating(lambda config, layers, two, *row: torch.stack([torch.zeros(layers, *row) for _ in "kv"], dim=1)),
+            "the gather makes 2 zeroed tensors a step; the budget is 1",
+        ),
+        "always fp32": (
+            changed(BatchOfMyOwn, allocate=lambda self, *shape: torch.zeros(shape)),
+            "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
+        ),
+        "torch.empty": (  # what it holds stays, after a sequence's tokens
+            allocating(lambda config, *shape: torch.empty(shape)),
+            "k: behind a sequence's tokens lies what was never written",
+        ),
+        "a copy filled in": (
+            returning(lambda past: [(torch.empty_like(k).zero_(), v) for k, v in past]),
+            "layer 0, prompt 0 (2 cached tokens) of a new batch: k: nothing is written there",
+        ),
+        "one layer returned": (
+            returning(lambda past: past[-1]),
+            "layer 0: expected a pair of tensors (k, v), got Tensor",
+        ),
+        "tokens before heads": (
+            returning(lambda past: [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in past]),
+            "k: dimensions in another order: values right after permute(0, 2, 1, 3)",
+        ),
         "one row for all": (FirstSequenceAlone, "layer 0: v: shape (1, 1, 2, 4), expected (2, 1, 2, 4)"),
         "the longest first": (LongestFirst, "prompt_lens=[4, 8], num_steps=0, num_layers=2"),
         "every batch kept": (KeptForEver, "bytes of a batch stay behind when all its sequences are freed"),
@@ -142,10 +129,6 @@ test_wrong_allocations = wrong_answers(
     },
     model="small",
 )
-
-
-class Inherits(BatchOfMyOwn):
-    """Nothing of its own."""
 
 
 class OneTensor(PreallocGather):
@@ -168,7 +151,7 @@ class PadsZeroed(BatchOfMyOwn):
         return super().build_batched_past(seqs, longest)
 
     def allocate(self, *shape):
-        batch = torch.empty(shape)
+        batch = torch.empty(shape, dtype=self.model.dtype)
         for i, n in enumerate(self.lengths):
             if n < shape[-2]:
                 batch[:, :, i, :, n:].zero_()
@@ -192,7 +175,7 @@ class OneLongRow(PreallocGather):
 test_right_allocations = right_answers(
     "02.3",
     {
-        "inherited": Inherits,
+        "inherited": changed(BatchOfMyOwn),
         "one tensor": OneTensor,
         "pads zeroed alone": PadsZeroed,
         "one long row": OneLongRow,

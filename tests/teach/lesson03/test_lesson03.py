@@ -37,10 +37,6 @@ test_a_wrong_slice_rule = wrong_answers(
             "x[0:1,] of shape (1,), colon_is_free=False: you return 1, expected 0: a range that covers its whole "
             "dimension is dropped; a bare `:` is no slice from torch 2.9 on; an integer is a select, never a slice",
         ),
-        "every dimension": (
-            lambda index, shape, free: len(shape),
-            "you return 1, expected 0: a dimension that the index does not name costs nothing",
-        ),
         "yes or no": (lambda index, shape, free: bool(index), "expected a number, got bool"),
     },
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from stages import SelectAppend
 from stages.s01_naive_cat import DenseStep
@@ -36,31 +38,13 @@ class AppendOfMyOwn(SelectAppend):
                 self.append_token(seq, layer, k[i], v[i])
 
 
-class KeysForValues(AppendOfMyOwn):
-    def append_token(self, seq, layer, k, v):
-        super().append_token(seq, layer, k, k)
+def writing(made):
+    """made: what is written of the step's new tokens, a pair for each layer."""
 
-
-class ValuesSwapped(AppendOfMyOwn):
-    def append_token(self, seq, layer, k, v):
-        super().append_token(seq, layer, v, k)
-
-
-class LastLayerForAll(AppendOfMyOwn):
     def append(self, seqs, step):
-        super().append(seqs, type("Step", (), {"new": [step.new[-1]] * len(step.new)}))
+        AppendOfMyOwn.append(self, seqs, SimpleNamespace(new=made(step.new)))
 
-
-class FirstLayerWritten(AppendOfMyOwn):
-    def append(self, seqs, step):
-        super().append(seqs, type("Step", (), {"new": step.new[:1]}))
-
-
-class FirstSequenceForAll(AppendOfMyOwn):
-    def append(self, seqs, step):
-        for layer, (k, v) in enumerate(step.new):
-            for seq in seqs:
-                self.append_token(seq, layer, k[0], v[0])
+    return changed(AppendOfMyOwn, append=append)
 
 
 class OverTheTokenBefore(AppendOfMyOwn):
@@ -89,11 +73,6 @@ class SelectForEach(SelectAppend):
             new = k_batch.size(2) - 1
             for i, seq in enumerate(seqs):
                 self.append_token(seq, layer, k_batch[i, :, new], v_batch[i, :, new])
-
-
-class AsItWas(SelectAppend):
-    def append(self, seqs, step):
-        super().append(seqs, step)
 
 
 class KeptByTheStage(SelectAppend):
@@ -132,14 +111,26 @@ AFTER = "layer 0, prompt 0 (3 cached tokens) after step 1: "
 test_a_wrong_append = wrong_answers(
     "03.4",
     {
-        "keys for values": (KeysForValues, f"{AFTER}v: token 2: these are the keys, not the values"),
-        "keys and values swapped": (ValuesSwapped, f"{AFTER}k: token 2: these are the values, not the keys"),
-        "the last layer for all": (LastLayerForAll, f"{AFTER}k: token 2: these are layer 1's keys"),
+        "keys for values": (
+            writing(lambda new: [(k, k) for k, v in new]),
+            f"{AFTER}v: token 2: these are the keys, not the values",
+        ),
+        "keys and values swapped": (
+            writing(lambda new: [(v, k) for k, v in new]),
+            f"{AFTER}k: token 2: these are the values, not the keys",
+        ),
+        "the last layer for all": (
+            writing(lambda new: [new[-1]] * len(new)),
+            f"{AFTER}k: token 2: these are layer 1's keys",
+        ),
         "one layer written": (
-            FirstLayerWritten,
+            writing(lambda new: new[:1]),
             "layer 1, prompt 0 (3 cached tokens) after step 1: k: token 2: nothing is written there",
         ),
-        "the first sequence for all": (FirstSequenceForAll, "after step 1: k: token 1: these are prompt 0's keys"),
+        "the first sequence for all": (
+            writing(lambda new: [(k[:1].expand_as(k), v[:1].expand_as(v)) for k, v in new]),
+            "after step 1: k: token 1: these are prompt 0's keys",
+        ),
         "over the token before": (OverTheTokenBefore, f"{AFTER}k: 16 of 24 values differ, first at (0, 0, 1, 0)"),
         "the longest's slot": (LongestSlot, "prompt 1 (2 cached tokens) after step 1: k: token 1: nothing is written"),
         "left behind by a step that failed": (
@@ -149,15 +140,14 @@ test_a_wrong_append = wrong_answers(
         ),
         "a list that only grows": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
         "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 for each"),
-        "as stage 03 does it": (AsItWas, "append makes 4 selects too many (36, the budget is 32"),
+        "as stage 03 does it": (
+            changed(SelectAppend, append=lambda *arguments: SelectAppend.append(*arguments)),
+            "append makes 4 selects too many (36, the budget is 32",
+        ),
         "the step, not the stage": (Keep, "expected a subclass of a stage"),
     },
     model="small",
 )
-
-
-class Inherits(AppendOfMyOwn):
-    """Nothing of its own."""
 
 
 class Unbound(AppendOfMyOwn):
@@ -202,7 +192,7 @@ class WrittenInTheStep(SelectAppend):
 test_a_right_append = right_answers(
     "03.4",
     {
-        "inherited": Inherits,
+        "inherited": changed(AppendOfMyOwn),
         "unbound": Unbound,
         "from the batch": FromTheBatch,
         "a function for a step": WrittenInTheStep,

@@ -24,10 +24,6 @@ def slots_for_each_sequence(tables, longest, size):
     return blocks, slots.expand_as(blocks)
 
 
-def quotient_and_rest_swapped(tables, longest, size):
-    return right_indices(tables, longest, size)[0], torch.arange(longest) // size
-
-
 def fractions(tables, longest, size):
     return right_indices(tables, longest, size)[0], torch.arange(longest) / size
 
@@ -58,10 +54,6 @@ def by_masks(tables, longest, size):
     return right_indices(tables, longest, size)[0][:, (tokens >> shift) << shift], tokens & (size - 1)
 
 
-def last_block_again(tables, longest, size):
-    return right_indices([row + row[-1:] * 9 for row in tables], longest, size)
-
-
 def three_blocks_at_most(tables, longest, size):
     table, tokens = torch.tensor([(row + [0] * 3)[:3] for row in tables]), torch.arange(longest)
     return table[:, tokens // size], tokens % size
@@ -88,10 +80,6 @@ test_wrong_indices = wrong_answers(
             slots_for_each_sequence,
             "only dimensions of size 1 differ: the slot of token t is the same in every sequence",
         ),
-        "quotient for rest": (
-            quotient_and_rest_swapped,
-            "slots: 2 of 3 values differ, first at (1,): got 0, expected 1: that is t // block_size",
-        ),
         "fractions": (fractions, "slots is floating point"),
         "int32": (narrow, "blocks: dtype int32, expected int64"),
         "minus one where no block is": (
@@ -112,10 +100,6 @@ test_wrong_indices = wrong_answers(
             "you have changed [[5], []] to [[5], [0]]: these lists belong to the engine",
         ),
         "powers of two alone": (by_masks, "block size 3: blocks: 1 of 8 values differ, first at (0, 3)"),
-        "the last block again where none is": (
-            last_block_again,
-            "got 3, expected 0: where a sequence has no block of its own any more, blocks is 0",
-        ),
         "three blocks at most": (
             three_blocks_at_most,
             "longest 5, block size 1: checking your answer raised IndexError",
@@ -155,12 +139,9 @@ test_right_indices = right_answers("04.1", RIGHT_INDICES)
 # 04.2
 
 
-def slots_at(offset, flat=lambda block, slot, size: block * size + slot):
-    def answer(tables, num_cached, size):
-        places = [divmod(n + offset, size) for n in num_cached]
-        return torch.tensor([flat(row[i], slot, size) for row, (i, slot) in zip(tables, places, strict=True)])
-
-    return answer
+def one_by_one(tables, num_cached, size):
+    rows = zip(tables, num_cached, strict=True)
+    return torch.tensor([row[n // size] * size + n % size for row, n in rows])
 
 
 def takes_the_block_out(tables, num_cached, size):
@@ -179,24 +160,16 @@ def in_fp32(tables, num_cached, size):
 
 
 def first_table(tables, num_cached, size):
-    return slots_at(0)([max(tables, key=len)] * len(tables), num_cached, size)
+    return one_by_one([max(tables, key=len)] * len(tables), num_cached, size)
 
 
 test_wrong_slots = wrong_answers(
     "04.2",
     {
-        "the newest cached token": (
-            slots_at(-1),
-            "block tables [[5]], [0] cached, block size 4: 1 of 1 values differ, first at (0,): got 23, expected 20: ",
-        ),
-        "the token behind": (
-            slots_at(1),
-            "got 21, expected 20: that leaves the slot of token n empty",
-        ),
         "a list": (lambda tables, num_cached, size: [19, 20, 29], "expected a tensor, got list"),
-        "a column": (lambda tables, n, size: slots_at(0)(tables, n, size)[:, None], "shape (1, 1), expected (1,)"),
-        "fp32": (lambda tables, n, size: slots_at(0)(tables, n, size).float(), "dtype float32, expected int64"),
-        "int32": (lambda tables, n, size: slots_at(0)(tables, n, size).int(), "dtype int32, expected int64"),
+        "a column": (lambda tables, n, size: one_by_one(tables, n, size)[:, None], "shape (1, 1), expected (1,)"),
+        "fp32": (lambda tables, n, size: one_by_one(tables, n, size).float(), "dtype float32, expected int64"),
+        "int32": (lambda tables, n, size: one_by_one(tables, n, size).int(), "dtype int32, expected int64"),
         "a block taken out of the list": (
             takes_the_block_out,
             "you have changed [[5]] to [[]]: these lists belong to the engine",
@@ -205,11 +178,11 @@ test_wrong_slots = wrong_answers(
         "in fp32": (in_fp32, "got 19200004, expected 19200005"),
         "one table for all": (first_table, "2 of 3 values differ, first at (1,): got 4, expected 20"),
         "a number for one sequence": (
-            lambda tables, n, size: slots_at(0)(tables, n, size).squeeze(),
+            lambda tables, n, size: one_by_one(tables, n, size).squeeze(),
             "shape (), expected (1,)",
         ),
         "fewer than 40 sequences": (
-            lambda tables, n, size: slots_at(0)(tables[:5], n[:5], size),
+            lambda tables, n, size: one_by_one(tables[:5], n[:5], size),
             "shape (5,), expected (6,)",
         ),
     },
@@ -234,7 +207,7 @@ def slots_by_numpy(tables, num_cached, size):
 
 
 RIGHT_SLOTS = {
-    "one by one": slots_at(0),
+    "one by one": one_by_one,
     "gather": slots_by_gather,
     "all places": slots_of_all_tokens,
     "numpy": slots_by_numpy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from stages import VectorizedGather
 from stages.s03_select_append import DenseStep
@@ -30,7 +30,7 @@ class OneMore(VectorizedGather):
 
 
 def with_step(step):
-    return type("Answer", (OneMore,), {"step_class": step})
+    return changed(OneMore, step_class=step)
 
 
 class Attend(DenseStep):
@@ -38,11 +38,6 @@ class Attend(DenseStep):
         self.presents.append((keys, values))
         out = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask, enable_gqa=True)
         return out.squeeze(2)
-
-
-class Forgotten(Attend):
-    def __call__(self, layer, q, k, v):
-        return self.attend(q, *self.past[layer])
 
 
 class OwnColumn(Attend):
@@ -63,11 +58,26 @@ class LastColumn(Attend):
         return self.attend(q, keys, values)
 
 
-class CopiedAgain(Attend):
-    def __call__(self, layer, q, k, v):
-        keys, values = (past.contiguous() for past in self.past[layer])
-        keys[:, :, -1], values[:, :, -1] = k, v
-        return self.attend(q, keys, values)
+def attending(attend):
+    return with_step(changed(LastColumn, attend=attend))
+
+
+WithoutCat = with_step(LastColumn)
+
+
+def without_groups(self, q, keys, values):
+    self.presents.append((keys, values))
+    return F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask).squeeze(2)
+
+
+def without_mask(self, q, keys, values):
+    self.mask = None
+    return LastColumn.attend(self, q, keys, values)
+
+
+def copied_again(self, layer, *qkv):
+    self.past[layer] = [past.contiguous() for past in self.past[layer]]
+    return LastColumn.__call__(self, layer, *qkv)
 
 
 class LastBlockAgain(OneMore):
@@ -91,32 +101,6 @@ class OverwritesAtEdge(OneMore):
         blocks, slots = super().slot_mapping(seqs)
         before = [self.tables.of(seq.seq_id, 0)[(seq.num_cached_tokens - 1) // self.block_size] for seq in seqs]
         return torch.tensor(before).expand_as(blocks), slots
-
-
-class WithoutCat(OneMore):
-    step_class = LastColumn
-
-
-class NoGroups(LastColumn):
-    def attend(self, q, keys, values):
-        self.presents.append((keys, values))
-        return F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask).squeeze(2)
-
-
-class NoMask(LastColumn):
-    def attend(self, q, keys, values):
-        self.mask = None
-        return super().attend(q, keys, values)
-
-
-class Fp32(LastColumn):
-    def attend(self, q, keys, values):
-        return super().attend(q, keys, values).float()
-
-
-class Squeezed(LastColumn):
-    def attend(self, q, keys, values):
-        return super().attend(q, keys, values).squeeze()
 
 
 class KeepsItsBlocks(WithoutCat):
@@ -145,28 +129,38 @@ class PaddedByCopies(VectorizedGather):
         return LastColumn([tuple(F.pad(x, (0, 0, 0, 1)) for x in pair) for pair in step.past], step.mask)
 
 
-class StillCats(VectorizedGather):
-    def build(self, seqs):
-        return super().build(seqs)
-
-
 test_a_wrong_stage = wrong_answers(
     "04.3",
     {
-        "new token forgotten": (with_step(Forgotten), "is the new token in its column before attention reads?"),
+        "new token forgotten": (
+            with_step(changed(Attend, __call__=lambda self, layer, q, k, v: self.attend(q, *self.past[layer]))),
+            "is the new token in its column before attention reads?",
+        ),
         "new token in its own column": (with_step(OwnColumn), "equal lengths are right, mixed ones not: sequence"),
         "new token over the block before": (
             OverwritesAtEdge,
             "wrong where the last column starts a new one (block size 4): sequence",
         ),
-        "still the cat of stage 03": (StillCats, "with 1 × 3 tokens cached, the step makes 4 cats; the budget is 0"),
-        "gathered, then copied": (with_step(CopiedAgain), "Is what was gathered copied once more?"),
+        "still the cat of stage 03": (
+            changed(VectorizedGather, build=lambda *arguments: VectorizedGather.build(*arguments)),
+            "with 1 × 3 tokens cached, the step makes 4 cats; the budget is 0",
+        ),
+        "gathered, then copied": (
+            with_step(changed(LastColumn, __call__=copied_again)),
+            "Is what was gathered copied once more?",
+        ),
         "column indexed again": (LastBlockAgain, "Is what was gathered copied once more?"),
         "an instance": ([VectorizedGather], "expected a subclass of a stage"),
-        "no groups": (with_step(NoGroups), "the promise **Shared KV heads**"),
-        "no mask": (with_step(NoMask), "equal lengths are right, mixed ones not: sequence 0"),
-        "always fp32": (with_step(Fp32), "the promise **Half precision**"),
-        "squeezed": (with_step(Squeezed), "prompts of [9] tokens, block size 64: "),
+        "no groups": (attending(without_groups), "the promise **Shared KV heads**"),
+        "no mask": (attending(without_mask), "equal lengths are right, mixed ones not: sequence 0"),
+        "always fp32": (
+            attending(lambda *arguments: LastColumn.attend(*arguments).float()),
+            "the promise **Half precision**",
+        ),
+        "squeezed": (
+            attending(lambda *arguments: LastColumn.attend(*arguments).squeeze()),
+            "prompts of [9] tokens, block size 64: ",
+        ),
         "block ids kept too long": (
             KeepsItsBlocks,
             "right within a block, wrong where the last column starts a new one (block size 4): sequence 2",
@@ -179,10 +173,6 @@ test_a_wrong_stage = wrong_answers(
     },
     model="small",
 )
-
-
-class FromMyOwn(WithoutCat):
-    """Everything is inherited from the learner's own class."""
 
 
 class PoolFirst(VectorizedGather):
@@ -225,7 +215,7 @@ class ByAFunction(OneMore):
 
 RIGHT_STAGES = {
     "the last column": WithoutCat,
-    "inherited": FromMyOwn,
+    "inherited": changed(WithoutCat),
     "the pool first": PoolFirst,
     "a function": ByAFunction,
 }

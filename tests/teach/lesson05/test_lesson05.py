@@ -19,10 +19,6 @@ def fill_up_in_place(block_lists, max_blocks):
     return torch.tensor(block_lists, dtype=torch.int32)
 
 
-def cut_off(block_lists, max_blocks):
-    return table_of([blocks[:max_blocks] for blocks in block_lists], max_blocks)
-
-
 def widest(block_lists, max_blocks):
     return table_of(block_lists, max(map(len, block_lists)))
 
@@ -135,10 +131,6 @@ test_a_wrong_table = wrong_answers(
         "as wide as the longest": (widest, "shape (1, 0), expected (1, 2)"),
         "int64": (lambda lists, most: table_of(lists, most).long(), "dtype int64, expected int32"),
         "minus one where no block is": (padded_with_minus_one, "got -1, expected 0"),
-        "cut off": (
-            cut_off,
-            "you return a table of shape (2, 1): what does not fit is cut off",
-        ),
         "guard behind the loop": (guard_behind_the_loop, "block_lists=[[2, 3], [1]], max_blocks=1: no ValueError"),
         "guard of the batch": (guard_of_the_batch, "refused with ValueError('5 sequences'), but every sequence fits"),
         "a full row refused": (
@@ -242,10 +234,6 @@ def by_cpu_rows(table, positions, block_size):
 test_a_wrong_look_up = wrong_answers(
     "05.2",
     {
-        "logical for physical": (
-            lambda table, p, size: (p // size, p % size),
-            "got 2, expected 7: these are logical blocks",
-        ),
         "blocks alone": (
             lambda table, p, size: table.gather(1, p[:, None] // size),
             "expected (blocks, slots), got Tensor",

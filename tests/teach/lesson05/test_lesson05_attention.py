@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from stages import BlockTable
 
@@ -19,13 +19,14 @@ class PerSequence(BlockTable):
     """Right; what the mistakes below change is a class attribute."""
 
     new_token = True
-    most_blocks = None
+
+    @staticmethod
+    def blocks(row, n, block_size):
+        return row[: -(-n // block_size)]
 
     @classmethod
     def tokens(cls, cache, row, n, new):
-        block_size = cache.size(1)
-        blocks = row[: -(-n // block_size)][: cls.most_blocks]
-        cached = cache[blocks].flatten(0, 1)[:n]
+        cached = cache[cls.blocks(row, n, cache.size(1))].flatten(0, 1)[:n]
         return (torch.cat([cached, new[None]]) if cls.new_token else cached).transpose(0, 1)  # [H_kv, n + 1, D]
 
     @classmethod
@@ -39,10 +40,19 @@ class PerSequence(BlockTable):
         return torch.stack(out)
 
 
-def with_attention(base, **changes):
-    """A subclass whose attention is base's, with the changed attributes."""
-    changed = type("Changed", (base,), changes)
-    return type("Answer", (base,), {"attention": staticmethod(changed.attend)})
+def with_attention(base, **members):
+    """A subclass whose attention is base's, with the changed members."""
+    return changed(base, attention=staticmethod(changed(base, **members).attend))
+
+
+def reading(blocks):
+    """blocks(row, n, block_size): what a sequence reads of its row."""
+    return with_attention(PerSequence, blocks=staticmethod(blocks))
+
+
+def after_all(turn):
+    """turn: what is done to the right output."""
+    return with_attention(PerSequence, attend=lambda *arguments: turn(PerSequence.attend(*arguments)))
 
 
 class Padded(PerSequence):
@@ -76,19 +86,6 @@ class Fp32(PerSequence):
         return super().attend(*(x.float() if x.is_floating_point() else x for x in arguments))
 
 
-class BlocksOf8(PerSequence):
-    @classmethod
-    def tokens(cls, cache, row, n, new):
-        cached = cache[row[: -(-n // 8)]].flatten(0, 1)[:n]
-        return torch.cat([cached, new[None]]).transpose(0, 1)
-
-
-class Squeezes(PerSequence):
-    @classmethod
-    def attend(cls, *arguments):
-        return super().attend(*arguments).squeeze()
-
-
 class WritesThePool(PerSequence):
     """Puts the new token where append will put it, before it reads."""
 
@@ -115,18 +112,6 @@ class Causal(PerSequence):
         return torch.stack(rows).squeeze(2)
 
 
-class BlockPerToken(PerSequence):
-    """As many columns of the row as the sequence has tokens; what is too much is cut off."""
-
-    @classmethod
-    def tokens(cls, cache, row, n, new):
-        return torch.cat([cache[row[:n]].flatten(0, 1)[:n], new[None]]).transpose(0, 1)
-
-
-class ThirtyBlocks(PerSequence):
-    most_blocks = 30
-
-
 class WithMath(PerSequence):
     """In fp32, by hand, and back to q's dtype."""
 
@@ -143,10 +128,6 @@ class WithMath(PerSequence):
         return out
 
 
-class FromMyOwn(with_attention(PerSequence)):
-    """Everything is inherited from the learner's own class."""
-
-
 class Mixin:
     attention = staticmethod(PerSequence.attend)
 
@@ -160,47 +141,35 @@ class SetLater(BlockTable): ...
 SetLater.attention = staticmethod(PerSequence.attend)
 
 
-class IgnoresTheTable(PerSequence):
-    @classmethod
-    def tokens(cls, cache, row, n, new):
-        return super().tokens(cache, torch.arange(len(row)), n, new)
-
-
-class WrongLayout(PerSequence):
-    @classmethod
-    def attend(cls, *arguments):
-        return super().attend(*arguments).transpose(0, 1)
-
-
-class NotStatic(BlockTable):
-    def attention(self, q, k, v, k_cache, v_cache, block_table, context_lens):
-        return q
-
-
-class ReferenceAgain(BlockTable):
-    attention = staticmethod(BlockTable.attention)
-
-
 WRONG = {
     "not a stage": ([1], "expected a subclass of BlockTable"),
-    "a method": (NotStatic, "attention must be a @staticmethod"),
+    "a method": (changed(BlockTable, attention=lambda self, q, *rest: q), "attention must be a @staticmethod"),
     "no new token": (with_attention(PerSequence, new_token=False), "a new token reads itself too"),
-    "first block only": (with_attention(PerSequence, most_blocks=1), "only each sequence's first block is read"),
+    "first block only": (reading(lambda row, n, size: row[:1]), "only each sequence's first block is read"),
     "unwritten slots": (with_attention(WholeBlocks), "NaN lies where nothing was written"),
-    "logical as physical": (with_attention(IgnoresTheTable), "NaN lies where nothing was written"),
-    "wrong layout": (with_attention(WrongLayout), "values right after permute(1, 0, 2)"),
+    "logical as physical": (
+        reading(lambda row, n, size: torch.arange(-(-n // size))),
+        "NaN lies where nothing was written",
+    ),
+    "wrong layout": (after_all(lambda out: out.transpose(0, 1)), "values right after permute(1, 0, 2)"),
     "padded": (with_attention(Padded), "does a short sequence pay for the longest one?"),
-    "a block per token": (with_attention(BlockPerToken), "does a sequence read more of its row than its own blocks"),
-    "the reference": (ReferenceAgain, "does a short sequence pay for the longest one?"),
+    "a block per token": (
+        reading(lambda row, n, size: row[:n]),
+        "does a sequence read more of its row than its own blocks",
+    ),
+    "the reference": (
+        changed(BlockTable, attention=staticmethod(BlockTable.attention)),
+        "does a short sequence pay for the longest one?",
+    ),
     "always fp32": (with_attention(Fp32), "dtype float32, expected bfloat16: the output has q's dtype"),
-    "blocks of 8": (with_attention(BlocksOf8), "blocks of 1, "),
-    "squeezed": (with_attention(Squeezes), "values right, only dimensions of size 1 differ"),
+    "blocks of 8": (reading(lambda row, n, size: row[: -(-n // 8)]), "blocks of 1, "),
+    "squeezed": (after_all(lambda out: out.squeeze()), "values right, only dimensions of size 1 differ"),
     "the pool written": (
         with_attention(WritesThePool),
         "k_cache was handed in, and you have changed it: attention only reads",
     ),
     "causal": (with_attention(Causal), "values differ"),
-    "30 blocks at most": (with_attention(ThirtyBlocks), "context_lens=[300]"),
+    "30 blocks at most": (reading(lambda row, n, size: row[: -(-n // size)][:30]), "context_lens=[300]"),
 }
 
 
@@ -210,7 +179,7 @@ test_a_wrong_attention_is_told_what_is_wrong = wrong_answers("05.3", WRONG, mode
 RIGHT_ATTENTIONS = {
     "by sequence": with_attention(PerSequence),
     "by hand, in fp32": with_attention(WithMath),
-    "inherited": FromMyOwn,
+    "inherited": changed(with_attention(PerSequence)),
     "of a mixin": WithMixin,
     "set behind the class": SetLater,
 }

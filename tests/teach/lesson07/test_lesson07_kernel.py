@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from wrong_answers import assert_accepted, assert_refused, right_cases, wrong_cases
+from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
 
 from roseinfer.kernels import triton_mode
 from roseinfer.paths import ROOT
@@ -61,11 +61,7 @@ def spoiled(tmp_path, monkeypatch):
     """The solution's kernel with some texts in place of others, from a file: Triton reads a kernel's source."""
 
     def make(*changes: tuple[str, str]):
-        source = SOLUTIONS["07.3"]
-        for old, new in changes:
-            assert old in source, old
-            source = source.replace(old, new)
-        (tmp_path / "spoiled_kernel.py").write_text(HEAD + source)
+        (tmp_path / "spoiled_kernel.py").write_text(HEAD + edited(SOLUTIONS["07.3"], *changes))
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "spoiled_kernel", raising=False)
         return importlib.import_module("spoiled_kernel").my_kernel
@@ -107,6 +103,14 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     "slots not masked": (
         ("cached[:, None] & real", "(slot >= 0)[:, None] & real"),
         "blocks that are not full: NaN came in",
+    ),
+    "values masked without other": (
+        ("v_cache + at, mask=readable, other=0.0", "v_cache + at, mask=readable"),
+        "blocks that are not full: NaN came in: a slot behind context_lens was read, mask the loads of K and V with",
+    ),
+    "the query masked without other": (
+        ("tl.load(q + q_at, mask=real, other=0.0)", "tl.load(q + q_at, mask=real)"),
+        "padded to 128: NaN came in: mask every load and the store with dim < HEAD_DIM, and give the loads other=0.0",
     ),
     "masked slots score 0": ((', float("-inf"))', ", 0.0)"), "their score must be -inf"),
     "last cached token left out": (

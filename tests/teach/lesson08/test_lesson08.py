@@ -5,9 +5,37 @@ from __future__ import annotations
 from collections import defaultdict
 
 from lesson08_solutions import Contiguous, OneTensor, Room
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from roseinfer.stage import Stage
+
+
+def writing(turn):
+    """turn(config, k, v): the keys and values that are written."""
+
+    def write_prompt(stage, seq, layer, k, v):
+        Contiguous.write_prompt(stage, seq, layer, *turn(stage.config, k, v))
+
+    return changed(Contiguous, write_prompt=write_prompt)
+
+
+def freeing(free):
+    return changed(Contiguous, free=free)
+
+
+def free_rooms_first(stage, seq):
+    del stage.rooms[seq.seq_id]
+    Stage.free(stage, seq)
+
+
+def free_and_delete(stage, seq):
+    Stage.free(stage, seq)
+    del stage.rooms[seq.seq_id]
+
+
+def free_all(stage, seq):
+    Stage.free(stage, seq)
+    stage.rooms.clear()
 
 
 class OneRoom(Contiguous):
@@ -20,55 +48,6 @@ class LastLayer(Contiguous):
     def write_prompt(self, seq, layer, k, v):
         self.rooms.pop(seq.seq_id, None)
         super().write_prompt(seq, layer, k, v)
-
-
-class SwapsPrompt(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        super().write_prompt(seq, layer, v, k)
-
-
-class KeepsNothing(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        self.length = len(seq)
-
-
-class KeepsBlocks(Contiguous):
-    def free(self, seq):
-        self.rooms.pop(seq.seq_id, None)
-
-
-class KeepsRooms(Contiguous):
-    def free(self, seq):
-        Stage.free(self, seq)
-
-
-class RoomsFirst(Contiguous):
-    def free(self, seq):
-        del self.rooms[seq.seq_id]
-        Stage.free(self, seq)
-
-
-class Deletes(Contiguous):
-    def free(self, seq):
-        Stage.free(self, seq)
-        del self.rooms[seq.seq_id]
-
-
-class ClearsAll(Contiguous):
-    def free(self, seq):
-        Stage.free(self, seq)
-        self.rooms.clear()
-
-
-class FreesTwice(Contiguous):
-    def free(self, seq):
-        if self.holds(seq):
-            super().free(seq)
-
-
-class Fp32Rooms(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        super().write_prompt(seq, layer, k.float(), v.float())
 
 
 class CpuRooms(Contiguous):
@@ -94,19 +73,6 @@ class TwoLayers(Contiguous):
     def write_prompt(self, seq, layer, k, v):
         super().write_prompt(seq, layer, k, v)
         del self.rooms[seq.seq_id][2:]
-
-
-class QueryHeads(Contiguous):
-    """Room for every query head, each with a copy of its KV head's keys."""
-
-    def write_prompt(self, seq, layer, k, v):
-        group = self.config.num_heads // self.config.num_kv_heads
-        super().write_prompt(seq, layer, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
-
-
-class SixtyFour(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        super().write_prompt(seq, layer, k[:64], v[:64])
 
 
 class AllAtOnce(Contiguous):
@@ -142,14 +108,10 @@ class WithDefaults(Stage):
     build = append = None
 
 
-class FromMyHalf(Contiguous):
-    """Everything is inherited from the learner's own class."""
-
-
 RIGHT_HALVES = {
     "all at once": AllAtOnce,
     "defaultdict": WithDefaults,
-    "inherited": FromMyHalf,
+    "inherited": changed(Contiguous),
 }
 
 
@@ -161,17 +123,35 @@ test_wrong_halves = wrong_answers(
     {
         "one room for all layers": (OneRoom, "prompt 0 of 2 (5 tokens), layer 1: k: these are layer 0's keys"),
         "the last layer alone": (LastLayer, "self.rooms[seq.seq_id] holds 1 rooms, expected a list of 2, one a layer"),
-        "keys and values swapped": (SwapsPrompt, "prompt 0 of 2 (5 tokens), layer 0: k: these are the values"),
-        "nothing kept": (KeepsNothing, "self.rooms[seq.seq_id] holds nothing, expected a list of 2"),
-        "blocks kept": (KeepsBlocks, "its blocks come back by super().free(seq)"),
-        "rooms kept": (KeepsRooms, "the sequence's rooms are still in self.rooms"),
-        "rooms before blocks": (RoomsFirst, "freeing twice ends in KeyError; let super().free(seq) refuse it first"),
-        "del": (Deletes, "an error in layer 0 of a prefill: the caller gets KeyError instead of it"),
-        "all rooms cleared": (ClearsAll, "free threw away the rooms of another sequence"),
-        "freeing twice allowed": (FreesTwice, "freeing twice is not refused"),
+        "keys and values swapped": (
+            writing(lambda config, k, v: (v, k)),
+            "prompt 0 of 2 (5 tokens), layer 0: k: these are the values",
+        ),
+        "nothing kept": (
+            changed(Contiguous, write_prompt=lambda *prompt: None),
+            "self.rooms[seq.seq_id] holds nothing, expected a list of 2",
+        ),
+        "blocks kept": (
+            freeing(lambda stage, seq: stage.rooms.pop(seq.seq_id, None)),
+            "its blocks come back by super().free(seq)",
+        ),
+        "rooms kept": (freeing(Stage.free), "the sequence's rooms are still in self.rooms"),
+        "rooms before blocks": (
+            freeing(free_rooms_first),
+            "freeing twice ends in KeyError; let super().free(seq) refuse it first",
+        ),
+        "del": (
+            freeing(free_and_delete),
+            "an error in layer 0 of a prefill: the caller gets KeyError instead of it",
+        ),
+        "all rooms cleared": (freeing(free_all), "free threw away the rooms of another sequence"),
+        "freeing twice allowed": (
+            freeing(lambda stage, seq: Contiguous.free(stage, seq) if stage.holds(seq) else None),
+            "freeing twice is not refused",
+        ),
         "no stage": (Room, "expected a subclass of a stage"),
         "fp32 rooms": (
-            Fp32Rooms,
+            writing(lambda config, k, v: (k.float(), v.float())),
             "a model of 2 layers in bf16: prompt 0 of 2 (5 tokens), layer 0: k: dtype float32, expected bfloat16",
         ),
         "rooms on the CPU": (CpuRooms, "a model on device='meta': prefill ends in NotImplementedError"),
@@ -181,9 +161,12 @@ test_wrong_halves = wrong_answers(
             TwoLayers,
             "a model of 5 layers: prompt 0 of 2: self.rooms[seq.seq_id] holds 2 rooms, expected a list of 5",
         ),
-        "query heads": (QueryHeads, "a model of 1 layer: checking your answer raised RuntimeError"),
+        "query heads": (  # room for every query head, each with a copy of its KV head's keys
+            writing(lambda c, *kv: [x.repeat_interleave(c.num_heads // c.num_kv_heads, 1) for x in kv]),
+            "a model of 1 layer: checking your answer raised RuntimeError",
+        ),
         "64 tokens": (
-            SixtyFour,
+            writing(lambda config, k, v: (k[:64], v[:64])),
             "prompts of [65] tokens, a model of 1 layer: prompt 0 of 1 (65 tokens), layer 0: k: shape (2, 64, 16)",
         ),
     },

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import torch
 from lesson08_solutions import OneTensor, Room
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 
-class TokensFirst(Room):
-    def kv(self):
-        return tuple(x.transpose(0, 1) for x in super().kv())
+def giving(turn):
+    """turn: what kv makes of the right keys and values."""
+    return changed(Room, kv=lambda room: turn(*Room.kv(room)))
+
+
+def always(**fixed):
+    """Made with these sizes, whatever it is asked for."""
+    return changed(Room, __init__=lambda room, **asked: Room.__init__(room, **(asked | fixed)))
 
 
 class Cats(Room):
@@ -26,36 +31,11 @@ class SixteenMore(Room):
             self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
 
 
-class KeysTwice(Room):
-    def append(self, k, v):
-        super().append(k, k)
-
-
-class StartsAfresh(Room):
-    def grown(self, old, capacity):
-        return old.new_zeros(old.size(0), capacity, old.size(2))
-
-
 class KeepsTheTensors(Room):
     def append(self, k, v):
         if self.length:
             return super().append(k, v)
         self.keys, self.values, self.length = k.transpose(0, 1), v.transpose(0, 1), k.size(0)
-
-
-class WholeRoom(Room):
-    def kv(self):
-        return self.keys, self.values
-
-
-class Copies(Room):
-    def kv(self):
-        return tuple(x.clone() for x in super().kv())
-
-
-class AlwaysFp32(Room):
-    def __init__(self, *, dtype, **sizes):
-        super().__init__(dtype=torch.float32, **sizes)
 
 
 class Huge(Room):
@@ -69,11 +49,6 @@ class DoublesOnce(Room):
         if self.keys.size(1) < num_tokens:
             capacity = 2 * self.keys.size(1)
             self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
-
-
-class KeysAlone(Room):
-    def kv(self):
-        return super().kv()[0]
 
 
 class OneForAll(Room):
@@ -94,22 +69,12 @@ class Fp32WhenGrown(Room):
         return new
 
 
-class OnTheCpu(Room):
-    def __init__(self, *, device, **sizes):
-        super().__init__(device="cpu", **sizes)
-
-
 class OnTheCpuWhenGrown(Room):
     def grown(self, old, capacity):
         new = torch.empty(old.size(0), capacity, old.size(2), dtype=old.dtype)
         if old.device.type == "cpu":
             new[:, : self.length] = old[:, : self.length]
         return new
-
-
-class Sizes2And4(Room):
-    def __init__(self, *, num_kv_heads, head_dim, **rest):
-        super().__init__(num_kv_heads=2, head_dim=4, **rest)
 
 
 class AtMost500(Room):
@@ -156,11 +121,7 @@ class Lazy:
         return self.keys[:, : self.length], self.values[:, : self.length]
 
 
-class FromMyRoom(Room):
-    """Everything is inherited from the learner's own class."""
-
-
-RIGHT_ROOMS = {"one tensor": OneTensor, "lazy": Lazy, "inherited": FromMyRoom}
+RIGHT_ROOMS = {"one tensor": OneTensor, "lazy": Lazy, "inherited": changed(Room)}
 
 
 test_right_rooms = right_answers("08.1", RIGHT_ROOMS)
@@ -169,30 +130,41 @@ test_right_rooms = right_answers("08.1", RIGHT_ROOMS)
 test_wrong_rooms = wrong_answers(
     "08.1",
     {
-        "tokens first": (TokensFirst, "k: dimensions in another order: values right after permute(1, 0, 2)"),
+        "tokens first": (
+            giving(lambda k, v: (k.transpose(0, 1), v.transpose(0, 1))),
+            "k: dimensions in another order: values right after permute(1, 0, 2)",
+        ),
         "cat": (Cats, "copy 250.5 bytes for each byte kept; the budget is 3"),
         "16 more": (SixteenMore, "Does the room double, or grow by the same amount each time?"),
-        "keys twice": (
-            KeysTwice,
-            "v: 8 of 8 values differ, first at (0, 0, 0): got 0.392297, expected 1.04446: these are the keys",
+        "old tokens lost": (
+            changed(Room, grown=lambda room, old, capacity: old.new_zeros(old.size(0), capacity, old.size(2))),
+            "appended 16, 1 tokens, H_kv=2, D=4, fp32: k: the first 16 tokens are lost",
         ),
-        "old tokens lost": (StartsAfresh, "appended 16, 1 tokens, H_kv=2, D=4, fp32: k: the first 16 tokens are lost"),
         "keeps what it is given": (KeepsTheTensors, "it changed with the tensor that was appended, after the call"),
-        "the whole room": (WholeRoom, "k: shape (2, 16, 2), expected (2, 2, 2)"),
-        "kv copies": (Copies, "the values are right, but kv() copies: return slices"),
-        "always fp32": (AlwaysFp32, "fp64: k: dtype float32, expected float64"),
+        "the whole room": (
+            changed(Room, kv=lambda room: (room.keys, room.values)),
+            "k: shape (2, 16, 2), expected (2, 2, 2)",
+        ),
+        "kv copies": (
+            giving(lambda k, v: (k.clone(), v.clone())),
+            "the values are right, but kv() copies: return slices",
+        ),
+        "always fp32": (always(dtype=torch.float32), "fp64: k: dtype float32, expected float64"),
         "huge from the start": (Huge, "the room for 500 tokens holds 262,144 bytes; twice what is kept"),
         "doubles once": (DoublesOnce, "RuntimeError"),
-        "keys alone": (KeysAlone, "expected (k, v), got Tensor"),
+        "keys alone": (giving(lambda k, v: k), "expected (k, v), got Tensor"),
         "an object": (3, "expected the class Room, got 3"),
         "one for all": (OneForAll, "k of a room holds the tokens of another room: have all rooms the same tensors?"),
         "fp32 when grown": (Fp32WhenGrown, "bf16: k: dtype float32, expected bfloat16"),
-        "on the CPU": (OnTheCpu, "a room made with device='meta' cannot take 5 tokens that lie there"),
+        "on the CPU": (always(device="cpu"), "a room made with device='meta' cannot take 5 tokens that lie there"),
         "on the CPU when grown": (
             OnTheCpuWhenGrown,
             "a room made with device='meta' cannot take 20 tokens that lie there",
         ),
-        "2 heads of 4": (Sizes2And4, "H_kv=2, D=2, fp64: checking your answer raised RuntimeError"),
+        "2 heads of 4": (
+            always(num_kv_heads=2, head_dim=4),
+            "H_kv=2, D=2, fp64: checking your answer raised RuntimeError",
+        ),
         "512 tokens at most": (
             AtMost500,
             "appended 600, 1 tokens, H_kv=1, D=2, fp32: checking your answer raised RuntimeError",

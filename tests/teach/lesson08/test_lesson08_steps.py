@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lesson08_solutions import Contiguous, Doubling, Mine, MyStep
-from wrong_answers import assert_refused, right_answers, wrong_answers
+from wrong_answers import assert_refused, changed, right_answers, wrong_answers
 
 from roseinfer.stage import Stage
 from roseinfer.teach import check
@@ -18,24 +18,30 @@ pytestmark = pytest.mark.slow
 # 08.3
 
 
-class WithoutItself(MyStep):
+def with_step(step):
+    """step: the class of the steps that build makes."""
+    return changed(Mine, build=lambda stage, seqs: step([stage.rooms[seq.seq_id] for seq in seqs]))
+
+
+def giving(turn):
+    """turn: what the step makes of the right output."""
+    return with_step(changed(MyStep, __call__=lambda *arguments: turn(MyStep.__call__(*arguments))))
+
+
+def reading(reads_itself=True, **options):
+    """options: of the attention."""
+
     def __call__(self, layer, q, k, v):
         self.new.append((k, v))
         rows = []
-        for i, rooms in enumerate(self.rooms):
-            keys, values = rooms[layer].kv()
-            rows.append(F.scaled_dot_product_attention(q[i][:, None], keys, values, enable_gqa=True)[:, 0])
+        for query, rooms, *own in zip(q, self.rooms, k, v, strict=True):
+            kv = rooms[layer].kv()
+            if reads_itself:
+                kv = [torch.cat([old, new[:, None]], 1) for old, new in zip(kv, own, strict=True)]
+            rows.append(F.scaled_dot_product_attention(query[:, None], *kv, **options)[:, 0])
         return torch.stack(rows)
 
-
-class NotItself(Mine):
-    def build(self, seqs):
-        return WithoutItself([self.rooms[seq.seq_id] for seq in seqs])
-
-
-class FirstRoom(Mine):
-    def build(self, seqs):
-        return MyStep([self.rooms[seqs[0].seq_id] for _ in seqs])
+    return with_step(changed(MyStep, __call__=__call__))
 
 
 class ValuesTwice(Mine):
@@ -49,48 +55,6 @@ class FirstLayer(Mine):
         for layer in range(self.config.num_layers):
             for i, seq in enumerate(seqs):
                 self.rooms[seq.seq_id][layer].append(*(x[i : i + 1] for x in step.new[0]))
-
-
-class BuildsNothing(Mine):
-    def build(self, seqs):
-        self.seqs = seqs
-
-
-class AddsADimension(Mine):
-    def build(self, seqs):
-        step = super().build(seqs)
-
-        def attend(layer, q, k, v):
-            return step(layer, q, k, v).unsqueeze(2)
-
-        return attend
-
-
-class Fp32Step(MyStep):
-    def __call__(self, layer, q, k, v):
-        return super().__call__(layer, q, k, v).float()
-
-
-class InFp32(Mine):
-    def build(self, seqs):
-        return Fp32Step([self.rooms[seq.seq_id] for seq in seqs])
-
-
-class NoGroupsStep(MyStep):
-    def __call__(self, layer, q, k, v):
-        self.new.append((k, v))
-        rows = []
-        for i, rooms in enumerate(self.rooms):
-            keys, values = (
-                torch.cat([old, new[i][:, None]], 1) for old, new in zip(rooms[layer].kv(), (k, v), strict=True)
-            )
-            rows.append(F.scaled_dot_product_attention(q[i][:, None], keys, values)[:, 0])
-        return torch.stack(rows)
-
-
-class NoGroups(Mine):
-    def build(self, seqs):
-        return NoGroupsStep([self.rooms[seq.seq_id] for seq in seqs])
 
 
 class ByASet(Mine):
@@ -126,10 +90,7 @@ class PaddedStep:
         return F.scaled_dot_product_attention(q[:, :, None], *dense, mask[:, None, None], enable_gqa=True)[:, :, 0]
 
 
-class Padded(Mine):
-    def build(self, seqs):
-        return PaddedStep([self.rooms[seq.seq_id] for seq in seqs])
-
+class Padded(with_step(PaddedStep)):
     def append(self, seqs, step):
         for layer in sorted(step.new):
             for room, k, v in zip((layers[layer] for layers in step.rooms), *step.new[layer], strict=True):
@@ -162,11 +123,7 @@ class ByFunctions(Contiguous):
         self.new = []
 
 
-class FromMine(Mine):
-    """Everything is inherited from the learner's own class."""
-
-
-RIGHT_STEPS = {"padded": Padded, "functions": ByFunctions, "inherited": FromMine}
+RIGHT_STEPS = {"padded": Padded, "functions": ByFunctions, "inherited": changed(Mine)}
 
 
 test_right_steps = right_answers("08.3", RIGHT_STEPS, model="small")
@@ -176,16 +133,22 @@ test_wrong_steps = wrong_answers(
     "08.3",
     {
         "the new token left out": (
-            NotItself,
+            reading(reads_itself=False, enable_gqa=True),
             "(K and V of every token are kept and read) is broken",
         ),
-        "one sequence's room for all": (FirstRoom, "the promise **A batch of equal lengths**"),
+        "one sequence's room for all": (
+            changed(Mine, build=lambda stage, seqs: MyStep([stage.rooms[seqs[0].seq_id]] * len(seqs))),
+            "the promise **A batch of equal lengths**",
+        ),
         "values twice": (ValuesTwice, "the promise **One sequence**"),
         "layer 0 for every layer": (FirstLayer, "the promise **One sequence**"),
-        "no step": (BuildsNothing, "build returned None; the model calls what it returns"),
-        "a dimension more": (AddsADimension, "expected (2, 4, 8) = [B, H, D]"),
-        "in fp32": (InFp32, "the promise **Half precision**"),
-        "no groups": (NoGroups, "the promise **Shared KV heads**"),
+        "no step": (
+            changed(Mine, build=lambda stage, seqs: None),
+            "build returned None; the model calls what it returns",
+        ),
+        "a dimension more": (giving(lambda out: out.unsqueeze(2)), "expected (2, 4, 8) = [B, H, D]"),
+        "in fp32": (giving(lambda out: out.float()), "the promise **Half precision**"),
+        "no groups": (reading(), "the promise **Shared KV heads**"),
         "by a set": (ByASet, "is broken: "),
     },
     model="small",
@@ -221,37 +184,16 @@ class CountsInBuild(Doubling):
         return step
 
 
-class CopiesAlone(Doubling):
-    """A batch of one is copied; the race would not show it."""
+def copying(where):
+    """Copies the keys where(sequences of the batch, tokens of the room): a race may not show it."""
 
-    def build(self, seqs):
-        step = super().build(seqs)
-        if len(seqs) == 1:
-            self.seen = [room.keys.clone() for layers in step.rooms for room in layers]
+    def build(stage, seqs):
+        step = Doubling.build(stage, seqs)
+        rooms = [room for layers in step.rooms for room in layers]
+        stage.seen = [room.keys.clone() for room in rooms if where(len(seqs), room.length)]
         return step
 
-
-class CopiesTheLong(Doubling):
-    def build(self, seqs):
-        step = super().build(seqs)
-        self.seen = [room.keys.clone() for layers in step.rooms for room in layers if room.length > 150]
-        return step
-
-
-class CopiesTheBatch(Doubling):
-    def build(self, seqs):
-        step = super().build(seqs)
-        if len(seqs) > 6:
-            self.seen = [room.values.clone() for layers in step.rooms for room in layers]
-        return step
-
-
-class CopiesTheLargestBatch(Doubling):
-    def build(self, seqs):
-        step = super().build(seqs)
-        if len(seqs) > 9:
-            self.seen = [room.keys.clone() for layers in step.rooms for room in layers]
-        return step
+    return changed(Doubling, build=build)
 
 
 class GrowsAlways(Doubling):
@@ -284,10 +226,6 @@ class UncutKeys(Doubling):
 
     def build(self, seqs):
         return self.step_class(super().build(seqs).rooms)
-
-
-class KeyTooFew(UncutKeys):
-    step_class = type("Step", (UnevenStep,), {"more": -1})
 
 
 class Slab(Stage):
@@ -328,10 +266,6 @@ class Slab(Stage):
         self.places.pop(seq.seq_id, None)
 
 
-class FromDoubling(Doubling):
-    """Everything is inherited from the learner's own class."""
-
-
 class InTwoParts(Mine):
     """Attends to the room and to the new token apart, and merges the two softmaxes."""
 
@@ -356,7 +290,7 @@ class InTwoParts(Mine):
         return attend
 
 
-RIGHT_CONTENDERS = {"a slab": Slab, "inherited": FromDoubling, "in two parts": InTwoParts}
+RIGHT_CONTENDERS = {"a slab": Slab, "inherited": changed(Doubling), "in two parts": InTwoParts}
 
 
 test_right_contenders = right_answers("08.4", RIGHT_CONTENDERS, model="small")
@@ -377,12 +311,21 @@ test_wrong_contenders = wrong_answers(
         "a copy for later": (Stacks, "Does attention get a copy?"),
         "one token short in a batch": (CountsInBuild, "prompt 3 of 4 (mixed lengths): token"),
         "an object": ("Doubling", "expected a subclass of a stage, got 'Doubling'"),
-        "copies when alone": (CopiesAlone, "with 1 × 20 tokens cached copies 8,960 bytes"),
-        "copies the long": (CopiesTheLong, "with 2 × 170 tokens cached copies 132,608 bytes"),
-        "copies large batches": (CopiesTheBatch, "with 9 × 40 tokens cached copies 154,368 bytes"),
-        "copies batches of more than 9": (CopiesTheLargestBatch, "with 17 × 30 tokens cached copies"),
+        "copies when alone": (copying(lambda seqs, tokens: seqs == 1), "with 1 × 20 tokens cached copies 8,960 bytes"),
+        "copies the long": (
+            copying(lambda seqs, tokens: tokens > 150),
+            "with 2 × 170 tokens cached copies 132,608 bytes",
+        ),
+        "copies large batches": (
+            copying(lambda seqs, tokens: seqs > 6),
+            "with 9 × 40 tokens cached copies 154,368 bytes",
+        ),
+        "copies batches of more than 9": (copying(lambda seqs, tokens: seqs > 9), "with 17 × 30 tokens cached copies"),
         "keys not cut": (UncutKeys, "attention gets keys of 16 tokens and values of 4: cut both alike"),
-        "a key too few": (KeyTooFew, "attention gets keys of 3 tokens and values of 4: cut both alike"),
+        "a key too few": (
+            changed(UncutKeys, step_class=changed(UnevenStep, more=-1)),
+            "attention gets keys of 3 tokens and values of 4: cut both alike",
+        ),
         "grows on every step": (GrowsAlways, "with 1 × 20 tokens cached copies 11,008 bytes"),
     },
     model="small",
@@ -396,10 +339,6 @@ def test_half_a_stub_is_judged(small):
     class NoAppend(Mine):
         def append(self, seqs, step): ...
 
-    class NoBuild(Mine):
-        def build(self, seqs): ...
-
     assert_refused("08.2", HalfWritten, "behind free the base class still holds the sequence", model=small)
     assert_refused("08.3", NoAppend, "the promise **One sequence**", model=small)
-    assert_refused("08.3", NoBuild, "build returned None; the model calls what it returns", model=small)
     assert check("08.4", None, model=small).outcome == "not attempted"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numba import njit, prange
-from wrong_answers import assert_refused, right_answers, wrong_answers
+from wrong_answers import assert_refused, edited, right_answers, wrong_answers
 
 from roseinfer.paths import ROOT
 from roseinfer.teach import check
@@ -89,10 +89,6 @@ def in_place(x):
 test_wrong_bits = wrong_answers(
     "09.2",
     {
-        "ties down": (
-            lambda x: rounded(x, lambda bits: np.uint32(0x7FFF)),
-            "got 3f81, expected 3f82: a tie goes to the even one, and not always down",
-        ),
         "int32": (lambda x: rounded(x, half_even).astype(np.int32), "dtype int32, expected uint16: the bits, not the"),
         "numbers": (lambda x: torch.from_numpy(x).bfloat16().float().numpy(), "dtype float32, expected uint16"),
         "a tensor": (lambda x: torch.from_numpy(x).bfloat16(), "expected a NumPy array, got Tensor"),
@@ -147,11 +143,7 @@ def compiled(source):
 
 def loop_with(*changes: tuple[str, str]):
     """The solution's loop with some texts in place of others."""
-    source = SOLUTIONS["09.3"]
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return compiled(source)
+    return compiled(edited(SOLUTIONS["09.3"], *changes))
 
 
 NEW_TOKEN_LEFT_OUT = (
@@ -217,6 +209,19 @@ test_a_wrong_loop = wrong_answers(
         ),
         "an index out of range": (loop_with(OUT_OF_RANGE), "IndexError"),
         "v is changed": (loop_with((".copy()", "")), "v was handed in, and you have changed it: only out is written"),
+        "added to what out holds": (
+            loop_with(("] = acc[d] / total", "] += acc[d] / total")),
+            "out holds whatever was in memory before: write to it, do not add to it",
+        ),
+        "nothing written where nothing is cached": (
+            loop_with(
+                (
+                    "        head, seq = ",
+                    "        if context_lens[task % num_seqs] == 0:\n            continue\n        head, seq = ",
+                )
+            ),
+            "got 100, expected",
+        ),
         "returned": (
             loop_with(("for d in range(head_dim):\n            out[seq, head, d] = acc[d] / total", "return acc")),
             "something is returned; write it to out[seq, head]",

@@ -1,0 +1,33 @@
+"""Engines on small models, what they are asked for, and what they have to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as List
+
+from oracles import prompts_of
+
+from roseinfer.engine.engine import Engine
+from roseinfer.models import Model
+from roseinfer.sequence import SamplingParams, Sequence
+
+
+def engine_of(model: Model, seqs: Iterable[Sequence] = (), **settings) -> Engine:
+    """With these sequences added, and with 64 blocks of 8 tokens and four places unless settings say otherwise."""
+    engine = Engine(model, **{"num_blocks": 64, "block_size": 8, "max_num_seqs": 4} | settings)
+    for seq in seqs:
+        engine.add(seq)
+    return engine
+
+
+def requests(model: Model, lengths: List[int], max_tokens: int = 9, **wishes) -> list[Sequence]:
+    """Of random prompts, which share nothing."""
+    params = SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | wishes)
+    return [Sequence(prompt, params) for prompt in prompts_of(lengths, model.config.vocab_size)]
+
+
+def assert_empty(engine: Engine, where: str = "") -> None:
+    """Every block is free, and nothing is left of any request."""
+    engine.blocks.check()
+    assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.ref_counts), where
+    assert not engine.has_work and not engine.in_flight and not len(engine.metrics.times), where
