@@ -71,6 +71,13 @@ def require_stage(answer: Any, base: str = "a stage", method: str = "") -> None:
         raise Wrong(f"expected a subclass of {base}, got {getattr(answer, '__name__', repr(answer))}")
 
 
+def require_sizes(stage: Stage, **sizes: int) -> None:
+    """Raises Wrong unless the stage has the sizes that it was made with."""
+    for name, size in sizes.items():
+        if (got := getattr(stage, name)) != size:
+            raise Wrong(f"made with {name}={size}, the stage has {got}: pass all sizes on")
+
+
 def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block_size: int = 64) -> Stage:
     """A learner's stage on a copy of the model, with every size given: no check rests on its defaults."""
     return stage_class(deepcopy(model), num_blocks=num_blocks, block_size=block_size, max_num_seqs=64)

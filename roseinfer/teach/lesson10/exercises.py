@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -249,6 +251,7 @@ register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, _describe_written, call=
 def kept_rows(answer: type[Stage], model: Model) -> None:
     require_stage(answer, "OneTable", "write_tables")
     _require_kept(answer, model)
+    _require_repeatable(answer, model)
     require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
     require_tokens(answer, model)
     require_contract(answer)
@@ -296,6 +299,16 @@ def _require_kept(answer: type[Stage], model: Model) -> None:
     ):
         if (rows := _rows_written(stage, batch, f"on {when}")) > budget:
             raise Wrong(f"{when} writes {count(rows, 'row')}, the budget is {budget}")
+
+
+def _require_repeatable(answer: type[Stage], model: Model) -> None:
+    """Raises Wrong when a row is taken for written although an error came before it was."""
+    stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
+    seq = Sequence([0])
+    _come(stage, seq, 4)
+    with patch.object(stage.tables, "of", side_effect=MemoryError), suppress(MemoryError):
+        _step(stage, [seq], "")
+    _step(stage, [seq], "when an error ended the step before, and it is repeated")
 
 
 def _rows_written(stage: Any, seqs: list[Sequence], when: str) -> int:

@@ -191,7 +191,7 @@ def own_buffer(answer: Callable[[list[Any], np.ndarray], np.ndarray]) -> None:
 
 
 UNTOUCHED = -7  # what the buffer holds before
-LIST, FLOATS = "a list", ("float64", "float32")
+LIST, NOT_WHOLE = "a list", ("float64", "float32", "float16", "bool")
 WHOLE = (LIST, "int32", "int64", "uint16")
 LIMITS = np.iinfo(np.int32)
 
@@ -211,7 +211,7 @@ def _draw_refused(rng: Random) -> IdCase:
     if why == "room":
         return prompts, made, total - 1
     if why == "float":
-        made[at] = rng.choice(FLOATS)
+        made[at] = rng.choice(NOT_WHOLE)
         return prompts, made, total + 2
     prompts[at][-1], made[at] = {
         "large": (LIMITS.max + rng.randint(1, 9), rng.choice((LIST, "int64", "uint32"))),
@@ -225,6 +225,7 @@ PROMPTS: list[IdCase] = [
     ([[5]], [LIST], 1),
     ([[5, 6], [7]], ["int64", "int64"], 4),
     ([[1], [2]], ["int32", "int32"], 2),
+    ([[4, 4]], ["int64"], 2),
     ([[LIMITS.max, LIMITS.min]], ["int64"], 2),
     ([[LIMITS.min], [LIMITS.max]], [LIST, "int32"], 3),
     *draw(_draw_ids),
@@ -233,7 +234,7 @@ REFUSED: list[IdCase] = [
     ([[5]], [LIST], 0),  # to no slot at all, NumPy writes one number without an error
     ([[5, 6]], [LIST], 1),
     ([[5]], ["float64"], 3),
-    ([[5]], ["float32"], 3),
+    *(([[5]], [kind], 3) for kind in NOT_WHOLE[1:]),
     ([[5], [6]], ["int32", "float64"], 3),
     ([[2**31]], ["int64"], 2),
     ([[-(2**31) - 1]], ["int64"], 2),
@@ -253,9 +254,9 @@ def _describe_ids(prompts: list[list[int]], made: list[str], room: int) -> str:
 
 
 def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: list[str], room: int) -> None:
-    buffer = np.full(room, UNTOUCHED, dtype=np.int32)
+    buffer, handed = np.full(room, UNTOUCHED, dtype=np.int32), _made(prompts, made)
     want = sum(prompts, [])
-    got = answer(_made(prompts, made), buffer)
+    got = answer(handed, buffer)
     if not isinstance(got, np.ndarray):
         missing = ": is a `return` missing?" if got is None else ""
         raise Wrong(f"expected a NumPy array, got {type(got).__name__}{missing}")
@@ -273,6 +274,8 @@ def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: list[
         raise Wrong("the ids are not at the beginning of the buffer")
     if (buffer[len(want) :] != UNTOUCHED).any():
         raise Wrong("what lies behind the ids was written, too")
+    if [list(prompt) for prompt in handed] != prompts:
+        raise Wrong("prompts was handed in, and you have changed it")
 
 
 def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: list[str], room: int) -> None:
@@ -286,8 +289,9 @@ def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: l
         return
     if len(ids) > room:
         raise Wrong(f"{count(len(ids), 'id')} in {count(room, 'slot')}, and nothing was raised")
-    if floats := [kind for kind in made if kind in FLOATS]:
-        raise Wrong(f"ids of {floats[0]} are taken: an np.zeros or a division has made them, and no error says so")
+    if kinds := [kind for kind in made if kind in NOT_WHOLE]:
+        why = "bool is no whole-number type" if kinds[0] == "bool" else "an np.zeros or a division has made them"
+        raise Wrong(f"ids of {kinds[0]} are taken: {why}, and no error says so")
     outside = next(i for i in ids if not LIMITS.min <= i <= LIMITS.max)
     cut = (outside + 2**31) % 2**32 - 2**31
     raise Wrong(f"id {outside} does not fit into int32 and is taken: it comes out as {cut}")

@@ -300,16 +300,23 @@ def _products(model: Model) -> list[tuple[str, nn.Module, int]]:
 
 
 @torch.inference_mode()
-def _judge_layer(answer: Any, num_rows: int, width: int, has_bias: bool, batch: int, times: int) -> None:
+def _judge_layer(answer: Any, num_rows: int, width: int, has_bias: bool, batch: int, times: int) -> str | None:
     weight, bias, x = _layer_case(num_rows, width, has_bias, batch, times)
-    got = answer.pack(weight.clone(), bias)(x)
-    want = x.to(torch.bfloat16).float() @ weight.to(torch.bfloat16).float().T
-    explain = partial(explain_tensor, rtol=0.02, atol=0.05 * float(want.abs().max()))
-    message = explain(got, want if bias is None else want + bias)
-    if message and bias is not None and explain(got, want) is None:
-        message = "the bias is missing"
-    if message:
-        raise Wrong(message)
+    given = [x] if bias is None else [x, bias]
+    handed = [tensor.clone() for tensor in given]
+    layer = answer.pack(weight.clone(), None if bias is None else handed[1])
+    product = x.to(torch.bfloat16).float() @ weight.to(torch.bfloat16).float().T
+    explain = partial(explain_tensor, rtol=0.02, atol=0.05 * float(product.abs().max()))
+    want, want_of_minus_x = (p if bias is None else p + bias for p in (product, -product))
+    got = layer(handed[0])
+    if message := explain(got, want):
+        return "the bias is missing" if bias is not None and explain(got, product) is None else message
+    if message := explain(layer(-x), want_of_minus_x):
+        return f"called again, with -x: {message}"
+    if explain(got, want):
+        return "called again, with -x: the first call's result has changed, so both lie in the same memory"
+    require_unchanged(given, handed, ["x", "bias"][: len(given)])
+    return None
 
 
 @cache

@@ -22,7 +22,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor, explain_tokens
-from ..exercises.stage_checks import drawn_model, require_stage
+from ..exercises.stage_checks import drawn_model, require_sizes, require_stage
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
 from .padding_checks import require_filled
@@ -159,7 +159,8 @@ def _replayed(
     draw_ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
     scores = _draw_scores(vocab, start, seed)
     token_ids, positions = torch.ones(num_rows, dtype=torch.long), torch.zeros(num_rows, dtype=torch.long)
-    step = answer(scores.clone(), token_ids, positions, list(banned))
+    handed, ids = scores.clone(), list(banned)
+    step = answer(handed, token_ids, positions, ids)
     if not callable(step):
         raise Wrong(f"make_step must return the step, a function without arguments; got {type(step).__name__}")
     _require_eager(step, scores, token_ids, positions, banned)
@@ -172,6 +173,7 @@ def _replayed(
         got = graph.replay()
         require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
         replays.append((*before, got.clone()))
+    require_unchanged([scores, torch.tensor(banned)], [handed, torch.tensor(ids)], ("scores", "banned"))
     return scores, list(banned), replays
 
 
@@ -241,6 +243,7 @@ GROWING = (1, 2, 3, 9, 5, 1)  # sequences of a step
 def _judge_warm(answer: Any, num_layers: int, max_num_seqs: int) -> None:
     model = drawn_model(num_layers)
     stage = answer(model, num_blocks=40, block_size=4, max_num_seqs=max_num_seqs)
+    require_sizes(stage, block_size=4, max_num_seqs=max_num_seqs)
     if not stage.buckets or max(stage.buckets) < max_num_seqs:
         raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max_num_seqs}: the largest batch fits into none")
     if missing := sorted(set(stage.buckets) - set(stage.graphs)):

@@ -14,7 +14,7 @@ from roseinfer.stage import Stage
 
 from ..exercises.contract_check import require_contract
 from ..exercises.explain import explain_tokens
-from ..exercises.stage_checks import drawn_model
+from ..exercises.stage_checks import drawn_model, require_sizes
 from ..exercises.wrong import Wrong
 from ..measure.request_run import Run, record_run, work
 
@@ -102,6 +102,7 @@ def _run(stage_class: type[Stage], load: Work) -> Run:
     stage: Any = stage_class(drawn_model(1), **SIZES)
     if (num_blocks := stage.tables.num_blocks) != SIZES["num_blocks"]:
         raise Wrong(f"made with num_blocks={SIZES['num_blocks']}, the stage has a pool of {num_blocks} blocks")
+    require_sizes(stage, **{name: size for name, size in SIZES.items() if name != "num_blocks"})
     number = _loads().index(load)
     _limit_preemptions(stage)
     overtaken = _watch_order(stage)

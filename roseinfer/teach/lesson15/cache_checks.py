@@ -13,7 +13,7 @@ from roseinfer.stage import Stage
 
 from ..exercises.contract_check import require_contract
 from ..exercises.explain import explain_tokens
-from ..exercises.stage_checks import drawn_model, require_stage
+from ..exercises.stage_checks import drawn_model, require_sizes, require_stage
 from ..exercises.wrong import Wrong
 
 BLOCK_SIZE, NUM_BLOCKS, OUTPUT_LEN = 4, 30, 2
@@ -85,8 +85,7 @@ def _new(stage_class: type[Stage]) -> Any:
             f"made with num_blocks={NUM_BLOCKS} and block_size={BLOCK_SIZE}, self.tables has {tables.num_blocks} "
             f"blocks of {tables.block_size} tokens"
         )
-    if stage.max_num_seqs != 1:
-        raise Wrong(f"made with max_num_seqs=1, the stage has {stage.max_num_seqs}: pass all sizes on")
+    require_sizes(stage, max_num_seqs=1)
     return stage
 
 

@@ -308,6 +308,7 @@ def _judge_error(answer: type[Stage], fault: _Fault) -> None:
                 ) from error
             num_raised += 1
             _require_dropped(stage, device, fault)
+            _require_order(stage, seqs, fault)
         except Wrong:
             raise
         except Exception as error:
@@ -333,6 +334,12 @@ def _require_dropped(stage: Any, device: _Watched, fault: _Fault) -> None:
             f"{fault}: after it no step is in flight, but step {running[0]} may still be computed, and writes to the "
             "pool: drop() waits for the device"
         )
+
+
+def _require_order(stage: Any, seqs: list[Sequence], fault: _Fault) -> None:
+    places = [seqs.index(seq) for seq in (*stage.running, *stage.waiting)]
+    if places != sorted(places):
+        raise Wrong(f"{fault}: after it the requests wait in the order {places}: none may overtake another")
 
 
 def _judge_no_block(answer: type[Stage]) -> None:

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from roseinfer.bench.online.workload import Work
-from roseinfer.drive import drive_by_clock
+from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.overlap import InTurn, Launched
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..measure.request_run import name_of
-from ..measure.run_clocks import ModelClock, WallClock
+from ..measure.request_run import ModelClock, name_of
 
 HOST, COPY, DEVICE = "host", "copy engine", "device"
 PLAN, COMMIT, UPLOAD, COMPUTE = "plan", "commit", "upload", "compute"
@@ -107,10 +106,25 @@ def record_lanes(
     params = [SamplingParams(max_tokens=a.output_len, ignore_eos=True, stop_token_ids=stops) for a, _ in work]
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
     recorder = _LaneRecorder(stage, speeds, host_ms, seqs)
+    coming = zip((arrival.seconds for arrival, _ in work), seqs, strict=True)
     with recorder.listening():
-        coming = zip((arrival.seconds for arrival, _ in work), seqs, strict=True)
         list(drive_by_clock(stage, coming, recorder.clock, lambda seq, when: stage.add(seq)))
     return recorder.lanes(name or name_of(stage))
+
+
+class _WallClockMs(WallClock):
+    def now(self) -> float:
+        return self.at(self.clock())
+
+    def at(self, seconds: float) -> float:
+        """What it shows when perf_counter gives `seconds`."""
+        return 1e3 * (seconds - self.began)
+
+    def spend(self, ms: float) -> None:
+        self.sleep(1e-3 * ms)
+
+    def wait_until(self, then: float) -> None:
+        self.spend(max(0.0, then - self.now()))
 
 
 class _ModelDevice:
@@ -156,7 +170,7 @@ class _LaneRecorder:
     def __init__(self, stage: Any, speeds: Speeds | None, host_ms: float, seqs: list[Sequence]) -> None:
         self.stage, self.speeds, self.seqs = stage, speeds, seqs
         self.plan_ms, self.commit_ms = (speeds.plan, speeds.commit) if speeds else (0.0, host_ms)
-        self.clock: Any = WallClock(per_second=1e3)
+        self.clock: Any = _WallClockMs()
         self.device: Any = stage.device
         if speeds is not None:
             self.clock = ModelClock(0.0)

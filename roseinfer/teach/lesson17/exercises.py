@@ -146,9 +146,12 @@ def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...],
     ended = [(seq, seq.finish_reason) for seq in seqs if seq.finish_reason]
     ids = {seqs[i].seq_id for i in named}
     go_on = [seq for seq in scheduler.running if seq in others]
+    tokens = [list(seq.token_ids) for seq in seqs]
     aborted = _watch_abort(scheduler)
     answer(scheduler, set(ids))
     _require_ended(scheduler, seqs, asked, aborted)
+    if changed := [i for i, seq in enumerate(seqs) if seq.token_ids != tokens[i]]:
+        raise Wrong(f"the tokens of requests {changed} have changed: an abort makes none, and takes none away")
     for seq in others:
         if seq not in scheduler or seq.finish_reason:
             raise Wrong(f"request {seqs.index(seq)} was not named, and is gone")

@@ -81,12 +81,15 @@ def require_rounds(policy: Policy) -> None:
             requests = zip(priorities_and_rounds, PROMPT_LENS, outputs, strict=False)
             waiting = _queue(policy, [(*first, _request(prompt_len, n)) for first, prompt_len, n in requests])
             for room in ROOMS:
-                _require_first_round(policy, list(waiting), room)
+                _require_first_round(policy, waiting, room)
 
 
 def _require_first_round(policy: Policy, waiting: list[Place], room: int) -> None:
-    at = policy.pick(waiting, room)
+    given = list(waiting)
+    at = policy.pick(given, room)
     where = "" if room == ROOM else f" when free blocks hold {room} tokens"
+    if given != waiting:
+        raise Wrong(f"pick changes the queue that it is given{where}: it has to return a place in it, and no more")
     if at not in range(len(waiting)):
         raise Wrong(f"pick gives {at!r} for {len(waiting)} places{where}: expected one of 0 to {len(waiting) - 1}")
     if waiting[at][:2] != waiting[0][:2]:

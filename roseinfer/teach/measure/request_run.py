@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.bench.online.workload import Work, Workload
-from roseinfer.drive import drive_by_clock
+from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
@@ -23,7 +23,6 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .request_loops import PromptByPrompt
-from .run_clocks import ModelClock, WallClock
 
 StepTime = Callable[[int], float]  # how long a step of that many tokens lasts
 
@@ -140,9 +139,9 @@ def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: st
         raise ValueError(f"stage must have no work before the run, and {name_of(stage)} has")
     recorder = _RequestRecorder(loop, None if clock == "wall" else clock if callable(clock) else lambda num_tokens: 1)
     requests = [recorder.request(arrival, prompt) for arrival, prompt in work]
+    coming = ((request.times.arrival, request) for request in requests)
     try:
         with recorder.listening():
-            coming = ((request.times.arrival, request) for request in requests)
             list(drive_by_clock(loop, coming, recorder.clock, lambda request, when: recorder.add(request)))
     finally:
         for request in recorder.requests.values():
@@ -166,6 +165,22 @@ def num_graphs(loop: Any) -> int:
     return len(getattr(getattr(loop, "stage", loop), "graphs", ()))
 
 
+class ModelClock:
+    """Stands still until time is spent, or waited for."""
+
+    def __init__(self, time: float = 0) -> None:
+        self.time = time
+
+    def now(self) -> float:
+        return self.time
+
+    def spend(self, duration: float) -> None:
+        self.time += duration
+
+    def wait_until(self, then: float) -> None:
+        self.time = max(self.time, then)
+
+
 class _RequestRecorder:
     """Records what becomes of requests, from a queue's schedule, commit and preempt: the first says which requests are
     in a step, the second which got a token. Several steps may be scheduled before the first of them is committed.
@@ -174,7 +189,7 @@ class _RequestRecorder:
 
     def __init__(self, loop: Any, step_time: StepTime | None) -> None:
         self.loop, self.step_time = loop, step_time
-        self.clock = ModelClock() if step_time else WallClock()
+        self.clock: Any = ModelClock() if step_time else WallClock()
         self.queue = getattr(loop, "scheduler", loop)  # of an Engine
         self.timekeeper = Timekeeper()
         self.requests: dict[int, RunRequest] = {}  # by seq_id

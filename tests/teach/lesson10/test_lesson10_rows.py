@@ -68,6 +68,15 @@ class InOneArray(OneTable):
             super().write_row(row, seq)
 
 
+class NotedFirst(ByVersion):
+    """An error while the row is written, and it is taken for written."""
+
+    def write_row(self, row, seq):
+        if self.in_row.get(row) != self.state(seq):
+            self.in_row[row] = self.state(seq)
+            OneTable.write_row(self, row, seq)
+
+
 class ARowASequence(OneTable):
     """Remembers by sequence, not by row: a sequence that is in another row now is not written there."""
 
@@ -163,6 +172,7 @@ test_wrong_kept_rows = wrong_answers(
             ForgetsWhenItShrinks,
             "a step without the batch's last sequence writes 2 rows, the budget is 0",
         ),
+        "noted before it is written": (NotedFirst, "when an error ended the step before, and it is repeated, row 0"),
         "uncounted": (writing(write_uncounted), "has to write 3 rows, and rows_built grows by 0"),
     },
     model="small",

@@ -166,8 +166,21 @@ def write(prompts, buffer, whole="iu", limits=True, room=True, low=True, first=F
     return buffer[:n]
 
 
-def write_float32(prompts, buffer):
-    return write([p.astype(np.int64) if getattr(p, "dtype", None) == np.float32 else p for p in prompts], buffer)
+def writing_too(dtype):
+    """Takes that type for whole numbers."""
+
+    def write_it(prompts, buffer):
+        return write([p.astype(np.int64) if getattr(p, "dtype", None) == dtype else p for p in prompts], buffer)
+
+    return write_it
+
+
+def write_and_empty(prompts, buffer):
+    return write([prompts.pop(0) for _ in range(len(prompts))], buffer)
+
+
+def write_each_once(prompts, buffer):
+    return write([list(dict.fromkeys(np.asarray(prompt).tolist())) for prompt in prompts], buffer)
 
 
 def write_behind(prompts, buffer):
@@ -243,7 +256,11 @@ test_a_wrong_buffer_is_refused = wrong_answers(
         "no check of the room": (partial(write, room=False), "1 id in 0 slots, and nothing was raised"),
         "floats taken": (partial(write, whole=""), "ids of float64 are taken"),
         "no lower limit": (partial(write, low=False), "id -2147483649 does not fit into int32 and is taken"),
-        "float32 taken": (write_float32, "ids of float32 are taken"),
+        "float32 taken": (writing_too(np.float32), "ids of float32 are taken"),
+        "float16 taken": (writing_too(np.float16), "ids of float16 are taken"),
+        "bool taken": (partial(write, whole="iub"), "bool is no whole-number type"),
+        "prompts emptied": (write_and_empty, "prompts was handed in, and you have changed it"),
+        "each id once": (write_each_once, "shape (1,), expected (2,)"),
         "only the first prompt's type": (partial(write, first=True), "[[5], [6]] as int32, float64"),
         "uint64 that wraps": (partial(write, wraps=True), "id 18446744073709551611 does not fit into int32"),
         "limits not checked": (partial(write, limits=False), "does not fit into int32 and is taken: it comes out as -"),

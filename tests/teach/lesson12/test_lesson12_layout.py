@@ -77,6 +77,28 @@ def product_in_float16(self, x):
     return y if self.bias is None else y + self.bias
 
 
+def rounds_x(self, x):
+    return Half.forward(self, x.copy_(x.to(torch.bfloat16)))
+
+
+class KeepsResults(Half):
+    """One for each number of rows."""
+
+    def __init__(self, weight, bias):
+        super().__init__(weight, bias)
+        self.results = {}
+
+    def forward(self, x):
+        return self.results.setdefault(len(x), super().forward(x))
+
+
+class OneResult(KeepsResults):
+    """The memory of the results is used again."""
+
+    def forward(self, x):
+        return super().forward(x).copy_(Half.forward(self, x))
+
+
 def reshaped(self, x):
     return x @ self.weight.float().reshape(x.shape[1], -1) + (0 if self.bias is None else self.bias)
 
@@ -130,6 +152,9 @@ test_wrong_layouts = wrong_answers(
         "rounds the caller's weights": (RoundsTheCallers, "it is the caller's"),
         "the stage before": (FusedStep, "expected a subclass of PackedWeights, got FusedStep"),
         "one row": (forwarding(lambda self, x: Half.forward(self, x[:1]).expand(len(x), -1)), "values differ"),
+        "rounds x in place": (forwarding(rounds_x), "x was handed in, and you have changed it"),
+        "results kept": (layout(KeepsResults), "called again, with -x: "),
+        "one memory for all results": (layout(OneResult), "so both lie in the same memory"),
         "a layer": (Half, "expected a subclass of PackedWeights, got Half"),
         "reshaped": (forwarding(reshaped), "values differ"),
     },

@@ -58,6 +58,11 @@ def copies_its_buffers(scores, token_ids, positions, banned):
     return partial(tokens_of, scores, token_ids.clone(), positions.clone(), torch.tensor(banned))
 
 
+def changes_the_table(scores, token_ids, positions, banned):
+    scores[:, banned] = -torch.inf
+    return partial(tokens_of, scores, token_ids, positions, torch.tensor(banned))
+
+
 def waits(scores, token_ids, positions, banned):
     position = positions[0].item()
     return tokens_of(scores, token_ids, torch.full_like(positions, position), banned)
@@ -115,6 +120,7 @@ test_wrong_steps = wrong_answers(
         "position in Python": (counts_itself, "a position that has stayed what it was at the capture"),
         "a list each time": (makes_the_list, "the step makes a tensor of a Python list"),
         "copies of the buffers": (copies_its_buffers, "the step reads a copy of its buffers"),
+        "the table changed": (changes_the_table, "scores was handed in, and you have changed it"),
         "item": (step_maker(waits), "the capture is refused: a step that is recorded must not wait"),
         "an if": (step_maker(asks), "the host waits for a value"),
         "a mask": (step_maker(puts_under_a_mask), "an index by a mask"),
@@ -301,6 +307,13 @@ def move_the_dummy_block(stage):
     stage.dummy_block = 0
 
 
+class LosesSizes(Graphs):
+    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
+        super().__init__(model, num_blocks=num_blocks, max_num_seqs=max_num_seqs)
+        with torch.inference_mode():
+            capture_all(self)
+
+
 class TooEarly(Graphs):
     def __init__(self, model, **sizes):
         self.graphs = {}
@@ -317,6 +330,7 @@ test_wrong_warm_graphs = wrong_answers(
         "requests kept": (warm(keep_a_request), "what was begun has to be freed"),
         "captured again": (warm(capture_all, graph_of=capture_again), "graphs were captured again"),
         "not used": (warm(capture_in_vain), "and 0 of them replayed a graph"),
+        "sizes that are lost": (LosesSizes, "made with block_size=4, the stage has 64: pass all sizes on"),
         "too early": (TooEarly, "object has no attribute 'buckets'"),
         "too few buckets": (warm(capture_few), "the largest batch fits into none"),
         "shared by all stages": (warm(share), "sequence 0: token"),

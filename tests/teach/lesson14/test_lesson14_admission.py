@@ -82,9 +82,11 @@ class NoBudget(TokenBudget):
         return seqs, num_new
 
 
-class LargerPool(TokenBudget):
-    def __init__(self, model, *, num_blocks, **sizes):
-        super().__init__(model, num_blocks=2 * num_blocks, **sizes)
+def made_with(**other):
+    def __init__(self, model, **sizes):
+        TokenBudget.__init__(self, model, **sizes | other)
+
+    return rule(__init__=__init__)
 
 
 class ShortestFirst(TokenBudget):
@@ -151,7 +153,9 @@ test_wrong_rules = wrong_answers(
         "a preempt that frees nothing": (rule(preempt=lambda self, seq: None), "does preempt still give back blocks?"),
         "blocks kept": (KeepsABlock, "blocks are not free at the end"),
         "no budget": (NoBudget, "tokens, the budget is 16"),
-        "a larger pool": (LargerPool, "made with num_blocks=24, the stage has a pool of 48 blocks"),
+        "three at once": (made_with(max_num_seqs=3), "made with max_num_seqs=8, the stage has 3: pass all sizes on"),
+        "larger blocks": (made_with(block_size=64), "made with block_size=4, the stage has 64: pass all sizes on"),
+        "a larger pool": (made_with(num_blocks=48), "made with num_blocks=24, the stage has a pool of 48 blocks"),
         "prompts() in another order": (ShortestFirst, "before request"),
         "nothing is computed": (
             rule(make_room=lambda self: False, run=lambda self, seqs, num_new: []),

@@ -72,6 +72,12 @@ def forget(self, error):
     raise error
 
 
+def turn_the_queue(self, error):
+    self.drop()
+    self.waiting.reverse()
+    raise error
+
+
 def raise_another(self, error):
     self.drop()
     raise ValueError("a step failed") from error
@@ -218,6 +224,7 @@ test_wrong_steps = wrong_answers(
             "the caller of step() never hears of it",
         ),
         "forgotten, not dropped": (handling(forget), "step 1 may still be computed"),
+        "the queue turned": (handling(turn_the_queue), "after it the requests wait in the order [4, 3, 2, 1, 0]"),
         "another error": (handling(raise_another), "the caller gets ValueError, not the same error again"),
         "a new error of the same kind": (
             handling(raise_a_copy),

@@ -119,6 +119,12 @@ def turned_round(scheduler, ids):
     scheduler.running.reverse()
 
 
+def with_a_token_for_the_others(scheduler, ids):
+    aborting(named)(scheduler, ids)
+    for seq in scheduler.running:
+        seq.append(0)
+
+
 def added_again(scheduler, ids):
     for seq in named(scheduler, ids):
         scheduler.abort(seq)
@@ -140,6 +146,7 @@ test_wrong_aborts = wrong_answers(
         "the others preempted": (others_preempted, "were not named; now [] run"),
         "the others turned round": (turned_round, "the others must not be touched"),
         "five": (aborting(lambda s, ids: named(s, sorted(ids)[:5])), "request 5 still waits"),
+        "a token for the others": (with_a_token_for_the_others, "the tokens of requests [1] have changed"),
         "added again": (added_again, "still waits, and will be begun later"),
         "blocks forgotten": (without_its_blocks, "blocks have not"),
         "blocks alone": (blocks_alone, "still run"),

@@ -85,6 +85,11 @@ def of_all_rounds(self, waiting, room):
     return min(range(len(waiting)), key=lambda i: left(waiting[i][-1]))
 
 
+def sorting(self, waiting, room):
+    waiting.sort(key=lambda place: (*place[:2], left(place[-1])))
+    return 0
+
+
 def shortest_left(self, waiting, room):
     places = [i for i, place in enumerate(waiting) if place[:2] == waiting[0][:2]]
     return min(places, key=lambda i: left(waiting[i][-1]))
@@ -142,6 +147,7 @@ test_wrong_policies = wrong_answers(
             keyed(lambda seq: 0, pick=of_all_rounds),
             "round 1, while priority 0 and round 0 wait",
         ),
+        "a queue that it sorts": (keyed(lambda seq: 0, pick=sorting), "pick changes the queue that it is given"),
         "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick gives -1 for 4 places"),
         "-1 where none fits": (
             keyed(left, pick=fitting(lambda waiting: -1)),
