@@ -1,7 +1,7 @@
 """Owners of blocks: each table has a free list, and the blocks that each sequence holds.
 
 The physical blocks belong to a stage; this is only the bookkeeping, in plain Python, with no tensor in it. Stages
-with a block list for each layer (as the first post has) use one table a layer.
+with a block list for each layer (as the first post has) use one table per layer.
 """
 
 from __future__ import annotations

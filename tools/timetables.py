@@ -86,7 +86,7 @@ def title_and_sections(lesson: str) -> tuple[str, list[str]]:
 
 
 def render(timetable: Timetable) -> str:
-    """A Markdown table, a row a part."""
+    """A Markdown table, one row per part."""
     rows = ["| from | minutes | | section (minutes) |", "|---:|---:|---|---|"]
     clock = 0
     for part in timetable.parts:

@@ -103,7 +103,7 @@ def executor_rows(
     repeats: int,
     on_progress: OnProgress | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row a batch size: both executors in turn on the same prompts, after a run of each for warm-up."""
+    """One row per batch size: both executors in turn on the same prompts, after a run of each for warm-up."""
     model = prepared_copy(model)
     work = {name: (1 + repeats) * sum(map(run_work, batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
     progress = Progress(on_progress, work, runs_total=2 * (1 + repeats) * len(batch_sizes))

@@ -71,7 +71,7 @@ def measure(
     """Run every contender `warmup` times unrecorded, then `repeats` times: A B C, B C A, C A B, ...
 
     contenders: (name, run); run(on_step) does the work once and returns a Run, calling on_step between its steps.
-    Returns one sample a run: name, repeat, position in its round, tokens, decode_tokens, seconds, prefill_seconds,
+    Returns one sample per run: name, repeat, position in its round, tokens, decode_tokens, seconds, prefill_seconds,
     decode_seconds, step_seconds, tokens_per_second, waited_seconds. tokens_per_second is a run's speed by its median
     step: one step that another process held up would else stand for the whole run. waited_seconds: see neighbours.
     Raises ValueError for no contenders, a name twice, repeats < 1 or warmup < 0.

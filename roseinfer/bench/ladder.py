@@ -164,7 +164,7 @@ def _rows(
     machine: Machine,
     verdicts: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """One row a contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
+    """One row per contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
     has no previous one."""
     rows: list[dict[str, Any]] = []
     first: list[float] = []

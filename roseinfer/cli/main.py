@@ -1,4 +1,4 @@
-"""The command `roseinfer`, and `python -m roseinfer`: a module a subcommand, and what each of them must give.
+"""The command `roseinfer`, and `python -m roseinfer`: one module per subcommand, and what each of them must give.
 
 Its docstring is the help: the first line for the list of commands, all of it for its own. EXAMPLES: lines to type.
 add_arguments(parser). run(arguments): the exit status, None for 0; what it may raise is in roseinfer.cli.command.

@@ -1,4 +1,4 @@
-"""Grid: cells with colours, texts and outlines in panels, a frame a step, with a slider and a play button.
+"""Grid: cells with colours, texts and outlines in panels, one frame per step, with a slider and a play button.
 
 A Vega spec: JupyterLab and VS Code draw it without a kernel and without trust, and elsewhere it is a picture. Python
 works out every place in pixels; of the frames, Vega has only to choose the shapes that the slider's value is in.

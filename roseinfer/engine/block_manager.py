@@ -1,4 +1,4 @@
-"""BlockManager: who holds which block of the pool. One table a sequence, which all layers share.
+"""BlockManager: who holds which block of the pool. One table per sequence, which all layers share.
 
 A block is free, or it is idle: it stands in no table, and the prefix cache can find it; or it is held, and ref_counts
 says how many tables it stands in. Who needs a block gets a free one, and else the one that has been idle longest.

@@ -1,4 +1,4 @@
-"""A linear layer in 8 bits on a CPU: x @ W.T + b, W in int8 with a scale a row, x quantised on the way in.
+"""A linear layer in 8 bits on a CPU: x @ W.T + b, W in int8 with one scale per row, x quantised on the way in.
 
 Absmax quantisation: values are divided by the largest absolute one / 127, and rounded. Of W each row has one scale,
 of x each 64 values of a row: behind an activation function a few values are far larger than the others, and with one

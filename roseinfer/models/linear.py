@@ -2,7 +2,7 @@
 
     nn.Linear       rows as they were loaded; a library may rearrange them at every call
     PackedLinear    in oneDNN's own order, rearranged once
-    Int8Linear      8 bits a weight and a scale a row: a quarter of the bytes of float32
+    Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
 
 The products of the last two take GELU along.
 """
@@ -65,7 +65,7 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A matrix in 8 bits, a scale a row; x is quantised on the way in, a scale for each 64 values.
+    """A matrix in 8 bits, one scale per row; x is quantised on the way in, a scale for each 64 values.
 
     weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. gelu: applied to the result (the
     tanh form). Whatever other rows x has, a row's result is the same.

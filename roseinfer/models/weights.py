@@ -27,7 +27,7 @@ QUANTIZATIONS = (None, "int8")
 def prepare_weights(model: Model, quantization: str | None = None) -> None:
     """Replace each matrix of the model, the output matrix too, by one in the layout for this machine; in place.
 
-    quantization: None keeps the model's dtype; "int8" takes 8 bits a weight, for the matrices (embeddings and norms
+    quantization: None keeps the model's dtype; "int8" takes 8 bits per weight, for the matrices (embeddings and norms
     stay). One matrix at a time, and the original is given back: at no time does memory hold more than one in two
     layouts. A token embedding that is also the output matrix stays as the table for lookups. Load first, prepare last:
     a prepared model has no state_dict of its weights, and does not move to another device.

@@ -22,7 +22,7 @@ AGAINST_PEERS = f"{ENGINE} / best peer"
 
 
 def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) -> list[Row]:
-    """One row a contender, precision and cell: speeds in tokens a second over whole runs, ratios of medians.
+    """One row per contender, precision and cell: speeds in tokens a second over whole runs, ratios of medians.
 
     floors: seconds, by name, precision, prompt_len and batch_size. vs_hf and its verdict: against Hugging Face's
     generate in the same precision, or in fp32 where the precision is int8; None where that did not run.
@@ -81,7 +81,7 @@ class OfflineResult(MachineResult):
     left_out: dict[str, str]
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        """A table for each prompt length and precision, with a column a batch size; long: one table of everything."""
+        """A table for each prompt length and precision, with one column per batch size; long: all in one."""
         return [self._long_table(width)] if long else self._tables(width)
 
     def notes(self) -> list[str]:

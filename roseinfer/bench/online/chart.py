@@ -22,7 +22,7 @@ MS = 1e3
 
 
 def latency_chart(result: OnlineResult) -> Chart:
-    """A panel a metric of SHOWN. A curve is one contender under one load; a point is a budget, which stands beside it.
+    """One panel per metric of SHOWN. A curve is one contender under one load; a point is a budget, named beside it.
     Better is to the right and down. Point at one for all of its figures; click a name in the legend to see it alone."""
     import altair as alt
     import pandas as pd

@@ -28,7 +28,7 @@ COUNTS = {
 
 
 def rows_of(samples: List[Row]) -> list[Row]:
-    """One row a load, contender and budget: medians over its runs, of each metric's own statistics too.
+    """One row per load, contender and budget: medians over its runs, of each metric's own statistics too.
 
     vs_hf and its verdict: requests a second against transformers with the same budget; None where that did not run.
     partial: no run of it was complete, so the row is of what there was when it was interrupted.

@@ -1,1 +1,1 @@
-"""A file a subcommand of `roseinfer`."""
+"""One file per subcommand of `roseinfer`."""

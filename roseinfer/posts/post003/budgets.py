@@ -235,7 +235,7 @@ def full_step_seconds(run: OnlineRun) -> float:
 
 
 def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineRun]) -> Image:
-    """Throughput to the right, latency up, as the post draws them: a point a budget."""
+    """Throughput to the right, latency up, as the post draws them: one point per budget."""
     there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
     here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
     figure = Figure(figsize=(8, 3.4), layout="constrained")

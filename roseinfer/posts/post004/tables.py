@@ -164,7 +164,7 @@ def histogram(rows: dict[str, list[int]]) -> list[tuple[int, int, int]]:
 
 
 def draw_rows(rows: dict[str, list[int]]) -> Image:
-    """A bar a step, as high as the rows that it builds; before the change above, after it below."""
+    """One bar per step, as high as the rows that it builds; before the change above, after it below."""
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.subplots(len(rows), 1, sharex=True, sharey=True)
     for ax, (when, of_steps) in zip(axes, rows.items(), strict=True):

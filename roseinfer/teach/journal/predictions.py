@@ -80,7 +80,7 @@ def predictions() -> Predictions:
 
 
 def _picture(guesses: list[Guess], words: str) -> str:
-    """An <img> with a row a guess. Empty when a logarithmic axis has room for none."""
+    """An <img> with one row per guess. Empty when a logarithmic axis has room for none."""
     rows: list[dict[str, Any]] = [
         {"guess": f"{i}. {g.label}", "ratio": g.guess / g.measured, "times": g.factor}
         for i, g in enumerate(guesses, 1)

@@ -40,7 +40,7 @@ def _batch(lengths: list[int]) -> Panel:
 
 
 def _walks(walks: list[list[int]], num_blocks: int) -> Panel:
-    """A lane a sequence, and the pool below them: a number marks a block that the walk visits, in that order."""
+    """One lane per sequence, and the pool below them: a number marks a block that the walk visits, in that order."""
     owners = {block: row for row, walk in enumerate(walks) for block in walk}
     pool = len(walks)
     cells = [Cell(pool, BLOCKS_FROM + block, block, owners.get(block, "")) for block in range(num_blocks)]

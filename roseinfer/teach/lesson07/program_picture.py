@@ -15,7 +15,7 @@ LABELS, ROW = 90, 15  # pixels
 
 
 def draw_programs(stage: Stage, seqs: List[Sequence], tile: int, layer: int = 0) -> Grid:
-    """A row a program (sequence, KV head), a box a tile in the colour of its sequence; hatched: masked, not loaded.
+    """One row per program (sequence, KV head), one box per tile in the colour of its sequence; hatched: masked.
 
     The dashed frame is what an attention would walk over that takes every sequence to the longest one's end.
     Raises ValueError when tile does not divide the stage's block size.

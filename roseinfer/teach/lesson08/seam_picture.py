@@ -58,7 +58,7 @@ def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) ->
 
 
 def watch_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> list[Call]:
-    """One entry a method, in the order of the first calls."""
+    """One entry per method, in the order of the first calls."""
     stage = stage_class(model, num_blocks=8 * len(prompt_lens))
     calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {method: [] for method in METHODS}
 

@@ -13,8 +13,8 @@ LABELS = 80  # pixels
 
 
 def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int]) -> Grid:
-    """A row a thread, a box a task as wide as the tokens that it walks over, in the colour of its sequence; the same
-    tasks numbered sequence by sequence, and head by head as in stage 09.
+    """One row per thread, one box per task as wide as the tokens that it walks over, in the colour of its sequence; the
+    same tasks numbered sequence by sequence, and head by head as in stage 09.
 
     lengths: cached tokens of each sequence. threads: how many there are, a frame each.
     """

@@ -27,7 +27,7 @@ class NewToken:
 def walk_slots(
     slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, block_size: int
 ) -> Grid:
-    """A frame a token of what one step hands attention: its position, its row's entry, its slot; and the pool so far.
+    """One frame per token of what one step hands attention: its position, row entry and slot; and the pool so far.
 
     The tensors are those of kernels.attention; a batch of a few dozen tokens can be read.
     """
@@ -44,7 +44,7 @@ def walk_slots(
 
 
 def _facts(tokens: list[NewToken], rows: list[list[int]], block_size: int) -> str:
-    """A line a sequence: its positions, and runs of slots."""
+    """One line per sequence: its positions, and runs of slots."""
     lines = [f"{len(tokens)} new tokens of {len(rows)} sequences, blocks of {block_size} tokens"]
     for seq, row in enumerate(rows):
         own = [token for token in tokens if token.seq == seq]
@@ -85,7 +85,7 @@ def _batch(now: int, tokens: list[NewToken]) -> Panel:
 
 
 def _pool(now: int, tokens: list[NewToken], rows: list[list[int]], block_size: int) -> Panel:
-    """A row a block, a column a slot: pale what was cached before, with a number what this step has written."""
+    """One row per block, one column per slot: pale what was cached before, with a number what this step has written."""
     held: dict[int, Cell] = {}
     for seq, row in enumerate(rows):
         first_new = min((token.position for token in tokens if token.seq == seq), default=0)

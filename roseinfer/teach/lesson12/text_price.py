@@ -17,7 +17,7 @@ LEVELS = 127  # of 8 bits, on either side of 0
 
 
 def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, list[int]]) -> Table:
-    """A row a model, for each text the KL divergence of its next token from the exact model's, and its perplexity.
+    """One row per model, for each text the KL divergence of its next token from the exact model's, and its perplexity.
 
     KL in nats a token, averaged over the text: 0 where both give every token the same probability. Perplexity: e to the
     mean of -log p of the tokens that the text has, in fp32. Raises ValueError for a text of fewer than two tokens.

@@ -77,7 +77,7 @@ def _value(name: str, long: float, steps: list[Any]) -> str:
 
 
 def draw_step_times(*runs: Run) -> Chart:
-    """A point a step: its tokens, and how long it took, by the wall clock."""
+    """One point per step: its tokens, and how long it took, by the wall clock."""
     import altair as alt
     import pandas as pd
 
@@ -118,7 +118,7 @@ def kind_of(step: RunStep) -> str:
 
 
 def draw_budgets(*runs: Run) -> Chart:
-    """Throughput against latency, a point a run, its budget beside it. Better is to the right and down."""
+    """Throughput against latency, one point per run, its budget beside it. Better is to the right and down."""
     import altair as alt
     import pandas as pd
 

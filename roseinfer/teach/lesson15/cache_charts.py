@@ -64,8 +64,8 @@ def draw_hit_rates(
 
 
 def draw_first_tokens(*runs: Run) -> Chart:
-    """A point a request: when it came, and how long it waited for its first token (TTFT), on a logarithmic axis; a line
-    across at the median."""
+    """One point per request: when it came, and how long it waited for its first token (TTFT), on a logarithmic axis; a
+    line across at the median."""
     import altair as alt
     import pandas as pd
 

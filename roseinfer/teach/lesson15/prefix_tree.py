@@ -29,10 +29,10 @@ Place = tuple[Text, int | None]
 
 
 def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: List[str], shown: int | None = None) -> Grid:
-    """A box a block, at the end of the text before it. names: of the requests. shown: the frame of the picture, None
-    for the last one.
+    """One box per block, at the end of the text before it. names: of the requests. shown: the frame of the picture,
+    None for the last one.
 
-    text/plain has a line a step: tokens computed and found, blocks evicted, held, idle and free.
+    text/plain has one line per step: tokens computed and found, blocks evicted, held, idle and free.
     Raises ValueError for a name too few or too many, and a text of more blocks than have room.
     """
     if len(names) != len(run.run.requests):

@@ -72,8 +72,8 @@ def race_orders(
     cost: Cost,
     clock: Clock = perf_counter,
 ) -> OrderRace:
-    """A row a pool and policy. The engines are warm: every graph is captured before, and each run has other prompts,
-    so that the prefix cache has none of them. The first policy is the one that the others are compared with."""
+    """One row per pool and policy. The engines are warm: every graph is captured before, and each run has other
+    prompts, so that the prefix cache has none of them. The others are compared with the first policy."""
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
     with progress_bar("runs of the engine", len(pools) * len(policies) * RUNS) as done:

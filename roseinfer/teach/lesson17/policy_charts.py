@@ -31,7 +31,7 @@ Runs = Mapping[str, List[Requested]]  # by the name of the policy
 
 
 def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Chart:
-    """A line a policy: the median of a metric of planning/definitions.py, its p90, its p99, and the longest."""
+    """One line per policy: the median of a metric of planning/definitions.py, its p90, its p99, and the longest."""
     import altair as alt
     import pandas as pd
 
@@ -58,7 +58,7 @@ def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Cha
 
 
 def draw_who_waits(runs: Runs, unit: str = "s") -> Chart:
-    """A panel a policy, a point a request: when it came, how long it waited, and its colour how long its output is."""
+    """One panel per policy, one point per request: when it came, how long it waited; by colour its output length."""
     import altair as alt
     import pandas as pd
 
@@ -116,7 +116,7 @@ def _times(requests: List[Requested], metric: str) -> dict[str, float]:
 
 
 def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
-    """A line a run: how many blocks of the pool are held after each step."""
+    """One line per run: how many blocks of the pool are held after each step."""
     import altair as alt
     import pandas as pd
 

@@ -20,7 +20,7 @@ LENGTHS = (3, 64, 1, 17, 65, 30)
 def prove(
     stage_class: type[Stage], model: Model, prompt_lens: tuple[int, ...] = LENGTHS, max_tokens: int = 12
 ) -> Table:
-    """Greedy tokens of one batch against the cache-free reference and transformers, a row a sequence.
+    """Greedy tokens of one batch against the cache-free reference and transformers, one row per sequence.
 
     max_num_seqs is half the batch, so sequences join and leave while others run. A row that differs says at which
     token. Prompts are seeded random ids; transformers runs each alone, so that no padding is involved.

@@ -60,7 +60,7 @@ def race(
 
 
 class Race:
-    """A bar a contender: its decode speed so far, the median of its finished runs. Warm-up runs do not count."""
+    """One bar per contender: its decode speed so far, the median of its finished runs. Warm-up runs do not count."""
 
     def __init__(self, names: List[str], clock: Clock = perf_counter) -> None:
         self._speeds: dict[str, list[float]] = {name: [] for name in names}  # of each finished run

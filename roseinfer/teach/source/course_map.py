@@ -11,7 +11,7 @@ from roseinfer.stage import Stage
 
 
 def course_map(stages: List[type[Stage]]) -> Table:
-    """One row a stage: its class and its module's first line; in html also what it gives and where it loses."""
+    """One row per stage: its class and its module's first line; in html also what it gives and where it loses."""
     import pandas as pd
 
     rows = []

@@ -39,7 +39,7 @@ def block_view(schedule: Schedule) -> Grid:
 
 
 def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
-    """Run the prompts to their ends; a frame a step: one layer's pool, and who holds which blocks of it.
+    """Run the prompts to their ends; one frame per step: one layer's pool, and who holds which blocks of it.
 
     prompts[i] gets max_tokens[i] new tokens.
     """
@@ -53,7 +53,7 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -
 
 
 def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
-    """Run the prompts to their ends; a frame a decode step: one layer's pool, and its block table beside it.
+    """Run the prompts to their ends; one frame per decode step: one layer's pool, and its block table beside it.
 
     stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is
     read from there, so it is what attention was given. prompts[i] gets max_tokens[i] new tokens.
@@ -82,7 +82,7 @@ def _fullest(steps: Sequence[ScheduleStep]) -> int:
 
 
 def describe(schedule: Schedule) -> str:
-    """A line a step, a column a block: the owner, with + where it took the block, ± where another had it before."""
+    """One line per step, one column per block: the owner, + where it took the block, ± where another had it."""
     s = schedule
     lines = [
         f"{s.stage}: {s.num_blocks} blocks of {s.block_size} tokens, {len(s.prompt_lens)} sequences, "
@@ -180,7 +180,7 @@ def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
 
 
 def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number: int) -> Panel:
-    """A row a block, a column a step; a bar for each stay of a sequence in a block, with its number."""
+    """One row per block, one column per step; a bar for each stay of a sequence in a block, with its number."""
     height = min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
     step = min(WIDEST_STEP, (WIDTH - 40) / len(schedule.steps))
     with_text = height >= LEAST_WITH_TEXT

@@ -9,7 +9,7 @@ from roseinfer.display.figure import PALETTE
 
 
 def draw_rows_built(runs: dict[str, List[int]]) -> Chart:
-    """A panel a run: a bar a step, as high as the number of rows that the step built.
+    """One panel per run: one bar per step, as high as the number of rows that the step built.
 
     runs: a name -> rows built by each step. Raises ValueError when there is none, or they differ in length.
     """

@@ -68,7 +68,7 @@ def spans_of(run: Run, request: int) -> list[Span]:
 
 
 def draw_requests(*runs: Run) -> Chart:
-    """A line a request: where it waits, which steps compute its prompt, where it decodes or stands still (thin)."""
+    """One line per request: where it waits, which steps compute its prompt, where it decodes or stands still (thin)."""
     import altair as alt
     import pandas as pd
 
@@ -95,7 +95,7 @@ def draw_requests(*runs: Run) -> Chart:
 
 
 def draw_steps(*runs: Run) -> Chart:
-    """A bar a step: its tokens, by what they are. The line is the budget."""
+    """One bar per step: its tokens, by what they are. The line is the budget."""
     import altair as alt
     import pandas as pd
 
@@ -134,7 +134,7 @@ def draw_steps(*runs: Run) -> Chart:
 
 
 def draw_gaps(*runs: Run) -> Chart:
-    """A point a token: how long its request waited for it since the one before (ITL)."""
+    """One point per token: how long its request waited for it since the one before (ITL)."""
     import altair as alt
     import pandas as pd
 

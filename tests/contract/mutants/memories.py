@@ -49,7 +49,7 @@ class ByPlace(VectorizedGather):
 
 
 class BySequenceModulo(BlockTable):
-    """A row a sequence at seq_id % 64, written when its blocks become more, read ever after."""
+    """One row per sequence at seq_id % 64, written when its blocks become more, read ever after."""
 
     def __init__(self, model, **sizes):
         super().__init__(model, **sizes)

@@ -95,7 +95,7 @@ def filled_with(**instead):
 
 
 def as_for_a_decode_step(inputs, num_seqs, num_tokens, bucket, dummy, size):
-    """The stage's own, which knows one row a sequence."""
+    """The stage's own, which knows one row per sequence."""
     rows = slice(num_seqs, bucket)
     inputs["slot_mapping"][rows] = dummy * size
     inputs["query_start"][num_seqs + 1 : bucket + 1] = np.arange(num_seqs + 1, bucket + 1)[
