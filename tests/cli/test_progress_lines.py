@@ -71,8 +71,8 @@ def test_durations(seconds, text):
 def test_every_benchmark_tells_of_each_of_its_runs(command, runs, monkeypatch, capsys):
     seen: list[RunProgress] = []
 
-    for module in ("bench", "simulate"):
-        monkeypatch.setattr(f"roseinfer.cli.commands.{module}.shown_progress", lambda *doing: NotedProgress(seen))
+    for module in ("commands.bench", "commands.simulate", "simulated_costs"):
+        monkeypatch.setattr(f"roseinfer.cli.{module}.shown_progress", lambda *doing: NotedProgress(seen))
     assert main(command.split()) == 0
     measured = [run for run in seen if "replica" not in run.phase]
     assert [run.runs_done for run in measured] == list(range(measured[0].runs_total))

@@ -191,7 +191,7 @@ def own_buffer(answer: Callable[[list[Any], np.ndarray], np.ndarray]) -> None:
 
 
 UNTOUCHED = -7  # what the buffer holds before
-LIST, NOT_WHOLE = "a list", ("float64", "float32", "float16", "bool")
+LIST, NOT_WHOLE = "a list", ("float64", "float32", "float16")
 WHOLE = (LIST, "int32", "int64", "uint16")
 LIMITS = np.iinfo(np.int32)
 
@@ -290,8 +290,7 @@ def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: l
     if len(ids) > room:
         raise Wrong(f"{count(len(ids), 'id')} in {count(room, 'slot')}, and nothing was raised")
     if kinds := [kind for kind in made if kind in NOT_WHOLE]:
-        why = "bool is no whole-number type" if kinds[0] == "bool" else "an np.zeros or a division has made them"
-        raise Wrong(f"ids of {kinds[0]} are taken: {why}, and no error says so")
+        raise Wrong(f"ids of {kinds[0]} are taken: an np.zeros or a division has made them, and no error says so")
     outside = next(i for i in ids if not LIMITS.min <= i <= LIMITS.max)
     cut = (outside + 2**31) % 2**32 - 2**31
     raise Wrong(f"id {outside} does not fit into int32 and is taken: it comes out as {cut}")

@@ -258,7 +258,6 @@ test_a_wrong_buffer_is_refused = wrong_answers(
         "no lower limit": (partial(write, low=False), "id -2147483649 does not fit into int32 and is taken"),
         "float32 taken": (writing_too(np.float32), "ids of float32 are taken"),
         "float16 taken": (writing_too(np.float16), "ids of float16 are taken"),
-        "bool taken": (partial(write, whole="iub"), "bool is no whole-number type"),
         "prompts emptied": (write_and_empty, "prompts was handed in, and you have changed it"),
         "each id once": (write_each_once, "shape (1,), expected (2,)"),
         "only the first prompt's type": (partial(write, first=True), "[[5], [6]] as int32, float64"),
