@@ -73,5 +73,5 @@ def drive_by_clock(
             add(request, when)
         if queue.has_work:
             yield queue.step()
-        else:
+        elif coming:
             clock.wait_until(coming[0][0])

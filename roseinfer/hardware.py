@@ -73,8 +73,8 @@ def cpu_memory() -> int | None:
 
 
 def available_bytes(device: torch.device | str) -> int | None:
-    """Bytes that may still be taken on the device. On a CPU that does not say: all it has; None where unknown, and
-    where this machine has no such device."""
+    """Number of free bytes on the device; all of a CPU's memory if the system does not tell what is free. None where
+    unknown, and where this machine has no such device."""
     import torch
 
     device = torch.device(device)

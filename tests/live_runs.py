@@ -60,9 +60,9 @@ def on_a_known_machine(monkeypatch, small: GPT2):
     assert live_run.THREAD_NAME not in [thread.name for thread in threading.enumerate()]
 
 
-def a_panel(*stages, tick: float = 1e-3, **changes) -> Dashboard:
+def a_panel(*stages, **changes) -> Dashboard:
     settings = RunSettings(stages or (NaiveCat,), **{"model": "small", "dtype": "float32", **SIZES, **changes})
-    panel = Dashboard(settings, clock=Ticking(tick))
+    panel = Dashboard(settings, clock=Ticking(1e-3))
     panel.stages.value = settings.stages
     return panel
 

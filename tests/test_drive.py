@@ -80,6 +80,10 @@ def test_each_is_added_when_its_time_has_come_or_after_the_step():
     assert added == [(0, 0), (0, 0), (0.5, 1), (7.25, 7.25)]
 
 
+def test_a_last_request_that_is_done_at_once_ends_the_run():
+    assert list(drive_by_clock(Countdown(), [(3, 0)], Still(), lambda steps, when: None)) == []
+
+
 @pytest.mark.parametrize("arrivals", [[], iter(())])
 def test_without_arrivals_there_is_no_step(arrivals):
     assert run(arrivals) == ([], [])

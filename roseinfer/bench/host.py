@@ -82,7 +82,14 @@ def host_times(
     require_count("repeats", repeats, at_least=1)
     require_counts("batch_sizes", batch_sizes)
     prompts_fit = max(STEP_TOKENS, max(batch_sizes) * prompt_len)
-    llm = LLM(spec, device=device, max_num_seqs=max(batch_sizes), max_num_batched_tokens=prompts_fit)
+    # Steps in turn, on a GPU too: only then do a step's parts add up.
+    llm = LLM(
+        spec,
+        device=device,
+        max_num_seqs=max(batch_sizes),
+        max_num_batched_tokens=prompts_fit,
+        async_scheduling=False,
+    )
     prompts = random_prompts(llm.model, max(batch_sizes), prompt_len)
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     runs = {

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
+from roseinfer.engine.config import check_device
 from roseinfer.kernels.cases import PagedCase
 from roseinfer.profiling import measure_machine
 from roseinfer.profiling.clock import seconds_of
@@ -83,6 +84,7 @@ class KernelTimes(MachineResult):
 
 def kernel_times(kernel: Callable[..., Tensor], device: str, shapes: List[Shape] = SHAPES) -> KernelTimes:
     """kernel: attention of one decode step over block tables, with the arguments of a PagedCase."""
+    check_device(device)
     where, rows, samples = torch.device(device), [], []
     for shape in shapes:
         dtype = getattr(torch, shape.dtype)

@@ -69,6 +69,8 @@ def _place(own: Field[Any]) -> str:
 
 def _options(own: Field[Any], kind: Any) -> dict[str, Any]:
     options = {"default": None if own.default is MISSING else _typed(own.default, kind)}
+    if kind is bool:  # --flag and --no-flag
+        return options | {"action": argparse.BooleanOptionalAction} | own.metadata.get("options", {})
     if kind in (int, float, Path):
         options["type"] = kind
     return options | own.metadata.get("options", {})
@@ -111,9 +113,9 @@ def names(flag: str, text: str) -> list[str]:
 
 def lengths(flag: str, text: str) -> Range:
     """Return the least and the most of "16-256", and twice 256 for "256". Raises ValueError, naming the flag."""
-    low, _, high = text.partition("-")
+    low, dash, high = text.partition("-")
     try:
-        least, most = int(low), int(high or low)
+        least, most = int(low), int(high if dash else low)
     except ValueError:
         least, most = 0, 0
     if not 1 <= least <= most:

@@ -26,9 +26,9 @@ def require_tokens(seqs: list[Sequence], want: list[list[int]], oracle: str = "t
             raise AssertionError(f"{prompt}: {token}, {right} as {oracle} has it{before}")
 
 
-def require_logits(got: Tensor, want: Tensor, tolerance: float, where: str, relative: bool = False) -> None:
-    """Within tolerance, and of the largest logit where that is above 1, or wherever `relative`."""
-    allowed = tolerance * (float(want.abs().max()) if relative else max(1.0, float(want.abs().max())))
+def require_logits(got: Tensor, want: Tensor, tolerance: float, where: str) -> None:
+    """Raises AssertionError unless they agree within tolerance, times the largest logit where that is above 1."""
+    allowed = tolerance * max(1.0, float(want.abs().max()))
     error = float((got - want).abs().max())
     assert error <= allowed, f"{where} a logit is off by {error:.2g} from the reference, allowed {allowed:.2g}"
 

@@ -1,4 +1,4 @@
-"""Batch: what one step computes. InputBuffers: where a step's inputs lie, at the same addresses on every step."""
+"""Batch: what one step computes. BatchBuffers, InputBuffers: its inputs, at the same addresses on every step."""
 
 from __future__ import annotations
 

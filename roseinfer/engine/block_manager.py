@@ -1,7 +1,8 @@
-"""BlockManager: who holds which block of the pool. One table per sequence, which all layers share.
+"""BlockManager: the owners of the blocks of the pool. One table per sequence, which all layers share.
 
 A block is free, or it is idle: it stands in no table, and the prefix cache can find it; or it is held, and ref_counts
-says how many tables it stands in. Who needs a block gets a free one, and else the one that has been idle longest.
+says how many tables it stands in. A new block comes from the free list; if that is empty, the block that has been idle
+longest is evicted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .interrupts import deferred_interrupts
 from .prefix_cache import Entry, PrefixCache
 
 # A sequence joins only if this leaves a free block for each so many that run, as far as they can grow: the first to be
-# preempted for it is who has just joined, so that its prompt was computed for nothing.
+# preempted for it is the sequence that has just joined, whose prompt was then computed for nothing.
 SEQS_PER_SPARE_BLOCK = 8
 
 
@@ -127,7 +128,7 @@ class BlockManager:
         self.hold(seq_id, blocks)
 
     def hold(self, seq_id: int, blocks: list[int]) -> None:
-        """Write blocks behind those that the sequence holds; a new sequence gets a row first."""
+        """Write blocks after those that the sequence holds; a new sequence gets a row first."""
         if seq_id not in self.rows:
             self.rows[seq_id] = self._free_rows.pop()
             self._blocks[seq_id] = []
@@ -275,7 +276,8 @@ class BlockManager:
             assert self.table[self.rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"
             for block in blocks:
                 held[block] += 1
-        assert held == self.ref_counts, "ref_counts are not the number of tables that a block stands in"
+        wrong = [block for block in range(self.num_blocks) if held[block] != self.ref_counts[block]]
+        assert not wrong, f"ref_counts are not the number of tables that a block stands in: blocks {wrong}"
         unheld = [block for block, count in enumerate(held) if count == 0]
         assert sorted([*self._free, *self._idle]) == unheld, "blocks lost, or free twice"
         assert sorted([*self._free_rows, *self.rows.values()]) == list(range(len(self.table))), "rows lost"

@@ -41,7 +41,7 @@ class EngineConfig:
         default=None, metadata={"help": "tokens of the longest sequence; the model's when not given"}
     )
     max_num_batched_tokens: int | None = field(
-        default=None, metadata={"help": f"tokens of one step; {STEP_TOKENS:,} when not given"}
+        default=None, metadata={"help": f"tokens of one step; when not given {STEP_TOKENS:,}, or one for each sequence"}
     )
     scheduling_policy: str | Policy = "fcfs"
     enable_prefix_caching: bool = True

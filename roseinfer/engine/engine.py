@@ -72,7 +72,7 @@ class Engine:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
         with self._one_caller.call():
             if seq.num_cached_tokens or seq in self.scheduler:
-                raise ValueError(f"sequence {seq.seq_id} was added already")
+                raise ValueError(f"sequence {seq.seq_id} was added already: make a new one")
             self.scheduler.add(seq)
             return self.metrics.begin(seq, arrival)
 
@@ -92,6 +92,9 @@ class Engine:
                     self.in_flight.append(step)
                     if len(self.in_flight) < self.depth:
                         return []
+                assert self.in_flight, (
+                    f"no step can be made: {self.scheduler.num_waiting} sequences wait, none is in flight"
+                )
                 done = self.commit(self.in_flight[0])
             except BaseException:
                 self.rest()

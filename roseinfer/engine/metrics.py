@@ -110,11 +110,12 @@ class Timekeeper:
 class EngineMetrics:
     """Counts and times of an engine since it was made. Counts are of everything, history is of the last HISTORY steps.
 
-    clock: seconds; an engine's own may be replaced before its first request.
+    clock: seconds; it may be replaced before the first request.
     """
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = perf_counter) -> None:
-        self.clock, self.times = clock, Timekeeper()
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.clock: Callable[[], float] = perf_counter
+        self.times = Timekeeper()
         self.num_steps = self.num_tokens = self.num_new_tokens = 0
         self.history: deque[StepRecord] = deque(maxlen=HISTORY)
         self._scheduler = scheduler

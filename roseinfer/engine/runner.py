@@ -102,7 +102,11 @@ class Runner:
             with span("roseinfer.engine.sample"):
                 return self.choose(logits[: len(chosen)], tokens[: len(chosen)], chosen, batch)
 
-        step.future = self.device.launch(work, len(batch.token_ids))
+        try:
+            step.future = self.device.launch(work, len(batch.token_ids))
+        except BaseException:
+            self.blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
+            raise
         self.last = step
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             seq.num_in_flight += n

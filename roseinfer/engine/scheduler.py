@@ -84,6 +84,7 @@ class Scheduler:
         Tokens in flight count as cached, and each sequence as having the token that it gets by that. Then None can also
         mean that a sequence has to be preempted, which waits until no step in flight computes one: so no token is lost.
         """
+        # num_cached_tokens + num_in_flight is seq.num_launched_tokens, spelled out in loops over every sequence.
         growing = self._growing()
         if len(growing) > self.blocks.num_free and any(seq.num_in_flight for seq in self.running):
             return None
@@ -92,7 +93,8 @@ class Scheduler:
         prompts: list[Sequence] = []
         for seq in self.running:
             left = len(seq.token_ids) - seq.num_cached_tokens - seq.num_in_flight
-            if left == 1 or (left == 0 and len(seq.token_ids) < seq.max_len - 1):  # else its last token is in flight
+            # 0: its next token is in flight, and it decodes on from there unless that token is its last one.
+            if left == 1 or (left == 0 and len(seq.token_ids) < seq.max_len - 1):
                 seqs.append(seq)
             elif left:
                 prompts.append(seq)
@@ -124,7 +126,7 @@ class Scheduler:
         assert len(tokens) == len(step.chosen), f"{len(tokens)} tokens for {len(step.chosen)} sequences"
         held, size = self.blocks.rows, self.blocks.block_size
         done, ended = [], []
-        for seq, n, token in zip(step.seqs, step.num_new, [*tokens, None], strict=False):
+        for seq, n, token in zip(step.seqs, step.num_new, [*tokens, None], strict=False):  # None: of a cut prompt
             if seq.seq_id not in held:
                 continue
             seq.num_cached_tokens += n

@@ -93,7 +93,7 @@ class Renderer:
         return {"error": f"it was ended, since it took more than {RENDER_SECONDS} s or too much memory"}
 
     def _exchange(self, line: str) -> str:
-        """The worker's answer, or "" when the request has ended it."""
+        """Return the worker's answer, or "" if the request has ended the worker."""
         try:
             print(line, file=self._process.stdin, flush=True)
             return self._said.readline()
@@ -121,7 +121,9 @@ class Renderer:
         self._said = self._process.stdout
         if self._said.readline() != READY:
             self._stop()
-            raise RuntimeError(f"the process that renders chat templates did not start: {sys.executable} -I")
+            raise RuntimeError(
+                f"the process that renders chat templates did not start: try {sys.executable} -I -c 'import jinja2'"
+            )
 
 
 def _end(process: subprocess.Popen) -> None:

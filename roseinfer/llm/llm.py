@@ -43,10 +43,10 @@ class LLM:
     sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time; others wait, and
     scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of requests whose
     lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
-    max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024; longer prompts are computed in chunks,
-    and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA graphs on a
-    GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before it are read,
-    so that the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
+    max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024 or that; longer prompts are computed in
+    chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
+    graphs on a GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before
+    it are read, so that the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
     from which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its

@@ -166,8 +166,8 @@ def definitions() -> dict[str, str]:
     return stamps | {metric.name: metric.text() for metric in METRICS} | {"percentiles": PERCENTILE}
 
 
-def definitions_text(width: int = 110) -> str:
+def definitions_text() -> str:
     """The same for a terminal."""
-    fill = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="      ").fill
+    fill = textwrap.TextWrapper(110, initial_indent="  ", subsequent_indent="      ").fill
     stamps = [fill(f"{name}: {meaning}.") for name, meaning in TIMESTAMPS.items()]
     return "\n".join([*stamps, *(fill(metric.text()) for metric in METRICS), fill(f"{PERCENTILE}.")])

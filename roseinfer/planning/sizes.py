@@ -165,10 +165,12 @@ class EngineSizes(HasFacts):
 
     @property
     def input_bytes(self) -> int:
-        """What the host tells a step, on the device; on a GPU the host has a copy of it."""
+        """What the host tells a step, on the device; on a GPU the host has a copy of it, or two with async_scheduling,
+        which a CPU holds as well."""
         num_seqs = self.config.max_num_seqs
-        batch = batch_shapes(num_seqs, self.max_num_tokens, self.table_width)
-        return sum(padded_bytes(batch)) + sum(padded_bytes(sampler_shapes(num_seqs)))
+        batch = sum(padded_bytes(batch_shapes(num_seqs, self.max_num_tokens, self.table_width)))
+        held_here = 2 if self.config.async_scheduling and self.config.device == "cpu" else 0
+        return (1 + held_here) * batch + sum(padded_bytes(sampler_shapes(num_seqs)))
 
     @property
     def attended_bytes(self) -> int:

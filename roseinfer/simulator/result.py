@@ -193,7 +193,8 @@ def simulations(
         if is_partial:
             break
     simulated = sum(row["ended"] for row in rows)
-    told = {"setting": asdict(setting), "router": router, **(arguments or {})}
+    used = asdict(setting) | {"max_num_batched_tokens": setting.step_tokens}
+    told = {"setting": used, "router": router, **(arguments or {})}
     return Simulation(
         arguments=told,
         cost=cost,

@@ -27,6 +27,24 @@ def parsed(line: str):
     return own, own.parse_args(line.split())
 
 
+@pytest.mark.parametrize(("line", "expected"), [("", None), ("--on", True), ("--no-on", False)])
+def test_a_bool_is_a_pair_of_flags(line, expected):
+    @dataclass(frozen=True, kw_only=True)
+    class Switch:
+        on: bool | None = flag(None, "whether it is on")
+
+    own = Parser(prog="p")
+    add_flags(own.add_argument, Switch)
+    assert settings_of(Switch, own.parse_args(line.split())).on is expected
+
+
+@pytest.mark.parametrize("text", ["3-", "-3", "9-3", "x"])
+def test_a_range_has_both_ends_or_is_one_number(text):
+    _, given = parsed(f"--token-lens={text}")
+    with pytest.raises(ValueError, match="must be a number of tokens, or the least and the most"):
+        settings_of(Settings, given)
+
+
 def test_defaults_are_those_of_the_fields():
     own, given = parsed("")
     assert settings_of(Settings, given) == Settings(sizes=[1, 8])

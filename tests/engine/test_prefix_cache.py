@@ -339,6 +339,24 @@ def test_what_each_sample_has_said_is_found(tiny):
         assert cache.num_found_tokens - found == 20, "of 23 tokens 22 were cached, and 20 of these are in full blocks"
 
 
+def test_copies_of_a_step_that_could_not_be_launched_are_made_by_the_next_one(tiny, monkeypatch):
+    parent, child = (Sequence(TEXT[:10], SamplingParams(max_tokens=8, ignore_eos=True)) for _ in range(2))
+    child.parent = parent
+    engine = engine_of(tiny, [parent], block_size=16, enable_prefix_caching=False)
+    engine.step()
+    engine.add(child)
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="no thread"):
+        patched.setattr(engine.runner.device, "launch", fails)
+        engine.step()
+    assert len(engine.blocks.copies) == 1
+    list(drive(engine))
+    assert_right(tiny, [parent, child])
+
+
+def fails(*work):
+    raise RuntimeError("no thread")
+
+
 def test_a_sample_that_comes_late_has_blocks_of_its_own_behind_the_prompt(tiny):
     drawn = [SamplingParams(max_tokens=14, ignore_eos=True, temperature=3.0, seed=seed) for seed in (1, 2)]
     parent = Sequence(TEXT[:11], drawn[0])

@@ -50,6 +50,7 @@ SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
         ("tiny", {}, 8),
         ("tiny", {"dtype": "bfloat16", "max_num_seqs": 1, "block_size": 100, "max_model_len": None}, 3),
         ("tiny", {"quantization": "int8"}, 1),
+        ("tiny", {"async_scheduling": True}, 8),
         ("random:tiny-qwen2", {}, 8),  # a tied output matrix and rotary positions
         ("random:tiny-llama", {"dtype": "float16"}, 8),
     ],

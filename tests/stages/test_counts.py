@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 GATHER = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND = "roseinfer.kv.append_token"
 LAYERS, BATCH, HEADS, HEAD_DIM, BLOCK = 12, 8, 12, 64, 64
-EACH = LAYERS * BATCH * 2  # (layer, sequence), K and V
 ALL = slice(None)
 POST_TORCH = (2, 6)
 

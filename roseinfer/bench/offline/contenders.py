@@ -40,8 +40,8 @@ NEAR = {"llama.cpp": 0.01}
 class BatchContender:
     """run(prompts, max_tokens): the new token ids, and when it began and ended, by the clock of all processes.
 
-    precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of what is not in
-    every result anyway.
+    precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of libraries that
+    describe_host does not name.
     """
 
     name: str

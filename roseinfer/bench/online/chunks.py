@@ -150,6 +150,7 @@ def _sample(
         block_size=BLOCK_SIZE,
         max_num_seqs=len(prompts),
         max_num_batched_tokens=budget,
+        async_scheduling=False,  # steps in turn, on a GPU too: the steps of the prompt are counted
     )
     engine.warm_up()
     *short, last = [Sequence(p, SamplingParams(max_tokens=num_steps, ignore_eos=True)) for p in prompts]

@@ -100,7 +100,7 @@ class OnlineResult(MachineResult):
     left_out: dict[str, str]
 
     def short_row(self, row: Row) -> Row:
-        """Seconds, where it names a time."""
+        """The row of the short line of JSON. Times are in seconds."""
         times = {f"{name}_{stat}": row["metrics"][name][stat] for name, stat in IN_SHORT if name in row["metrics"]}
         return super().short_row(row) | times
 

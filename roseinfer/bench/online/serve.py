@@ -88,6 +88,7 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]
     came: list[tuple[Sequence, SequenceTimes]] = []
     steps: list[StepRecord] = []
+    before = engine.metrics.num_steps
     clock = WallClock(engine.metrics.clock, sleep)
 
     def add(seq: Sequence, when: float) -> None:
@@ -99,7 +100,8 @@ def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep =
             for seq in done:
                 if seq.error:
                     raise ValueError(seq.error)
-            steps.append(engine.metrics.history[-1])
+            if engine.metrics.num_steps > len(steps) + before:  # one that is only launched has no record yet
+                steps.append(engine.metrics.history[-1])
     finally:
         for seq in seqs:
             if seq in engine.scheduler:

@@ -184,7 +184,7 @@ def serve(
 def server_for(
     stage_class: type[Stage], model: Model, workload: Workload, places: int, prefix_caching: bool, clock: Clock
 ) -> Server:
-    """With just the blocks that all requests need at their longest: as many are there for fewer places, too."""
+    """Make a server with the blocks that all requests need at their longest, whatever the number of places."""
     longest = [length + workload.params.max_tokens for length in workload.prompt_lens]
     num_blocks = sum(-(-(n - 1) // BLOCK_SIZE) for n in longest)  # the last token is returned, never cached
     if issubclass(stage_class, EngineStage):

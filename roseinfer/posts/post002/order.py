@@ -146,7 +146,7 @@ def budget(about: Mapping[str, Any]) -> int:
 
 
 def fewest_steps(runs: Runs, pool: str) -> str:
-    """The order that takes fewer steps for all lengths that differ."""
+    """Name the order that takes fewer steps at every length where the orders differ."""
     return _common_winner(runs, pool, lambda row: -row["steps"])
 
 

@@ -157,7 +157,7 @@ def sizes(m: Measured, edges: int) -> str:
 
 
 def histogram(rows: dict[str, list[int]]) -> list[tuple[int, int, int]]:
-    """Rows built in a step -> how many steps built so many."""
+    """Return (rows built in a step, number of such steps before the change, and after it), by the first."""
     counted = {when: Counter(of_steps) for when, of_steps in rows.items()}
     values = sorted({value for of_steps in counted.values() for value in of_steps})
     return [(value, counted[BEFORE][value], counted[AFTER][value]) for value in values]

@@ -141,9 +141,9 @@ def _number(number: Any) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.10g}"
 
 
-def _short(value: Any, longest: int = 200) -> str:
+def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= longest else f"{text[:longest]}..."
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:

@@ -172,7 +172,7 @@ def require_cached(stage_class: type[Stage], read: Read) -> None:
 
 
 def _read(stage_class: type[Stage], batch: Batch, read: Read) -> Iterator[list[list[KV]]]:
-    """What is cached before each decode step and behind the last, with the block of the next token reserved."""
+    """Yield what is cached before each decode step and after the last, with the block of the next token reserved."""
     num_blocks = sum(n // batch.block_size + 2 for n in batch.lengths)
     model = drawn_model(batch.num_layers, batch.num_kv_heads).to(batch.dtype)
     stage = stage_on_copy(stage_class, model, num_blocks, batch.block_size)

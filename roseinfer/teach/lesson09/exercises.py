@@ -266,7 +266,7 @@ def _require_tasks(plain: Callable[..., Any]) -> None:
 
 
 class _Tasks:
-    """In place of prange: which of the caller's arrays are written by two tasks, though made before the first one."""
+    """Stands in for prange, and finds the caller's arrays, made before the first task, that two tasks write to."""
 
     def __init__(self) -> None:
         self.number, self.shared = 0, ""

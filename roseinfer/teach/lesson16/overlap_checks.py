@@ -343,7 +343,7 @@ def _require_order(stage: Any, seqs: list[Sequence], fault: _Fault) -> None:
 
 
 def _judge_no_block(answer: type[Stage]) -> None:
-    """Blocks that are held by a sequence outside of the queue: no step in flight will give one back."""
+    """Judge a step while a sequence outside the queue holds the blocks, so that no step in flight frees one."""
     where = "no step is in flight, and schedule() raises OutOfBlocks"
     stage, seqs = _begun(answer, PROMPTS, NEW_TOKENS, num_blocks=9)
     outside = _request([3] * 35, 1)

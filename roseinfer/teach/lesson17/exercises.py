@@ -182,7 +182,7 @@ def _watch_abort(scheduler: Any) -> list[Sequence]:
 
 def _require_ended(scheduler: Scheduler, seqs: list[Sequence], asked: list[Sequence], aborted: list[Sequence]) -> None:
     if still := [seqs.index(seq) for seq in asked if seq in scheduler.running]:
-        raise Wrong(f"requests {still} still run, {_why_they_run(seqs, asked, aborted, still)}")
+        raise Wrong(f"requests {still} still run, {_why_they_run(seqs, aborted, still)}")
     for seq in asked:
         number = seqs.index(seq)
         if seq.seq_id in scheduler.blocks:
@@ -197,7 +197,7 @@ def _require_ended(scheduler: Scheduler, seqs: list[Sequence], asked: list[Seque
             )
 
 
-def _why_they_run(seqs: list[Sequence], asked: list[Sequence], aborted: list[Sequence], still: list[int]) -> str:
+def _why_they_run(seqs: list[Sequence], aborted: list[Sequence], still: list[int]) -> str:
     if any(seqs[i].finish_reason for i in still):
         return "and finish_reason says that they have ended: abort changes all that belongs to a request"
     if not aborted:

@@ -43,7 +43,7 @@ def mean_latency(seed: int, policy: str | Policy) -> float:
 
 
 def _request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
-    """made: tokens of the output that it has, as a preempted one."""
+    """Make a request. made: output tokens that it has already, as a preempted request does."""
     seq = Sequence([1] * prompt_len, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     for _ in range(made):
         seq.append(1)

@@ -15,8 +15,8 @@ BACK = ("other_blocks",)
 BATCHES = ("batch_grows_and_shrinks", "random_schedules", "rows_in_order", "neighbours_come_and_go", "mixed_lengths")
 
 
-def rows_known_by(name: str, key, forgets: bool = False) -> Mutant:
-    """A row cache as in stage 06 with a key of its own: key(seq_id, blocks). forgets: at free, as stage 06 does."""
+def rows_known_by(name: str, key) -> Mutant:
+    """A row cache as in stage 06 with another key, key(seq_id, blocks), that keeps its rows at free."""
 
     class OtherKey(BlockTableCache):
         def rows_of(self, seq):
@@ -26,8 +26,6 @@ def rows_known_by(name: str, key, forgets: bool = False) -> Mutant:
             return self.cached_rows[at]
 
         def free(self, seq):
-            if forgets:
-                self.cached_rows = {at: rows for at, rows in self.cached_rows.items() if at[0] != seq.seq_id}
             BlockTable.free(self, seq)
 
     return Mutant(f"rows by {name}", lambda: OtherKey, rearranged(), BACK, BlockTableCache)
