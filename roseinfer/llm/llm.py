@@ -46,7 +46,7 @@ class LLM:
     max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024 or that; longer prompts are computed in
     chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
     graphs on a GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before
-    it are read, so that the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
+    it are read, so the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
     from which requests without a seed of their own draw.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
