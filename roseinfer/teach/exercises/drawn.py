@@ -72,7 +72,7 @@ class Comparison:
         tried, refused = _try_all(answer, _from_small_to_large(self.cases), self.describe, call)
         for t in tried:
             for name, part in self.parts.items():
-                if message := part.explain(t.value(name), part.right(*t.case)):
+                if message := _explained(part, name, t.value(name), part.right(*t.case)):
                     why = _why(part, [(other.case, other.value(name)) for other in tried])
                     t.tell(Wrong(": ".join(filter(None, (self.describe(*t.case), name, message, why)))))
         if refused is not None:
@@ -142,6 +142,11 @@ def _try_all(
 
 def _refusal(inputs: str, error: Exception) -> Wrong:
     return Wrong(f"{inputs}: {error}") if isinstance(error, Wrong) else Failed(inputs, error)
+
+
+def _explained(part: Expected, name: str, got: Any, want: Any) -> str | None:
+    """One of several values may be None where a `return` is not missing."""
+    return f"you return None, expected {want}" if name and got is None is not want else part.explain(got, want)
 
 
 def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:

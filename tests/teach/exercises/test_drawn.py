@@ -123,6 +123,12 @@ def test_so_many_values_come_in_any_sequence(unusual):
     assert told(lambda *case: 7, PARTS, call=call) == "1 times []: expected (sum, count), got 7"
 
 
+def test_one_of_several_values_that_is_none_is_not_a_missing_return():
+    parts = {"first": Expected(lambda times, numbers: times), "second": Expected(lambda times, numbers: None)}
+    message = told(lambda times, numbers: (None, None), parts)
+    assert "first: you return None, expected 1" in message and "return` missing" not in message
+
+
 def test_a_dict_is_compared_key_by_key():
     call = dict_of("sum", "count")
     Comparison(CASES, PARTS, describe, call=call)(lambda t, n: {"count": len(n), "sum": t * sum(n)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 from wrong_answers import right_answers, wrong_answers
 
 
@@ -16,6 +17,7 @@ test_wrong_keys = wrong_answers(
     "17.1",
     {
         "nothing": (lambda *request: None, "keys must be comparable"),
+        "arrays": (lambda at, p, n, out, made, r: np.array([p, at // r, made - out, at]), "keys must be comparable"),
         "fields of 10**6": (in_fields(10**6), "expected"),
         "fields as floats": (in_fields(1e3), "expected"),
         "the last two in one": (lambda at, p, n, out, made, r: (p, at // r, (made - out) * 1000 + at), "expected"),
