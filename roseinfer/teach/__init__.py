@@ -9,6 +9,7 @@ from roseinfer.kernels.cases import paged_case
 from roseinfer.posts.data import beside_post, post_facts, post_table
 from roseinfer.profiling.data_sheets import data_sheet
 
+from .climbing.climb import climb, recorded_climb
 from .exercises.exercise import check, hint
 from .exercises.exercise import show_exercise as exercise
 from .journal.predict import predict, reveal
@@ -33,6 +34,7 @@ from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
 from .lesson13.padding_picture import draw_padding
+from .lesson14.gap_sentences import say_gaps
 from .lesson14.step_time_sentences import say_step_times
 from .lesson14.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .lesson15.cache_charts import draw_first_tokens, draw_hit_rates
@@ -47,7 +49,7 @@ from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
-from .measure.prove import prove
+from .measure.prove import Oracles, prove
 from .measure.race import race
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
@@ -64,6 +66,7 @@ from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.gather_picture import draw_gather
 from .views.rows_picture import draw_rows_built
+from .views.rows_table import table
 from .views.run_charts import draw_gaps, draw_requests, draw_steps
 from .views.said import say
 from .views.step_debugger import step_debugger

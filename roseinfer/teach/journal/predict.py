@@ -74,7 +74,10 @@ class Reveal(View):
             for name, number, note in rows
         )
         label = html.escape(self.prediction.label)
-        return card(f"<p><b>{label}</b></p><table><tbody>{body}</tbody></table>", "good")
+        shown = f"<table><tbody>{body}</tbody></table>"
+        if self.prediction.guess is None:  # a reader of a recorded notebook can still guess
+            shown = f"<details><summary>You have not guessed yet. Show the answer</summary>{shown}</details>"
+        return card(f"<p><b>{label}</b></p>{shown}", "good")
 
     def _distance(self) -> str:
         guess = self.prediction.guess
