@@ -39,6 +39,7 @@ from .lesson14.step_time_sentences import say_step_times
 from .lesson14.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .lesson15.cache_charts import draw_first_tokens, draw_hit_rates
 from .lesson15.prefix_tree import walk_prefix_tree
+from .lesson15.stage_requests import request, run_out
 from .lesson15.tree_run import record_tree
 from .lesson16.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
 from .lesson16.lane_race import race_lanes

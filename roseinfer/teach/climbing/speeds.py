@@ -44,7 +44,7 @@ class Speed:
 
 
 def place() -> Path | None:
-    """The file: $ROSEINFER_CLIMB, or in the user's cache folder. None when ROSEINFER_CLIMB=recorded: nothing is timed."""
+    """The file: $ROSEINFER_CLIMB, or in the user's cache folder. None for ROSEINFER_CLIMB=recorded."""
     if chosen := os.environ.get(PLACE):
         return None if chosen == RECORDED else Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roseinfer" / "climb.jsonl"
