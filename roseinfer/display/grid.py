@@ -16,7 +16,7 @@ from .chart import EMBED, INK, PNG_SCALE, image_width, with_palette
 from .figure import INK as DARK_INK
 from .figure import PAPER
 from .grid_controls import HEIGHT, control_marks, control_signals
-from .shapes import WIDTH, Cell, Frame, Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
+from .shapes import MONOSPACE, WIDTH, Cell, Frame, Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
 
 VEGA = "application/vnd.vega.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega/v5.json"
@@ -145,8 +145,9 @@ BOX = {"fill": "fill", "fillOpacity": "strength", "stroke": "stroke", "strokeWid
 MARKS = [
     _mark("rect", "rects", **PLACE, width="width", height="height", **BOX),
     _mark("path", "paths", path="path", stroke="stroke", strokeOpacity="strength"),
-    _mark("text", "texts", **PLACE, text="text", fontSize="size", fontWeight="weight", align="align", font="font"),
+    _mark("text", "texts", **PLACE, text="text", fontSize="size", fontWeight="weight", align="align"),
 ]
 MARKS[0]["encode"]["update"]["cornerRadius"] = {"value": 2}
 MARKS[1]["encode"]["update"]["strokeWidth"] = {"value": 1.2}
 MARKS[2]["encode"]["update"]["fill"] = {"value": INK}
+MARKS[2]["encode"]["update"]["font"] = {"signal": f"datum.font || '{MONOSPACE}'"}

@@ -29,7 +29,7 @@ def control_signals(label: str, lengths: Mapping[str, int], choice_label: str, n
     """
     longest = max(lengths.values()) - 1
     end, first = str(longest), "0"
-    signals = []
+    signals: list[dict[str, Any]] = []
     if len(lengths) > 1:
         names, starts = list(lengths), list(accumulate(lengths.values(), initial=0))[:-1]
         control = "radio" if len(names) <= MOST_RADIOS else "select"
