@@ -58,9 +58,9 @@ def walk_board(runs: Run | Mapping[str, Run], shown: int | None = None) -> Grid:
 def _board_steps(name: str, run: Run) -> Iterator[BoardStep]:
     of = f" {name!r}" if name else ""
     if not isinstance(run, Run) or not run.pool_size or run.budget is None:
+        got = f"{run.name} by the clock of {run.clock}" if isinstance(run, Run) else repr(run)
         raise ValueError(
-            f"run{of} must be of a stage with a token budget, recorded by the clock of steps or of a function, "
-            f"got {run!r}"[:300]
+            f"run{of} must be of a stage with a token budget, by the clock of steps or a function, got {got}"
         )
     if run.pool_size.num_blocks > MOST_BLOCKS:
         raise ValueError(f"run{of} must have at most {MOST_BLOCKS} blocks to be drawn, got {run.pool_size.num_blocks}")
@@ -122,12 +122,12 @@ def _why_not_now(step: BoardStep) -> str:
     if step.pool.given_back:
         return "a step that preempts admits none"
     if len(step.pool.held) == step.size.max_num_seqs:
-        return f"all {step.size.max_num_seqs} places are taken"
+        return f"max_num_seqs={step.size.max_num_seqs} requests run"
     return f"it needs {needed} {_plural('block', needed)}, {free} {'is' if free == 1 else 'are'} free"
 
 
 def _step_title(step: BoardStep) -> str:
-    return f"Step: {step.step.num_tokens} of {step.budget} tokens; a number is a request's"
+    return f"Step: {step.step.num_tokens} of {step.budget} tokens; numbers are requests"
 
 
 def _pool_title(step: BoardStep) -> str:
