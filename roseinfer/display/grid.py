@@ -53,7 +53,8 @@ class Grid:
             raise ValueError(f"shown must be a frame of the first choice, 0 to {first - 1}, got {shown}")
         self.shown = first - 1 if shown is None else shown
         self.text, self.label, self.choice_label = text, label, choice_label
-        self.shapes, height = _drawn([frame for own in choices.values() for frame in own], legend)
+        self.frames = [frame for own in choices.values() for frame in own]
+        self.shapes, height = _drawn(self.frames, legend)
         self.height = round(height)
 
     def __repr__(self) -> str:
