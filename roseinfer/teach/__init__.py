@@ -34,6 +34,7 @@ from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
 from .lesson13.padding_picture import draw_padding
+from .lesson14.board import walk_board
 from .lesson14.gap_sentences import say_gaps
 from .lesson14.step_time_sentences import say_step_times
 from .lesson14.time_charts import draw_budgets, draw_request_times, draw_step_times

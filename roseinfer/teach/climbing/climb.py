@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence as List
 from pathlib import Path
@@ -42,18 +43,17 @@ def climb(stage: type[Stage]) -> ClimbChart:
     ROSEINFER_CLIMB=recorded nothing is run: the chart shows the recorded climb. Raises ValueError for a class that is
     not a stage of the course.
     """
-    from stages import LADDER
-
-    if stage not in LADDER:
-        names = ", ".join(each.__name__ for each in LADDER)
+    ladder = _ladder()
+    if stage not in ladder:
+        names = ", ".join(each.__name__ for each in ladder)
         raise ValueError(f"stage must be one of {names}, got {getattr(stage, '__name__', stage)!r}")
     text = f"the climb to {stage.name}"
     if speeds.place() is None:
         return ClimbChart([_recorded(DATA / RECORDED, stage.name), *recorded_sides(stage.name)], text, stage.name)
     model = load_model("tiny", device="cpu")
-    built = LADDER[: LADDER.index(stage) + 1]
+    built = ladder[: ladder.index(stage) + 1]
     contenders = [each for each in (*built, EngineStage) if not each.why_untimed(model.device)]
-    under = speeds.key(model.device, LADDER)
+    under = speeds.key(model.device, ladder)
     found = {name: speed for name, speed in speeds.kept(under).items() if speed.is_steady or not is_watched()}
     if missing := [each for each in contenders if each.name not in found]:
         measured = _measure(model, missing, with_hf=HF_NAME not in found)
@@ -68,6 +68,11 @@ def climb(stage: type[Stage]) -> ClimbChart:
     ]
     left_out = {each.name: each.why_untimed(model.device) for each in built if each not in contenders}
     return ClimbChart(sides, text, stage.name, left_out)
+
+
+def _ladder() -> tuple[type[Stage], ...]:
+    """The stages of the course. The library imports none of them: an engine that pip installed alone has none."""
+    return tuple(importlib.import_module("stages").LADDER)
 
 
 def recorded_climb(path: Path = DATA / RECORDED) -> ClimbChart:
