@@ -55,6 +55,7 @@ from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
 from .measure.prove import Oracles, prove
 from .measure.race import race
+from .measure.ready_batch import ready_batch
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
