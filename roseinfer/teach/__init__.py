@@ -22,7 +22,6 @@ from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
-from .lesson05.ready import ready
 from .lesson05.speed_sentences import say_speeds, speed_ratio
 from .lesson07.program_picture import draw_programs
 from .lesson08.seam_picture import draw_seam
