@@ -50,8 +50,10 @@ def _by_batch(rows: pd.DataFrame) -> list[str]:
         ratios = dict(zip(own["batch"], own["speed"], strict=True))
         lost = [f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items() if ratio < 1 / CLOSE]
         won = [f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items() if ratio > CLOSE]
+        even = [batch for batch, ratio in ratios.items() if 1 / CLOSE <= ratio <= CLOSE]
         sentence = f"**{stage}** against {first}: slower on {', '.join(lost) or 'no batch'}"
-        sentences.append(f"{sentence}; faster on {', '.join(won) or 'no batch'}.")
+        sentence += f"; faster on {', '.join(won) or 'no batch'}"
+        sentences.append(f"{sentence}; about as fast on {', '.join(even)}." if even else f"{sentence}.")
     return sentences
 
 
