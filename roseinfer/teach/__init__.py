@@ -62,6 +62,7 @@ from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
+from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
 from .views.rows_picture import draw_rows_built
 from .views.run_charts import draw_gaps, draw_requests, draw_steps
