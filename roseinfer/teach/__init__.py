@@ -15,6 +15,7 @@ from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
+from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
 from .lesson03.append_picture import draw_append
 from .lesson04.dashboard import dashboard
