@@ -33,6 +33,7 @@ from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
+from .lesson13.launch_picture import walk_launches
 from .lesson13.padding_picture import draw_padding
 from .lesson14.step_time_sentences import say_step_times
 from .lesson14.time_charts import draw_budgets, draw_request_times, draw_step_times
