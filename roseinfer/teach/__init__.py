@@ -23,6 +23,7 @@ from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
 from .lesson07.program_picture import draw_programs
+from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
