@@ -56,6 +56,7 @@ from .measure.recorded import recorded, recorded_kernels, recorded_online, recor
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
+from .measure.step_bars import draw_step_parts
 from .measure.table_price import table_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map

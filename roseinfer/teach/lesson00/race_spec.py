@@ -91,7 +91,7 @@ def _signals(last: float) -> Rows:
         "bind": bind,
         "on": [
             {"events": {"signal": "play"}, "update": f"play && time >= {end} ? 0 : time"},
-            {"events": tick, "update": f"play ? min(time + {step:.6f}, {end}) : time"},
+            {"events": tick, "update": f"play ? min(round(1000 * (time + {step:.6f})) / 1000, {end}) : time"},
         ],
     }
     play = {"name": "play", "value": False, "bind": {"input": "checkbox", "name": "play "}}
