@@ -6,7 +6,8 @@ What becomes a slide follows from the notebook, so that its cells need no metada
 - the first code cell behind prose comes on a key press, below the prose: time to ask what it will show. The next one
   has a slide of its own. Code of more than 12 lines is folded;
 - a cell without an output joins the slide before it;
-- left out: what sets a lesson up (before its first section), and what a learner fills in and has judged.
+- left out: what sets a lesson up (before its first section), what a learner fills in and has judged, and what is folded
+  in the notebook (sections whose heading begins with Deeper).
 
 A cell's own metadata ({"slideshow": {"slide_type": ...}}: slide, subslide, fragment, skip, notes or -) comes first.
 Formulas become MathML; links lead to other lessons' slides, or nowhere.
@@ -28,18 +29,20 @@ from nbformat import NotebookNode
 
 from roseinfer.paths import ROOT
 from tools.headings import heading_of, split_at_headings
+from tools.shape import FOLD, placed
 
 TEMPLATES = ROOT / "teaching"
 OWN = TEMPLATES / "slides"
 REVEAL = importlib.resources.files("pyreveal") / "revealjs" / "dist"
 LONGEST = 12  # lines of code that are shown unfolded
-YOUR_TURN = "Your turn"
+ANSWERS = ("teach.check(", "teach.hint(")
 
 
 def lay_out(nb: NotebookNode) -> NotebookNode:
     """A copy in which every cell has a slide_type, text is split at headings, and long code is marked as folded."""
     nb = copy.deepcopy(nb)
-    nb.cells = [part for cell in nb.cells for part in _parts(cell)]
+    core = [each.cell for each in placed(nb.cells) if not each.folded and not each.cell.metadata.get(FOLD)]
+    nb.cells = [part for cell in core for part in _parts(cell)]
     section, before = "", None
     for cell in nb.cells:
         heading = heading_of(cell.source) if cell.cell_type == "markdown" else None
@@ -76,16 +79,16 @@ def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -
     if cell.cell_type == "markdown":
         heading = heading_of(cell.source)
         return "slide" if heading and heading[0] <= 2 else "subslide"
-    if not section or _is_answer(cell, section):
+    if not section or _is_answer(cell):
         return "skip"
     if not cell.outputs:
         return "-"
     return "fragment" if before is not None and before.cell_type == "markdown" else "subslide"
 
 
-def _is_answer(cell: NotebookNode, section: str) -> bool:
+def _is_answer(cell: NotebookNode) -> bool:
     """The learner's part: of the exercises, only the cards that state them are shown."""
-    return section == YOUR_TURN and not cell.source.startswith("teach.exercise(")
+    return "exercise" in cell.metadata or cell.source.startswith(ANSWERS)
 
 
 class Renderer(IPythonRenderer):

@@ -1,4 +1,4 @@
-"""Grid: cells with colours, texts and outlines in panels, one frame per step, with a slider and a play button.
+"""Grid: cells with colours, texts and outlines in panels, one frame per step, with a slider and play, back and forward.
 
 A Vega spec: JupyterLab and VS Code draw it without a kernel and without trust, and elsewhere it is a picture. Python
 works out every place in pixels; of the frames, Vega has only to choose the shapes that the slider's value is in.
@@ -9,55 +9,74 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from .chart import EMBED, INK, PNG_SCALE, image_width, with_palette
 from .figure import INK as DARK_INK
 from .figure import PAPER
-from .shapes import WIDTH, Cell, Frame, Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
+from .grid_controls import HEIGHT, control_marks, control_signals
+from .shapes import MONOSPACE, WIDTH, Cell, Frame, Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
 
 VEGA = "application/vnd.vega.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega/v5.json"
-FRAME_MS = 700
 KINDS = {"rects": Rect, "paths": Path, "texts": Text}
 
 
 class Grid:
-    """text: what it shows in exact facts, for nbval. label: what the slider counts. shown: the frame of the picture,
-    None for the last one. legend: cells that stand for their kind, each with its meaning as text.
+    """frames: one per step; or those of several choices, by the name of each, the first one shown first. A choice with
+    fewer frames than the others stays at its last one. choice_label: what the choices are.
+    text: what it shows in exact facts, for nbval. label: what the slider counts. shown: the frame of the picture,
+    of the first choice; None for its last one. legend: cells that stand for their kind, each with its meaning as text.
 
-    Raises ValueError without a frame.
+    Raises ValueError without a frame, and for a `shown` that is no frame.
     """
 
     def __init__(
         self,
-        frames: Sequence[Frame],
+        frames: Sequence[Frame] | Mapping[str, Sequence[Frame]],
         text: str,
         label: str = "step",
         shown: int | None = None,
         legend: Sequence[Cell] = (),
+        choice_label: str = "run",
     ) -> None:
-        if not frames:
-            raise ValueError("frames must hold at least one frame, got none")
-        self.frames, self.text, self.label = list(frames), text, label
-        self.shown = len(frames) - 1 if shown is None else shown
+        choices = frames if isinstance(frames, Mapping) else {"": frames}
+        if not choices:
+            raise ValueError("frames must hold at least one choice, got none")
+        for name, own in choices.items():
+            if not own:
+                raise ValueError(f"frames{f' of {name!r}' if name else ''} must hold at least one frame, got none")
+        self.lengths = {name: len(own) for name, own in choices.items()}
+        first = next(iter(self.lengths.values()))
+        if shown is not None and not 0 <= shown < first:
+            raise ValueError(f"shown must be a frame of the first choice, 0 to {first - 1}, got {shown}")
+        self.shown = first - 1 if shown is None else shown
+        self.text, self.label, self.choice_label = text, label, choice_label
+        self.frames = [frame for own in choices.values() for frame in own]
         self.shapes, height = _drawn(self.frames, legend)
         self.height = round(height)
 
     def __repr__(self) -> str:
         return self.text
 
-    def texts(self, number: int) -> list[str]:
-        """Texts that can be read in a frame."""
-        return [shape.text for shape, first, last in self.shapes if isinstance(shape, Text) and first <= number <= last]
+    def texts(self, number: int, choice: str | None = None) -> list[str]:
+        """Texts that can be read in a frame. choice: its name, None for the first one."""
+        names = list(self.lengths)
+        at = number + sum(self.lengths[name] for name in names[: names.index(choice or names[0])])
+        return [shape.text for shape, first, last in self.shapes if isinstance(shape, Text) and first <= at <= last]
 
     @property
     def spec(self) -> dict[str, Any]:
-        return self._spec(0)
+        spec = self._spec(0)
+        controls = control_marks(self.label, self.lengths, self.height + 4)
+        if controls:
+            spec["height"] += HEIGHT
+        return spec | {"marks": MARKS + controls}
 
     @property
     def png(self) -> bytes:
+        """The picture of one frame, without controls."""
         import vl_convert
 
         spec = json.loads(json.dumps(self._spec(self.shown)).replace(INK, DARK_INK))
@@ -72,7 +91,7 @@ class Grid:
             "height": self.height,
             "padding": 2,
             "background": "transparent",
-            "signals": _signals(self.label, number, len(self.frames) - 1),
+            "signals": control_signals(self.label, self.lengths, self.choice_label, number),
             "data": [_table(name, kind, self.shapes) for name, kind in KINDS.items()],
             "marks": MARKS,
         }
@@ -100,23 +119,8 @@ def _drawn(frames: Sequence[Frame], legend: Sequence[Cell]) -> tuple[list[tuple[
     return [(shape, first, last) for shape, runs in found.items() for first, last in runs], end + (22 if legend else 0)
 
 
-def _signals(label: str, number: int, last: int) -> list[dict[str, Any]]:
-    """The slider's value, and whether it is being played. A single frame has neither control."""
-    step: dict[str, Any] = {"name": "step", "value": number}
-    if not last:
-        return [step]
-    tick = {"type": "timer", "throttle": FRAME_MS}
-    step["bind"] = {"input": "range", "min": 0, "max": last, "step": 1, "name": f"{label} 0 to {last}: "}
-    step["on"] = [
-        {"events": {"signal": "play"}, "update": f"play && step >= {last} ? 0 : step"},
-        {"events": tick, "update": f"play ? min(step + 1, {last}) : step"},
-    ]
-    play = {"name": "play", "value": False, "bind": {"input": "checkbox", "name": "play "}}
-    return [play | {"on": [{"events": tick, "update": f"play && step < {last}"}]}, step]
-
-
 def _table(name: str, kind: type[Shape], shapes: Sequence[tuple[Shape, int, int]]) -> dict[str, Any]:
-    """The shapes of a kind as CSV, one line of a recorded notebook; those of the slider's frame are left."""
+    """The shapes of a kind as CSV, one line of a recorded notebook; those of the frame are left."""
     names = (*kind._fields, "first", "last")
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
@@ -126,7 +130,7 @@ def _table(name: str, kind: type[Shape], shapes: Sequence[tuple[Shape, int, int]
             writer.writerow([f"{v:.5g}" if isinstance(v, float) else v for v in (*shape, first, last)])
     hints = get_type_hints(kind)
     parse = {name: "string" if hints.get(name) is str else "number" for name in names}
-    now = {"type": "filter", "expr": "datum.first <= step && step <= datum.last"}
+    now = {"type": "filter", "expr": "datum.first <= frame && frame <= datum.last"}
     values = lines.getvalue()
     return {"name": name, "values": values, "format": {"type": "csv", "parse": parse}, "transform": [now]}
 
@@ -142,8 +146,9 @@ BOX = {"fill": "fill", "fillOpacity": "strength", "stroke": "stroke", "strokeWid
 MARKS = [
     _mark("rect", "rects", **PLACE, width="width", height="height", **BOX),
     _mark("path", "paths", path="path", stroke="stroke", strokeOpacity="strength"),
-    _mark("text", "texts", **PLACE, text="text", fontSize="size", fontWeight="weight", align="align", font="font"),
+    _mark("text", "texts", **PLACE, text="text", fontSize="size", fontWeight="weight", align="align"),
 ]
 MARKS[0]["encode"]["update"]["cornerRadius"] = {"value": 2}
 MARKS[1]["encode"]["update"]["strokeWidth"] = {"value": 1.2}
 MARKS[2]["encode"]["update"]["fill"] = {"value": INK}
+MARKS[2]["encode"]["update"]["font"] = {"signal": f"datum.font || '{MONOSPACE}'"}

@@ -138,7 +138,7 @@ class Text(NamedTuple):
     size: float = 12
     weight: str = "normal"
     align: str = "left"
-    font: str = MONOSPACE
+    font: str = ""  # monospace
 
 
 class Path(NamedTuple):
@@ -201,7 +201,8 @@ def _cell(cell: Cell, box: Rect, align: str, size: int) -> Iterator[Shape]:
         yield Rect(x, y, round(width * cell.filled, 1), height, colour_of(cell.colour), cell.strength)
     stroke, thick = (cell.outline, 2) if cell.outline else (EDGE, 1)
     edge = "transparent" if stroke == "none" else stroke
-    yield box._replace(stroke=edge, thick=thick, dash=4 if cell.dashed else 0, tooltip=cell.tooltip)
+    if edge != "transparent" or cell.tooltip or cell.colour == "" or cell.filled < 1:  # else the colour says it all
+        yield box._replace(stroke=edge, thick=thick, dash=4 if cell.dashed else 0, tooltip=cell.tooltip)
     at = x + (width / 2 if align == "center" else 6)
     first = y + (height / 2 + size * 0.36 if not cell.note else height * 0.42)
     if str(cell.text):

@@ -9,6 +9,7 @@ from roseinfer.kernels.cases import paged_case
 from roseinfer.posts.data import beside_post, post_facts, post_table
 from roseinfer.profiling.data_sheets import data_sheet
 
+from .climbing.climb import climb, recorded_climb
 from .exercises.exercise import check, hint
 from .exercises.exercise import show_exercise as exercise
 from .journal.predict import predict, reveal
@@ -36,10 +37,13 @@ from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
 from .lesson13.launch_picture import walk_launches
 from .lesson13.padding_picture import draw_padding
+from .lesson14.board import walk_board
+from .lesson14.gap_sentences import say_gaps
 from .lesson14.step_time_sentences import say_step_times
 from .lesson14.time_charts import draw_budgets, draw_request_times, draw_step_times
 from .lesson15.cache_charts import draw_first_tokens, draw_hit_rates
 from .lesson15.prefix_tree import walk_prefix_tree
+from .lesson15.stage_requests import request, run_out
 from .lesson15.tree_run import record_tree
 from .lesson16.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
 from .lesson16.lane_race import race_lanes
@@ -50,7 +54,7 @@ from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
-from .measure.prove import prove
+from .measure.prove import Oracles, prove
 from .measure.race import race
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
@@ -69,6 +73,7 @@ from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
 from .views.rows_picture import draw_rows_built
+from .views.rows_table import table
 from .views.run_charts import draw_gaps, draw_requests, draw_steps
 from .views.said import say
 from .views.step_debugger import step_debugger

@@ -30,13 +30,17 @@ class Setup(View):
 
 
 def setup(seed: int = 0) -> Setup:
-    """Seed random, numpy and torch, set the plot style, and say what this machine is. Threads stay as they are."""
+    """Seed random, numpy and torch, turn gradients off, set the plot style, and say what this machine is.
+
+    An engine only runs forward: a gradient would keep every tensor of a step. Threads stay as they are.
+    """
     import numpy as np
     import torch
 
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+    torch.set_grad_enabled(False)
     figure.apply_style()
     display.install()
     long_cells.install()

@@ -144,7 +144,7 @@ def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_
             assert output.locator("[role=graphics-document]").get_attribute("aria-label")
             step(lab, output)
             before = output.locator("svg").text_content()
-            output.get_by_role("checkbox", name="play").click()
+            output.get_by_role("button", name="play").click()
             redrawn(lab, output, before)
         lab.screenshot(f"opened again, {'trusted' if trusted else 'not trusted'}")
 

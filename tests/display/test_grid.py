@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+import vl_convert
 from PIL import Image
 
 from roseinfer.display.chart import INK
@@ -31,12 +32,51 @@ def test_text_and_picture_say_the_same_with_and_without_a_kernel():
     assert bundle["image/png"].startswith(b"\x89PNG") and WIDTH < metadata["image/png"]["width"] < WIDTH + 20
 
 
+def signals_of(grid: Grid) -> dict[str, dict]:
+    return {signal["name"]: signal for signal in grid.spec["signals"]}
+
+
+def buttons_of(grid: Grid) -> list[str]:
+    return [mark["name"] for mark in grid.spec["marks"] if "name" in mark]
+
+
 def test_a_slider_goes_over_the_frames_and_a_single_frame_has_none():
-    play, step = Grid([frame_of(Cell(0, 0))] * 4, "", label="token").spec["signals"]
-    assert step["bind"] == {"input": "range", "min": 0, "max": 3, "step": 1, "name": "token 0 to 3: "}
-    assert play["bind"]["input"] == "checkbox" and step["value"] == 0
-    [step] = Grid([frame_of(Cell(0, 0))], "").spec["signals"]
-    assert "bind" not in step and "on" not in step
+    grid = Grid([frame_of(Cell(0, 0))] * 4, "", label="token")
+    signals = signals_of(grid)
+    assert signals["step"]["bind"] == {"input": "range", "min": 0, "max": 3, "step": 1, "name": "token 0 to 3: "}
+    assert signals["step"]["value"] == 0 and buttons_of(grid) == ["play", "back", "forward"]
+    single = Grid([frame_of(Cell(0, 0))], "")
+    assert not any({"bind", "on"} & signal.keys() for signal in single.spec["signals"]) and buttons_of(single) == []
+    assert single.spec["height"] == single.height < grid.spec["height"]
+
+
+def test_choices_stand_one_after_the_other_and_what_they_share_is_kept_once():
+    frames = {"few": [frame_of(Cell(0, 0, "x"), Cell(0, 1, "all"))], "many": [frame_of(Cell(0, 0, t)) for t in "xyz"]}
+    grid = Grid(frames, "", choice_label="budget")
+    bind = signals_of(grid)["choice"]["bind"]
+    assert bind == {"input": "radio", "options": ["few", "many"], "name": "budget: "}
+    assert signals_of(grid)["step"]["bind"]["max"] == 2 and grid.lengths == {"few": 1, "many": 3}
+    runs = [(row["text"], row["first"], row["last"]) for row in rows_of(grid, "texts")]
+    assert runs == [("x", "0", "1"), ("all", "0", "0"), ("y", "2", "2"), ("z", "3", "3")]
+    assert grid.texts(0) == ["x", "all"] and grid.texts(2, "many") == ["z"]
+
+
+def test_many_choices_are_a_list():
+    grid = Grid({name: [frame_of(Cell(0, 0, name))] for name in "abcde"}, "")
+    assert signals_of(grid)["choice"]["bind"]["input"] == "select" and buttons_of(grid) == []
+
+
+def test_the_picture_of_choices_is_of_the_first_one():
+    colours = {"red": "#FF0000", "blue": "#0000FF"}
+    frames = {name: [frame_of(Cell(0, 0, colour=one, strength=1, outline="none"))] for name, one in colours.items()}
+    found = Image.open(io.BytesIO(Grid(frames, "").png)).convert("RGB").getcolors(1000)
+    assert (255, 0, 0) in {colour for _, colour in found} and (0, 0, 255) not in {colour for _, colour in found}
+
+
+def test_it_compiles_with_and_without_controls():
+    one = [frame_of(Cell(0, 0))]
+    for frames in (one, one * 3, {"it's": one * 2, "b": one}):
+        assert "<svg" in vl_convert.vega_to_svg(Grid(frames, "").spec)
 
 
 def test_what_stays_is_kept_once_and_what_changes_with_its_frames():
@@ -96,6 +136,15 @@ def test_ticks_are_few_and_round(width):
     assert 1 < len(edge_ticks(width)) <= 11
 
 
-def test_a_grid_needs_a_frame():
-    with pytest.raises(ValueError, match="frames must hold at least one frame, got none"):
-        Grid([], "")
+@pytest.mark.parametrize(
+    "frames, shown, message",
+    [
+        ([], None, "frames must hold at least one frame, got none"),
+        ({}, None, "frames must hold at least one choice, got none"),
+        ({"a": [frame_of(Cell(0, 0))], "b": []}, None, "frames of 'b' must hold at least one frame, got none"),
+        ([frame_of(Cell(0, 0))], 1, "shown must be a frame of the first choice, 0 to 0, got 1"),
+    ],
+)
+def test_what_is_no_grid(frames, shown, message):
+    with pytest.raises(ValueError, match=message):
+        Grid(frames, "", shown=shown)

@@ -249,6 +249,17 @@ def test_no_home_is_no_reason_to_stop(record, monkeypatch, recwarn):
 # predictions
 
 
+def test_a_number_by_the_clock_is_shown_and_not_compared():
+    revealed = teach.reveal(teach.predict("speed-up", 3), 2.71828, timed=True)
+    assert repr(revealed) == "speed-up\n  measured  by the clock\n  guess     3"
+    assert "2.72" in revealed.to_html() and "×1.1 above" in revealed.to_html()
+
+
+def test_an_answer_without_a_guess_is_behind_a_click():
+    assert "<details><summary>You have not guessed yet" in teach.reveal(teach.predict("copies"), 4).to_html()
+    assert "<details>" not in teach.reveal(teach.predict("copies", 3), 4).to_html()
+
+
 def test_guesses_meet_their_numbers_and_the_first_revealed_one_counts(record):
     teach.predict("copies", 10)
     copies = teach.predict("copies", 96)  # thought again before it was measured

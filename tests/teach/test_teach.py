@@ -15,7 +15,7 @@ from shown import in_cell, views
 from roseinfer import teach
 from roseinfer.teach.exercises.explain import explain_counts, explain_tensor, explain_tokens
 from roseinfer.teach.source import listing
-from stages import LADDER, NaiveCat, PreallocGather, SelectAppend
+from stages import LADDER, Graphs, NaiveCat, PreallocGather, SelectAppend, TokenBudget
 
 # setup
 
@@ -78,6 +78,14 @@ def test_show_diff_leaves_out_the_code_that_an_exercise_asks_for():
     assert "def gather_sequence_into" not in shown and "def build_batched_past" in shown
     with pytest.raises(ValueError, match="one of build_batched_past, gather_sequence_into, got 'prefill'"):
         teach.show_diff(NaiveCat, PreallocGather, {"prefill": "02.3"})
+
+
+def test_long_code_is_folded():
+    shown = teach.show_diff(Graphs, TokenBudget).to_html()
+    opened = re.findall(r"<details( open)?><summary><code>(\w+)</code>", shown)
+    assert opened[0] == (" open", "__init__") and opened[-1][0] == ""
+    assert "<details open>" in teach.show_source(TokenBudget.commit).to_html()
+    assert "<details>" in teach.show_stage(TokenBudget).to_html()
 
 
 def test_show_diff_sees_changes_of_classes_in_between_and_backwards():

@@ -31,6 +31,7 @@ roseinfer tensorboard --stages s07,engine --model random:gpt2 --no-serve --logdi
 for dtype in float32 float16 bfloat16; do race "$dtype" --dtype "$dtype"; done
 for size in 1 64; do race "bfloat16-batch-$size" --dtype bfloat16 --batch-size "$size"; done
 race static-cache --dtype bfloat16 --stages s13 --hf-static
+record climb ladder --batch-size 16 --prompt-len 32 --max-new-tokens 64
 record offline bench offline --model random:gpt2 --contenders hf,engine --dtype float32,bfloat16
 record online bench online --model random:gpt2 --dtype bfloat16 --repeats 1
 record host bench host --model random:gpt2 --batch-sizes 1,8,64

@@ -47,6 +47,7 @@ class Reveal(View):
     measured: float
     formula: str = ""
     value: float | None = None
+    timed: bool = False
 
     @property
     def explained(self) -> bool:
@@ -54,7 +55,7 @@ class Reveal(View):
         return self.value is not None and math.isclose(self.value, self.measured)
 
     def __repr__(self) -> str:
-        lines = [self.prediction.label, f"  measured  {shown_number(self.measured)}"]
+        lines = [self.prediction.label, f"  measured  {'by the clock' if self.timed else shown_number(self.measured)}"]
         if self.formula:
             verdict = "explains it" if self.explained else "does not explain it"
             lines.append(f"  formula   {self.formula} = {shown_number(self.value)}, {verdict}")
@@ -63,7 +64,7 @@ class Reveal(View):
     def to_html(self) -> str:
         rows = [
             ("your guess", shown_number(self.prediction.guess, none="–"), self._distance()),
-            ("measured", shown_number(self.measured), ""),
+            ("measured", f"{self.measured:,.3g}" if self.timed else shown_number(self.measured), ""),
         ]
         if self.formula:
             rows.append(("formula", shown_number(self.value), f"{html.escape(self.formula)}: {self._explanation()}"))
@@ -74,7 +75,10 @@ class Reveal(View):
             for name, number, note in rows
         )
         label = html.escape(self.prediction.label)
-        return card(f"<p><b>{label}</b></p><table><tbody>{body}</tbody></table>", "good")
+        shown = f"<table><tbody>{body}</tbody></table>"
+        if self.prediction.guess is None:  # a reader of a recorded notebook can still guess
+            shown = f"<details><summary>You have not guessed yet. Show the answer</summary>{shown}</details>"
+        return card(f"<p><b>{label}</b></p>{shown}", "good")
 
     def _distance(self) -> str:
         guess = self.prediction.guess
@@ -98,8 +102,10 @@ class Reveal(View):
         return f"{missing}, so something is still unexplained"
 
 
-def reveal(prediction: Prediction, measured: float, formula: str = "", value: float | None = None) -> Reveal:
-    """Guess, measured number and formula beside each other. measured is shown in text/plain: counts, never times.
+def reveal(
+    prediction: Prediction, measured: float, formula: str = "", value: float | None = None, timed: bool = False
+) -> Reveal:
+    """Guess, measured number and formula beside each other. measured is shown in text/plain unless it is timed.
 
     formula says in words how `value` comes about: formula="12 layers x 8 sequences x 2 (K and V)", value=12 * 8 * 2.
     Raises ValueError if a number is not one, or if only one of formula and value is given.
@@ -112,7 +118,7 @@ def reveal(prediction: Prediction, measured: float, formula: str = "", value: fl
     measured = _number("measured", measured)
     if prediction.guess is not None:
         journal.note_guess(prediction.label, prediction.guess, measured)
-    return Reveal(prediction, measured, formula, value)
+    return Reveal(prediction, measured, formula, value, timed)
 
 
 def factor_between(guess: float, measured: float) -> float:

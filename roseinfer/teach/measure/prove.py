@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from roseinfer.bench.ladder import mixed_prompts
+from roseinfer.bench.online.workload import Work
 from roseinfer.display.table import Table
 from roseinfer.generate import generate
 from roseinfer.models import Model
@@ -47,6 +48,31 @@ def prove(
     free = f"{stage.num_free_blocks} of {stage.tables.num_blocks} blocks free at the end"
     title = f"{stage_class.name}: tokens against both oracles; {free}"
     return Table(pd.DataFrame(rows), exact=list(rows[0]), title=title)
+
+
+class Oracles:
+    """Greedy tokens that each request of a `work` gets alone: from the cache-free reference, and from transformers."""
+
+    def __init__(self, model: Model, work: Work) -> None:
+        self.tokens: dict[str, list[list[int]]] = {"reference": [], "transformers": []}
+        with progress_bar("the reference and transformers", total=len(work)) as done:
+            for arrival, prompt in work:
+                self.tokens["reference"] += reference_generate(model, [prompt], arrival.output_len)
+                self.tokens["transformers"] += hf_generate(model, [prompt], arrival.output_len)
+                done()
+
+    def verdicts(self, outputs: list[list[int]]) -> dict[str, str]:
+        """By oracle: "equal", or the first request that differs. outputs: of all requests, in the order of the work.
+
+        Raises ValueError for another number of them.
+        """
+        return {name: self._verdict(outputs, tokens) for name, tokens in self.tokens.items()}
+
+    def _verdict(self, outputs: list[list[int]], tokens: list[list[int]]) -> str:
+        if len(outputs) != len(tokens):
+            raise ValueError(f"outputs must be {len(tokens)}, one for each request, got {len(outputs)}")
+        pairs = enumerate(zip(outputs, tokens, strict=True))
+        return next((f"request {i} {_verdict(got, want)}" for i, (got, want) in pairs if got != want), "equal")
 
 
 def _verdict(got: list[int], want: list[int]) -> str:

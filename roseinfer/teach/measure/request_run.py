@@ -23,6 +23,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .request_loops import PromptByPrompt
+from .step_pool import PoolSize, PoolWatch, StepPool
 
 StepTime = Callable[[int], float]  # how long a step of that many tokens lasts
 
@@ -45,11 +46,12 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RunStep:
     """times: as the engine keeps them (engine/step.py). rows: in the step's order. num_captures: graphs that it
-    captured, which takes as long as several steps."""
+    captured, which takes as long as several steps. pool: None where the run has no pool_size."""
 
     times: StepRecord
     rows: tuple[Row, ...]
     num_captures: int = 0
+    pool: StepPool | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -73,13 +75,15 @@ class RunRequest:
 @dataclass(frozen=True)
 class Run:
     """One run. clock: "steps", "seconds" or "model", what its times are counted in. budget: tokens of a step at most,
-    None for no limit. requests: in the order of the arrivals; of a step's rows, `request` is the place in this list."""
+    None for no limit. requests: in the order of the arrivals; of a step's rows, `request` is the place in this list.
+    pool_size: of a stage from 14 on; None for other loops, and by the wall clock, where to look would take time."""
 
     name: str
     clock: str
     budget: int | None
     requests: list[RunRequest]
     steps: list[RunStep]
+    pool_size: PoolSize | None = None
 
     @property
     def outputs(self) -> list[list[int]]:
@@ -151,7 +155,7 @@ def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: st
     budget = getattr(recorder.queue, "max_num_batched_tokens", None)
     if name is None:
         name = name_of(loop) if budget is None else f"{name_of(loop)}, budget {budget}"
-    return Run(name, unit, budget, requests, recorder.steps)
+    return Run(name, unit, budget, requests, recorder.steps, recorder.pool.size if recorder.pool else None)
 
 
 def name_of(stage: Any) -> str:
@@ -196,7 +200,8 @@ class _RequestRecorder:
         self.places: dict[int, int] = {}
         self.steps: list[RunStep] = []
         self._num_graphs = num_graphs(loop)
-        self._scheduled: deque[tuple[StepRecord, list[Row]]] = deque()
+        self.pool = PoolWatch.of(self.queue) if step_time else None
+        self._scheduled: deque[tuple[StepRecord, list[Row], StepPool | None]] = deque()
 
     def request(self, arrival: Arrival, prompt: list[int]) -> RunRequest:
         seq = Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True))
@@ -226,7 +231,8 @@ class _RequestRecorder:
         load = len(self.queue.running), len(self.queue.waiting) if num_waiting is None else num_waiting
         times = StepRecord(scheduled, self.clock.now(), None, nan, sum(num_new), None, *load)
         self.timekeeper.begin_step(seqs, scheduled)
-        self._scheduled.append((times, rows))
+        pool = self.pool.look([request.seq for request in self.requests.values()]) if self.pool else None
+        self._scheduled.append((times, rows, pool))
         return step
 
     def _row(self, seq: Sequence, n: int) -> Row:
@@ -237,7 +243,7 @@ class _RequestRecorder:
         return Row(self.places[seq.seq_id], n, begin, again, kind, got_token=False)
 
     def _commit(self, commit: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        times, rows = self._scheduled.popleft()
+        times, rows, pool = self._scheduled.popleft()
         if self.step_time:
             self.clock.spend(self.step_time(times.num_tokens))
         ended = self.clock.now()
@@ -245,11 +251,15 @@ class _RequestRecorder:
         times = times._replace(inference_end=ended, finish=self.clock.now(), num_new_tokens=len(done))
         got = {self.places[seq.seq_id] for seq in done}
         captured, self._num_graphs = num_graphs(self.loop) - self._num_graphs, num_graphs(self.loop)
-        self.steps.append(RunStep(times, tuple(row._replace(got_token=row.request in got) for row in rows), captured))
+        told = tuple(row._replace(got_token=row.request in got) for row in rows)
+        self.steps.append(RunStep(times, told, captured, pool))
         self.timekeeper.end_step(times, done)
         return done
 
     def _preempt(self, preempt: Callable[..., Any], seq: Sequence) -> Any:
+        num_blocks = self.pool.num_blocks(seq) if self.pool else 0
         result = preempt(seq)  # which may refuse
+        if self.pool:
+            self.pool.gave_back(self.places[seq.seq_id], num_blocks)
         self.requests[seq.seq_id].preempted.append(self.clock.now())
         return result

@@ -29,8 +29,9 @@ class FunctionSource(View):
     def to_html(self) -> str:
         parts = []
         for function in self.functions:
-            summary = f"<summary><code>{html.escape(_place(function))}</code>: {function.__qualname__}</summary>"
-            parts.append(f"<details open>{summary}{listing.listing(members.source_of(function))}</details>")
+            summary = f"<code>{html.escape(_place(function))}</code>: {function.__qualname__}"
+            source = members.source_of(function)
+            parts.append(listing.fold(summary, listing.listing(source), len(source.splitlines())))
         return card(listing.STYLE + "".join(parts))
 
 

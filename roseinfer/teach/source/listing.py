@@ -36,6 +36,8 @@ HANG = 4  # a line that is wrapped goes on this much further in than it began
 WORD = re.compile(r"(?:<[^>]*>|[^\s<])+")  # in a line of HTML
 BREAKABLE = re.compile(r"-\S|[)\]}][\[({]")  # where browsers wrap though there is no space
 
+OPEN_LINES = 40  # about a screen; longer code is folded
+
 KINDS = (
     (Comment, "com"),
     (String, "str"),
@@ -46,6 +48,11 @@ KINDS = (
     (Name.Class, "def"),
     (Name.Decorator, "def"),
 )
+
+
+def fold(summary: str, content: str, lines: int) -> str:
+    """Code below its summary, open when it has at most OPEN_LINES lines."""
+    return f"<details{' open' * (lines <= OPEN_LINES)}><summary>{summary}</summary>{content}</details>"
 
 
 def code_lines(source: str) -> list[str]:

@@ -32,9 +32,7 @@ class StageSource(View):
     def to_html(self) -> str:
         lines = members.count_code_lines(self.source)
         summary = f"<code>{html.escape(_place(self.cls))}</code>, {lines} lines of code"
-        return card(
-            f"{prose(self.header)}<details open><summary>{summary}</summary>{listing.listing(self.source)}</details>"
-        )
+        return card(prose(self.header) + listing.fold(summary, listing.listing(self.source), lines))
 
 
 def show_stage(cls: type) -> StageSource:
@@ -82,10 +80,14 @@ class StageDiff(View):
     def to_html(self) -> str:
         heads = _name(self.old), _name(self.new)
         parts = [f"<p><b><code>{html.escape(heads[0])}</code> → <code>{html.escape(heads[1])}</code></b></p>"]
+        lines = 0  # shown so far: the first changes stand open, the rest is a click away
         for change in self.changes:
             what = f"<code>{html.escape(change.name)}</code> {change.kind}, {change.counts}"
-            shown = f"<details open><summary>{what} lines</summary>{_compare(change, heads)}</details>"
-            parts.append(f"<p>{what}</p>" if change.exercise else shown)
+            if change.exercise:
+                parts.append(f"<p>{what}</p>")
+                continue
+            lines += len((change.new or change.old).splitlines())
+            parts.append(listing.fold(f"{what} lines", _compare(change, heads), lines))
         return card(listing.STYLE + ("".join(parts) if self.changes else parts[0] + "<p>no method changed</p>"))
 
 

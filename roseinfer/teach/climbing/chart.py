@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 LABELS, NUMBERS, BAR = 180, 150, 22  # pixels: the width of the names and of the numbers, the height of a bar
 WIDTH = PAGE_WIDTH - LABELS - NUMBERS
 GOAL = "engine"
+MEANS = "dark: this lesson; dashed: the engine, where the climb leads; dotted: transformers' generate"
 KINDS = ("so far", "this lesson", "the goal")
 
 
 @dataclass(frozen=True)
 class Side:
     """Speeds on one machine. where: its name, and what ran. rows: stages in order, the engine last. hf: transformers'
-    generate. floor: tokens per second that none can pass.
+    generate. floor: tokens per second that none can pass."""
 
     where: str
     rows: Sequence[Speed]
@@ -47,7 +48,7 @@ class ClimbChart(Chart):
         import altair as alt
 
         reasons = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
-        return alt.TitleParams(gained(side), subtitle=[side.where, *reasons])
+        return alt.TitleParams(gained(side), subtitle=[side.where, *reasons, MEANS])
 
 
 def gained(side: Side) -> str:
@@ -95,7 +96,7 @@ def _bars(side: Side, lesson: str) -> altair.LayerChart:
     return alt.layer(
         bars.mark_bar(height=BAR - 7, strokeDash=[4, 3], strokeWidth=1.5).encode(
             x,
-            color=alt.Color("kind:N", scale=colors, title=None, legend=alt.Legend(orient="bottom")),
+            color=alt.Color("kind:N", scale=colors, legend=None),
             stroke=alt.condition(f"datum.kind == '{KINDS[2]}'", alt.value(PALETTE[3]), alt.value("transparent")),
         ),
         bars.mark_rule(strokeWidth=1.5).encode(alt.X("low:Q"), alt.X2("high")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence as List
 from pathlib import Path
@@ -17,7 +18,7 @@ from roseinfer.models import load_model
 from roseinfer.paths import DATA
 from roseinfer.profiling import decode_floor, measure_machine
 
-from ..measure.progress_bar import progress_bar
+from ..measure.progress_bar import is_watched, progress_bar
 from . import speeds
 from .chart import ClimbChart, Side
 from .speeds import Speed
@@ -38,19 +39,22 @@ RECORDED = "climb.json"
 def climb(stage: type[Stage]) -> ClimbChart:
     """Chart the stages up to this one, the engine, and transformers' generate, on the CPU of this machine.
 
-    Each is timed once per machine and kept; only what is missing is run. Raises ValueError for a class that is not a
-    stage of the course.
+    Each is timed once per machine and kept; only what is missing is run, and what a busy machine made unsteady. With
+    ROSEINFER_CLIMB=recorded nothing is run: the chart shows the recorded climb. Raises ValueError for a class that is
+    not a stage of the course.
     """
-    from stages import LADDER
-
-    if stage not in LADDER:
-        names = ", ".join(each.__name__ for each in LADDER)
+    ladder = _ladder()
+    if stage not in ladder:
+        names = ", ".join(each.__name__ for each in ladder)
         raise ValueError(f"stage must be one of {names}, got {getattr(stage, '__name__', stage)!r}")
+    text = f"the climb to {stage.name}"
+    if speeds.place() is None:
+        return ClimbChart([_recorded(DATA / RECORDED, stage.name), *recorded_sides(stage.name)], text, stage.name)
     model = load_model("tiny", device="cpu")
-    built = LADDER[: LADDER.index(stage) + 1]
+    built = ladder[: ladder.index(stage) + 1]
     contenders = [each for each in (*built, EngineStage) if not each.why_untimed(model.device)]
-    under = speeds.key(model.device, LADDER)
-    found = speeds.kept(under)
+    under = speeds.key(model.device, ladder)
+    found = {name: speed for name, speed in speeds.kept(under).items() if speed.is_steady or not is_watched()}
     if missing := [each for each in contenders if each.name not in found]:
         measured = _measure(model, missing, with_hf=HF_NAME not in found)
         if FLOOR not in found:
@@ -63,7 +67,12 @@ def climb(stage: type[Stage]) -> ClimbChart:
         *recorded_sides(stage.name),
     ]
     left_out = {each.name: each.why_untimed(model.device) for each in built if each not in contenders}
-    return ClimbChart(sides, f"the climb to {stage.name}", stage.name, left_out)
+    return ClimbChart(sides, text, stage.name, left_out)
+
+
+def _ladder() -> tuple[type[Stage], ...]:
+    """The stages of the course. The library imports none of them: an engine that pip installed alone has none."""
+    return tuple(importlib.import_module("stages").LADDER)
 
 
 def recorded_climb(path: Path = DATA / RECORDED) -> ClimbChart:

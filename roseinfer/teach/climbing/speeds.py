@@ -23,6 +23,8 @@ from roseinfer.paths import ROOT
 from roseinfer.stage import Stage
 
 PLACE = "ROSEINFER_CLIMB"
+RECORDED = "recorded"
+STEADY = 1.3  # the fastest run over the slowest, on a quiet machine
 # What decides how fast a step is. Lessons, benchmarks and commands do not.
 ROOMS = ("*.py", "engine/*.py", "graphs/*.py", "kernels/*.py", "models/*.py", "overlap/*.py", "sampling/*.py")
 
@@ -36,11 +38,15 @@ class Speed:
     slowest: float
     fastest: float
 
+    @property
+    def is_steady(self) -> bool:
+        return self.fastest <= STEADY * self.slowest
 
-def place() -> Path:
-    """The file: $ROSEINFER_CLIMB, or in the user's cache folder."""
+
+def place() -> Path | None:
+    """The file: $ROSEINFER_CLIMB, or in the user's cache folder. None for ROSEINFER_CLIMB=recorded."""
     if chosen := os.environ.get(PLACE):
-        return Path(chosen).expanduser()
+        return None if chosen == RECORDED else Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roseinfer" / "climb.jsonl"
 
 
@@ -53,8 +59,9 @@ def key(device: torch.device, stages: Sequence[type[Stage]]) -> str:
 
 def kept(under: str) -> dict[str, Speed]:
     """Speeds that were measured under a key, by name; the last one of each."""
+    path = place()
     try:
-        lines = place().read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines() if path else []
     except (OSError, RuntimeError, UnicodeDecodeError):  # RuntimeError: pathlib finds no home folder
         return {}
     speeds = [speed for line in lines if (speed := _parse(line, under))]
@@ -64,8 +71,10 @@ def kept(under: str) -> dict[str, Speed]:
 def keep(under: str, speeds: Iterable[Speed]) -> None:
     """Append them. What cannot be written is measured again next time."""
     lines = "".join(f"\n{json.dumps({'key': under, **asdict(speed)})}" for speed in speeds)
+    path = place()
+    if path is None:
+        return
     try:
-        path = place()
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(lines)

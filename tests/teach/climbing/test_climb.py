@@ -9,11 +9,11 @@ import torch
 
 from roseinfer.bench.race_setting import HF_NAME
 from roseinfer.engine.as_stage import EngineStage
-from roseinfer.teach.climb import climb as climbing
-from roseinfer.teach.climb import speeds
-from roseinfer.teach.climb.chart import ClimbChart, Side, gained
-from roseinfer.teach.climb.climb import climb, recorded_climb, recorded_sides
-from roseinfer.teach.climb.speeds import Speed
+from roseinfer.teach.climbing import climb as climbing
+from roseinfer.teach.climbing import speeds
+from roseinfer.teach.climbing.chart import ClimbChart, Side, gained
+from roseinfer.teach.climbing.climb import climb, recorded_climb, recorded_sides
+from roseinfer.teach.climbing.speeds import Speed
 from stages import LADDER, NaiveCat, SelectAppend, TritonPaged
 
 CPU = torch.device("cpu")
@@ -71,6 +71,24 @@ def test_a_stage_that_cannot_be_timed_here_is_named_with_its_reason(timed):
     assert any(TritonPaged.name in line and "left out" in line for line in subtitle)
 
 
+def test_what_a_busy_machine_made_unsteady_is_timed_again_for_a_learner(timed, monkeypatch):
+    climb(NaiveCat)
+    under = speeds.key(CPU, LADDER)
+    speeds.keep(under, [Speed("engine", 100.0, 50.0, 150.0), Speed(NaiveCat.name, 100.0, 90.0, 110.0)])
+    speeds.keep(under, [Speed(HF_NAME, 100.0, 99.0, 100.0), Speed(climbing.FLOOR, 9.0, 9.0, 9.0)])
+    climb(NaiveCat)
+    monkeypatch.setattr(climbing, "is_watched", lambda: True)
+    climb(NaiveCat)
+    assert timed[1:] == [["engine"]]
+
+
+def test_where_nothing_is_timed_the_recorded_climb_is_shown(timed, monkeypatch):
+    monkeypatch.setenv(speeds.PLACE, speeds.RECORDED)
+    chart = climb(SelectAppend)
+    assert timed == [] and repr(chart) == "the climb to s03_select_append"
+    assert names(chart) == ["s01_naive_cat", "s02_prealloc_gather", "s03_select_append", "engine"]
+
+
 def test_only_a_stage_of_the_course_climbs():
     with pytest.raises(ValueError, match="stage must be one of NaiveCat.*got EngineStage"):
         climb(EngineStage)
@@ -116,9 +134,8 @@ def test_the_sentence_is_computed():
 
 def test_the_chart_lights_the_lessons_stage_and_tells_its_numbers():
     chart = ClimbChart([SIDE], "text", FAST.name)
-    assert chart.alt == (
-        "tok/s, this machine: a workload: s01_naive_cat 100, s09_numba_paged 400, engine 1,000, HF generate 50; floor 10,000"
-    )
+    numbers = "s01_naive_cat 100, s09_numba_paged 400, engine 1,000, HF generate 50; floor 10,000"
+    assert chart.alt == f"tok/s, this machine: a workload: {numbers}"
     bars = chart.spec["vconcat"][0]["layer"][0]["data"]["values"]
     assert [row["kind"] for row in bars] == ["so far", "this lesson", "the goal"]
     assert [row["number"] for row in bars] == ["100, 1.0% of floor", "400, 4.0% of floor", "1,000, 10.0% of floor"]

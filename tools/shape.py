@@ -1,0 +1,169 @@
+"""python -m tools.shape: what each lesson asks of its reader, from the notebooks: words, cells, the first stub.
+
+The core path is what stands open: a heading with `jp-MarkdownHeadingCollapsed` in its metadata folds all that follows,
+up to the next heading of its level or above. Folded cells still run, and are still compared.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from roseinfer.display.text_table import Column, TextTable
+from roseinfer.paths import ROOT
+from tools.headings import heading_of, headings
+
+FOLD = "jp-MarkdownHeadingCollapsed"
+DEEPER = "Deeper: "
+EXERCISE = ("teach.exercise(", "teach.check(")
+WORDS_PER_MINUTE, MINUTES_PER_CELL = 150, 1.0  # read with care; run a cell, and look at what it shows
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A cell. folded: whether a collapsed heading above hides it."""
+
+    cell: Any
+    folded: bool
+
+    @property
+    def is_code(self) -> bool:
+        return bool(self.cell.cell_type == "code")
+
+    @property
+    def is_stub(self) -> bool:
+        return "exercise" in self.cell.metadata
+
+    @property
+    def is_exercise(self) -> bool:
+        return self.is_code and (self.is_stub or self.cell.source.startswith(EXERCISE))
+
+
+class Shape:
+    """One lesson, read from its notebook."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self.cells = list(placed(nbformat.read(path, as_version=4).cells))
+
+    @cached_property
+    def core(self) -> list[Placed]:
+        return [each for each in self.cells if not each.folded]
+
+    @property
+    def words(self) -> int:
+        """Words of prose on the core path."""
+        return sum(len(each.cell.source.split()) for each in self.core if not each.is_code)
+
+    @property
+    def all_words(self) -> int:
+        return sum(len(each.cell.source.split()) for each in self.cells if not each.is_code)
+
+    @property
+    def num_code_cells(self) -> int:
+        """Code cells on the core path, those of exercises left out."""
+        return sum(each.is_code and not each.is_exercise for each in self.core)
+
+    @property
+    def first_stub(self) -> int | None:
+        """Number of the code cell that is the first stub, counted from 1 on the core path."""
+        code = [each for each in self.core if each.is_code]
+        return next((number for number, each in enumerate(code, 1) if each.is_stub), None)
+
+    @property
+    def setup_lines(self) -> int:
+        """Lines of code before the first section."""
+        lines = 0
+        for each in self.core:
+            if not each.is_code and any(level == 2 for level, _ in headings(each.cell.source)):
+                break
+            if each.is_code:
+                lines += sum(bool(line.strip()) for line in each.cell.source.splitlines())
+        return lines
+
+    @property
+    def minutes(self) -> float:
+        """To read the core path and run its cells, without exercises."""
+        return self.words / WORDS_PER_MINUTE + self.num_code_cells * MINUTES_PER_CELL
+
+    @property
+    def last_code(self) -> str:
+        return str([each for each in self.core if each.is_code][-1].cell.source)
+
+    @property
+    def odd_folds(self) -> list[str]:
+        """Folded headings without DEEPER, open ones with it, and headings that do not begin their cell: JupyterLab
+        folds whole cells."""
+        odd = []
+        for each in self.cells:
+            for number, (_, text) in enumerate([] if each.is_code else headings(each.cell.source)):
+                folds = bool(each.cell.metadata.get(FOLD))
+                if text.startswith(DEEPER) != folds or number or heading_of(each.cell.source) is None:
+                    odd.append(text)
+        return odd
+
+    @property
+    def needs_folded(self) -> dict[str, list[str]]:
+        """Names that a core cell reads and that only folded cells above it bind, by the cell's first line."""
+        core: set[str] = set()
+        folded: set[str] = set()
+        needs = {}
+        for each in self.cells:
+            if not each.is_code:
+                continue
+            bound, read = names(each.cell.source)
+            if each.folded:
+                folded |= bound
+            else:
+                if lacking := sorted((read & folded) - core - bound):
+                    needs[each.cell.source.partition("\n")[0]] = lacking
+                core |= bound
+        return needs
+
+
+def placed(cells: Sequence[Any]) -> Iterator[Placed]:
+    fold: int | None = None  # level of the collapsed heading that is in force
+    for cell in cells:
+        heading = heading_of(cell.source) if cell.cell_type == "markdown" else None
+        if heading and fold is not None and heading[0] <= fold:
+            fold = None
+        yield Placed(cell, fold is not None)
+        if heading and fold is None and cell.metadata.get(FOLD):
+            fold = heading[0]
+
+
+def names(source: str) -> tuple[set[str], set[str]]:
+    """Names that a cell binds at its top level or below, and names that it reads."""
+    bound: set[str] = set()
+    read: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return bound, read
+
+
+def lessons() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def main() -> None:
+    columns = ("lesson", "words", "of", "code cells", "first stub", "set-up lines", "minutes")
+    rows = [
+        (s.name, s.words, s.all_words, s.num_code_cells, s.first_stub or "-", s.setup_lines, round(s.minutes))
+        for s in map(Shape, lessons())
+    ]
+    print(TextTable.of([Column(name) for name in columns], rows).text())
+
+
+if __name__ == "__main__":
+    main()
