@@ -49,7 +49,8 @@ def climb(stage: type[Stage]) -> ClimbChart:
         return ClimbChart([_recorded(DATA / RECORDED, stage.name), *recorded_sides(stage.name)], text, stage.name)
     model = load_model("tiny", device="cpu")
     built = ladder[: ladder.index(stage) + 1]
-    contenders: list[type[Stage]] = [each for each in (*built, EngineStage) if not each.why_untimed(model.device)]
+    wanted: list[type[Stage]] = [*built, EngineStage]
+    contenders = [each for each in wanted if not each.why_untimed(model.device)]
     under = speeds.key(model.device, ladder)
     found = {name: speed for name, speed in speeds.kept(under).items() if speed.is_steady or not is_watched()}
     if missing := [each for each in contenders if each.name not in found]:

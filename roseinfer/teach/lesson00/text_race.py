@@ -23,6 +23,12 @@ from .race_spec import Lane, race_spec
 RUNS = 3
 
 
+class TextRace(VegaPicture):
+    """speeds: tokens per second of each stage's batch in its median run, the prefill included."""
+
+    speeds: dict[str, float]
+
+
 def race_texts(
     stages: List[type[Stage]],
     model: Model,
@@ -31,7 +37,7 @@ def race_texts(
     *,
     batch_size: int = 16,
     max_new_tokens: int = 48,
-) -> VegaPicture:
+) -> TextRace:
     """Show the text of one of batch_size equal requests as each stage writes it, at its measured speed.
 
     Each stage runs once to warm up, then three times in turn; the median run is shown, slowed down so that the slowest
@@ -57,7 +63,9 @@ def race_texts(
         f"{counted(runs[lanes[0].name].tokens, 'token')} each; same text: {is_same}"
     )
     first_done = min(lane.ends_ms[-1] for lane in lanes)
-    return VegaPicture(race_spec(lanes, prompt, batch_size, text), text, _told(lanes, batch_size), {"time": first_done})
+    race = TextRace(race_spec(lanes, prompt, batch_size, text), text, _told(lanes, batch_size), {"time": first_done})
+    race.speeds = {name: run.tokens / _seconds(run) for name, run in runs.items()}
+    return race
 
 
 def _runner(entrant: StageContender) -> Callable[[], Run]:
