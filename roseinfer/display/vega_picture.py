@@ -1,0 +1,133 @@
+"""VegaPicture: a Vega spec with its text and its still, for a picture whose numbers the page itself computes.
+
+Where frames are enough, display.grid has them. Here a reader changes a number, by a control or by dragging a mark, and
+Vega's expressions work out the others: no kernel is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .chart import EMBED, INK, PNG_SCALE, image_width, with_palette
+from .figure import INK as DARK_INK
+from .figure import PAPER
+from .grid import FRAME_MS, SCHEMA, VEGA
+from .shapes import EDGE, WIDTH
+
+Spec = dict[str, Any]
+Channels = dict[str, Any]  # of a mark: an expression, or a number
+LETTERS: Channels = {"font": '"sans-serif"', "fontSize": 12, "fill": json.dumps(INK)}
+
+
+class VegaPicture:
+    """text: what it shows before a reader changes anything, in exact facts, for nbval. shown: values that signals have
+    in the still, where they differ from those that the page begins with."""
+
+    def __init__(
+        self,
+        text: str,
+        height: float,
+        signals: Sequence[Spec],
+        marks: Sequence[Spec],
+        data: Sequence[Spec] = (),
+        scales: Sequence[Spec] = (),
+        shown: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.text, self.shown = text, dict(shown or {})
+        self.spec: Spec = {
+            "$schema": SCHEMA,
+            "description": text,
+            "width": WIDTH,
+            "height": height,
+            "padding": 2,
+            "background": "transparent",
+            "signals": list(signals),
+            "data": list(data),
+            "scales": list(scales),
+            "marks": list(marks),
+        }
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def with_values(self, **values: Any) -> Spec:
+        """The spec as a page begins with these values of signals, on paper."""
+        signals = [
+            one | ({"value": values[one["name"]]} if one["name"] in values else {}) for one in self.spec["signals"]
+        ]
+        spec: Spec = json.loads(json.dumps(self.spec | {"signals": signals}).replace(INK, DARK_INK))
+        return spec | {"background": PAPER, "padding": 8}
+
+    @property
+    def png(self) -> bytes:
+        import vl_convert
+
+        return with_palette(vl_convert.vega_to_png(self.with_values(**self.shown), scale=PNG_SCALE))
+
+    def texts(self, **values: Any) -> list[str]:
+        """Texts that can be read where signals have these values: the page's own numbers."""
+        import xml.etree.ElementTree as ElementTree
+
+        import vl_convert
+
+        drawing = ElementTree.fromstring(vl_convert.vega_to_svg(self.with_values(**values)))
+        return ["".join(one.itertext()) for one in drawing.iter("{http://www.w3.org/2000/svg}text")]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        png = self.png
+        bundle = {"text/plain": self.text, VEGA: self.spec, "image/png": png}
+        embed = {"embed_options": {**EMBED["embed_options"], "actions": False}}
+        return bundle, {"image/png": {"alt": self.text, "width": image_width(png)}, VEGA: embed}
+
+
+def mark(kind: str, data: str = "", name: str = "", drawn_if: str = "", **channels: Any) -> Spec:
+    """A Vega mark. A channel that is a string is an expression. drawn_if: an expression, for marks that come and go."""
+    if drawn_if:
+        channels["opacity"] = f"({drawn_if}) ? ({channels.get('opacity', 1)}) : 0"
+    update = {channel: {"signal" if isinstance(to, str) else "value": to} for channel, to in channels.items()}
+    source = {"from": {"data": data}} if data else {}
+    names = {"name": name} if name else {"interactive": False}
+    return {"type": kind, **source, **names, "encode": {"update": update}}
+
+
+def write(text: str, x: str | float, y: str | float, data: str = "", **channels: Any) -> Spec:
+    """A text mark. text: an expression."""
+    return mark("text", data, text=text, x=x, y=y, **{**LETTERS, **channels})
+
+
+def legend(entries: Mapping[str, Channels], y: float) -> list[Spec]:
+    """A line of boxes, each with its meaning. entries: from a meaning to the channels of its box."""
+    marks, x = [], 0.0
+    for meaning, look in entries.items():
+        marks += [
+            mark("rect", **{"x": x, "y": y, "width": 14, "height": 12, **look}),
+            write(json.dumps(meaning), x + 20, y + 10.5, fontSize=11.5),
+        ]
+        x += 20 + 6.3 * len(meaning) + 16
+    return marks
+
+
+def stepper(name: str, label: str, first: int, last: int) -> list[Spec]:
+    """A slider, and a box that plays it. Both have the looks of display.grid's."""
+    tick = {"type": "timer", "throttle": 2 * FRAME_MS}  # there is more to read in a step than in a frame of cells
+    play = {"name": "play", "value": False, "bind": {"input": "checkbox", "name": "play "}}
+    step = {
+        "name": name,
+        "value": first,
+        "bind": {"input": "range", "min": first, "max": last, "step": 1, "name": f"{label}: "},
+        "on": [
+            {"events": {"signal": "play"}, "update": f"play && {name} >= {last} ? {first} : {name}"},
+            {"events": tick, "update": f"play ? min({name} + 1, {last}) : {name}"},
+        ],
+    }
+    return [play | {"on": [{"events": tick, "update": f"play && {name} < {last}"}]}, step]
+
+
+def quoted(text: str) -> str:
+    """A text as an expression."""
+    return json.dumps(text)
+
+
+OUTLINE: Channels = {"fill": quoted("transparent"), "stroke": quoted(EDGE), "strokeDash": "[4, 3]"}
