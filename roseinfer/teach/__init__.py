@@ -74,6 +74,7 @@ from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
+from .views.memory_walk import walk_memory
 from .views.online_softmax import walk_online_softmax
 from .views.rows_picture import draw_rows_built
 from .views.rows_table import table
