@@ -87,9 +87,12 @@ def _frame(step: int, layouts: list[Layout], reads: list[list[Read]], batch: Bat
     strips = [_strip(layout, own, step, batch.row_bytes, most) for layout, own in zip(layouts, reads, strict=True)]
     counts = [count(own[:step]) for own in reads]
     says = (
-        f"Boxes: keys of {batch.row_bytes} bytes, with the token and its KV head; below, cache lines of {LINE} bytes."
+        f"Boxes: keys of {batch.row_bytes} bytes, with the token and its KV head; below, cache lines of {LINE} bytes "
+        "and how often each was read."
     )
-    return Frame([*strips, _counters(layouts, counts)], f"{step} cache line{'s' * (step > 1)} read", says)
+    if any(layout.name == "padded gather" for layout in layouts):
+        says += " The gather has copied the padded batch before: that is not counted."
+    return Frame([*strips, _counters(layouts, counts)], f"step {step}: one cache line per step in each layout", says)
 
 
 def _counters(layouts: list[Layout], counts: list[Counts]) -> Panel:

@@ -1,0 +1,54 @@
+"""VegaPicture: a spec that computes in the page, its text and its still."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from roseinfer.display.chart import INK
+from roseinfer.display.grid import VEGA
+from roseinfer.display.shapes import WIDTH
+from roseinfer.display.vega_picture import VegaPicture, legend, mark, quoted, stepper, write
+
+
+@pytest.fixture
+def picture():
+    """A box as wide as ten times the step, and twice the step as a text."""
+    box = mark("rect", x=0, y=20, height=40, width="10 * step", fill=quoted("#FF0000"))
+    gone = mark("rect", x=0, y=20, height=40, width=600, fill=quoted("#0000FF"), drawn_if="step > 8")
+    return VegaPicture(
+        "ten boxes", 80, stepper("step", "step", 1, 9), [box, gone, write("2 * step", 0, 12)], shown={"step": 5}
+    )
+
+
+def columns_of(image: Image.Image, colour: tuple[int, int, int]) -> int:
+    across = image.height // 2
+    return sum(image.getpixel((x, across)) == colour for x in range(image.width))
+
+
+def test_the_page_begins_at_the_first_step_and_the_still_is_of_what_is_shown(picture):
+    bundle, metadata = picture._repr_mimebundle_()
+    assert bundle["text/plain"] == bundle[VEGA]["description"] == metadata["image/png"]["alt"] == "ten boxes"
+    assert [signal["value"] for signal in bundle[VEGA]["signals"]] == [False, 1]
+    image = Image.open(io.BytesIO(bundle["image/png"])).convert("RGB")
+    assert columns_of(image, (255, 0, 0)) == pytest.approx(50 * image.width / metadata["image/png"]["width"], abs=2)
+    assert columns_of(image, (0, 0, 255)) == 0
+    assert WIDTH < metadata["image/png"]["width"] < WIDTH + 30
+
+
+def test_texts_are_those_that_the_page_computes(picture):
+    assert picture.texts() == ["2"] and picture.texts(step=7) == ["14"]
+
+
+def test_ink_is_the_themes_in_the_page_and_dark_on_paper(picture):
+    assert INK in json.dumps(picture.spec) and INK not in json.dumps(picture.with_values())
+
+
+def test_a_legend_puts_each_meaning_right_of_its_box():
+    marks = legend({"small": {"fill": quoted("#FF0000")}, "a line": {"height": 2}}, y=10)
+    places = [one["encode"]["update"]["x"]["value"] for one in marks]
+    assert places == sorted(places) and [one["type"] for one in marks] == ["rect", "text"] * 2
+    assert marks[2]["encode"]["update"]["height"] == {"value": 2}
