@@ -24,7 +24,7 @@ LEGEND = (
 )
 START = (
     "top is the new token's own score, total is exp(0) = 1, acc is its value: the softmax's first element. No tile has "
-    "been read."
+    "been read. All three are kept in registers: teach.walk_online_softmax shows them."
 )
 STEP = (
     "A program loads the tile's K and V. top becomes the largest score so far; total and acc shrink by "

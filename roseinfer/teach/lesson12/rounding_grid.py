@@ -10,7 +10,7 @@ from torch import Tensor
 from roseinfer.arguments import each_once, require_count
 from roseinfer.display.vega_picture import VegaPicture
 
-from .rounding_page import page_of
+from .rounding_page import outlier_of, page_of
 from .text_price import LEVELS
 
 SHORTEST, LONGEST = 16, 256  # values of a row that can be drawn
@@ -32,8 +32,9 @@ def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int 
     """The row, and its values beside 0 on the grid that they are rounded to; values that fall to 0 are marked. In the
     page a reader drags the outlier, the row's largest value, and chooses how many values share a scale.
 
-    row: 16 to 256 values. groups: how many values may share a scale, besides the whole row. shown: the one of the
-    still, None for the whole row. Values that are 0 before rounding are left out of the counts.
+    row: 16 to 256 values; its outlier is rounded to 0.01 times the largest other value, as the slider shows it. groups:
+    how many values may share a scale, besides the whole row. shown: the one of the still, None for the whole row.
+    Values that are 0 before rounding are left out of the counts.
     Raises ValueError for another row, and for a group that is not smaller than the row or is there twice.
     """
     if row.ndim != 1 or not SHORTEST <= len(row) <= LONGEST:
@@ -48,8 +49,12 @@ def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int 
     if shown is not None and shown not in sizes:
         raise ValueError(f"shown must be one of {sizes}, got {shown!r}")
     values = [float(f"{value:.4g}") for value in row.tolist()]  # short in the recorded notebook
+    place, other, times = outlier_of(values)
+    values[place] = times * other if values[place] > 0 else -times * other  # as the page computes it
     settings = [rounded(values, size) for size in sizes]
-    return page_of(values, {one.group: one.bytes_per_value for one in settings}, _facts(values, settings), shown)
+    return page_of(
+        values, {one.group: one.bytes_per_value for one in settings}, _facts(len(values), times, settings), shown
+    )
 
 
 def rounded(values: Sequence[float], group: int) -> Rounded:
@@ -65,13 +70,12 @@ def rounded(values: Sequence[float], group: int) -> Rounded:
     return Rounded(group, zeros, sum(errors) / len(errors), 1 + SCALE_BYTES * len(starts) / len(values))
 
 
-def _facts(values: list[float], settings: list[Rounded]) -> str:
-    *_, largest_other, outlier = sorted(map(abs, values))
-    lines = [f"{len(values)} values, the outlier {outlier / largest_other:.1f} times the largest other one"]
+def _facts(length: int, times: float, settings: list[Rounded]) -> str:
+    lines = [f"{length} values, the outlier {times:.1f} times the largest other one"]
     for one in settings:
-        shared = "one scale for the row" if one.group == len(values) else f"a scale for {one.group}"
+        shared = "one scale for the row" if one.group == length else f"a scale for {one.group}"
         lines.append(
-            f"{shared}: {one.zeros} of {len(values)} round to 0, mean relative error {one.error:.1%}, "
+            f"{shared}: {one.zeros} of {length} round to 0, mean relative error {one.error:.1%}, "
             f"{one.bytes_per_value:.4f} bytes per value"
         )
     return "\n".join(lines)

@@ -9,14 +9,13 @@ from roseinfer.display.vega_picture import Spec, VegaPicture
 from .rounding_marks import GRID, GRID_TOP, LEFT, NEAREST, ROW, ROW_TOP, WIDTH, height_of, marks_of
 from .text_price import LEVELS
 
+TIMES_DECIMALS = 2  # the slider has its value beside it
 MOST_TIMES = 20  # as large as a reader can make the outlier, at least
 
 
 def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str, shown: int | None) -> VegaPicture:
     """bytes_per_value: by how many values share a scale, the whole row first."""
-    outlier = max(range(len(values)), key=lambda i: abs(values[i]))
-    other = max(abs(value) for i, value in enumerate(values) if i != outlier)
-    times = abs(values[outlier]) / other
+    outlier, other, times = outlier_of(values)
     most = max(MOST_TIMES, round(2 * times))
     settings = [
         {"row": n, "group": group, "name": str(group) if n else "the whole row", "bytes": size}
@@ -48,11 +47,18 @@ def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str
     )
 
 
+def outlier_of(values: list[float]) -> tuple[int, float, float]:
+    """The place of the largest absolute value, the largest other one, and how many times as large it is."""
+    place = max(range(len(values)), key=lambda i: abs(values[i]))
+    other = max(abs(value) for i, value in enumerate(values) if i != place)
+    return place, other, round(abs(values[place]) / other, TIMES_DECIMALS)
+
+
 def _signals(settings: list[Spec], times: float, most: int, other: float) -> list[Spec]:
     drag = "[@handle:mousedown, window:mouseup] > window:mousemove!"
     at = f"clamp(round(10 * invert('size', y()) / {other}) / 10, 1, {most})"
     choice = {
-        "input": "radio",
+        "input": "select",
         "options": [setting["group"] for setting in settings],
         "labels": [setting["name"] for setting in settings],
         "name": "values that share a scale: ",
