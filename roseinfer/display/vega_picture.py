@@ -13,7 +13,8 @@ from typing import Any
 from .chart import EMBED, INK, PNG_SCALE, image_width, with_palette
 from .figure import INK as DARK_INK
 from .figure import PAPER
-from .grid import FRAME_MS, SCHEMA, VEGA
+from .grid import SCHEMA, VEGA
+from .grid_controls import HEIGHT, control_marks, control_signals
 from .shapes import EDGE, WIDTH
 
 Spec = dict[str, Any]
@@ -22,8 +23,9 @@ LETTERS: Channels = {"font": '"sans-serif"', "fontSize": 12, "fill": json.dumps(
 
 
 class VegaPicture:
-    """text: what it shows before a reader changes anything, in exact facts, for nbval. shown: values that signals have
-    in the still, where they differ from those that the page begins with."""
+    """text: what it shows before a reader changes anything, in exact facts, for nbval. steps: the signal `step` goes
+    from 0 to it, by a slider, play, back and forward; 0 for no such signal. shown: values that signals have in the
+    still, where they differ from those that the page begins with."""
 
     def __init__(
         self,
@@ -33,31 +35,36 @@ class VegaPicture:
         marks: Sequence[Spec],
         data: Sequence[Spec] = (),
         scales: Sequence[Spec] = (),
+        steps: int = 0,
         shown: Mapping[str, Any] | None = None,
     ) -> None:
-        self.text, self.shown = text, dict(shown or {})
-        self.spec: Spec = {
+        self.text, self.steps, self.shown = text, {"": steps + 1}, dict(shown or {})
+        self.still: Spec = {
             "$schema": SCHEMA,
             "description": text,
             "width": WIDTH,
             "height": height,
             "padding": 2,
             "background": "transparent",
-            "signals": list(signals),
+            "signals": [*(control_signals("step", self.steps, "", 0) if steps else []), *signals],
             "data": list(data),
             "scales": list(scales),
             "marks": list(marks),
         }
 
+    @property
+    def spec(self) -> Spec:
+        height = self.still["height"]
+        controls = control_marks("step", self.steps, height + 4)
+        return self.still | {"height": height + HEIGHT * bool(controls), "marks": self.still["marks"] + controls}
+
     def __repr__(self) -> str:
         return self.text
 
     def with_values(self, **values: Any) -> Spec:
-        """The spec as a page begins with these values of signals, on paper."""
-        signals = [
-            one | ({"value": values[one["name"]]} if one["name"] in values else {}) for one in self.spec["signals"]
-        ]
-        spec: Spec = json.loads(json.dumps(self.spec | {"signals": signals}).replace(INK, DARK_INK))
+        """The still's spec, on paper, with these values of signals."""
+        signals = [one | {"value": values.get(one["name"], one.get("value"))} for one in self.still["signals"]]
+        spec: Spec = json.loads(json.dumps(self.still | {"signals": signals}).replace(INK, DARK_INK))
         return spec | {"background": PAPER, "padding": 8}
 
     @property
@@ -107,22 +114,6 @@ def legend(entries: Mapping[str, Channels], y: float) -> list[Spec]:
         ]
         x += 20 + 6.3 * len(meaning) + 16
     return marks
-
-
-def stepper(name: str, label: str, first: int, last: int) -> list[Spec]:
-    """A slider, and a box that plays it. Both have the looks of display.grid's."""
-    tick = {"type": "timer", "throttle": 2 * FRAME_MS}  # there is more to read in a step than in a frame of cells
-    play = {"name": "play", "value": False, "bind": {"input": "checkbox", "name": "play "}}
-    step = {
-        "name": name,
-        "value": first,
-        "bind": {"input": "range", "min": first, "max": last, "step": 1, "name": f"{label}: "},
-        "on": [
-            {"events": {"signal": "play"}, "update": f"play && {name} >= {last} ? {first} : {name}"},
-            {"events": tick, "update": f"play ? min({name} + 1, {last}) : {name}"},
-        ],
-    }
-    return [play | {"on": [{"events": tick, "update": f"play && {name} < {last}"}]}, step]
 
 
 def quoted(text: str) -> str:

@@ -43,7 +43,7 @@ def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str
             _some("now", "settings", "datum.group == group"),
         ],
         _scales(len(values), most * other, other),
-        {"group": shown or len(values)},
+        shown={"group": shown or len(values)},
     )
 
 

@@ -59,8 +59,8 @@ def walk_memory(
             raise ValueError(f"{layout.name} must have at most {MOST_LINES} cache lines to be drawn, got {num_lines}")
     reads = [list(reads_of(layout, batch.row_bytes)) for layout in made]
     steps = max(map(len, reads))
-    frames = [_frame(step, made, reads, batch) for step in range(1, steps + 1)]
-    return Grid(frames, _facts(batch, made, reads), "cache line", legend=LEGEND)
+    frames = [_frame(step, made, reads, batch) for step in range(steps + 1)]
+    return Grid(frames, _facts(batch, made, reads), "lines read,", legend=LEGEND)
 
 
 def _num_lines(layout: Layout, row_bytes: int) -> int:
@@ -102,8 +102,8 @@ def _counters(layouts: list[Layout], counts: list[Counts]) -> Panel:
 
 def _strip(layout: Layout, reads: list[Read], step: int, row_bytes: int, most: int) -> Panel:
     seen = reads[:step]
-    is_over = step > len(reads)
-    now = "done" if is_over else f"reads {seen[-1].task}"
+    last = seen[-1] if seen and step <= len(reads) else None
+    now = f"reads {last.task}" if last else "done" if seen else "nothing read yet"
     times = Counter(read.line for read in seen)
     done = {place for read in seen for place in read.places}
     wide = row_bytes / LINE  # columns are cache lines
@@ -116,7 +116,7 @@ def _strip(layout: Layout, reads: list[Read], step: int, row_bytes: int, most: i
         for place, key in enumerate(layout.keys)
     ]  # fmt: skip
     for line in range(_num_lines(layout, row_bytes)):
-        outline = INK if not is_over and line == seen[-1].line else ""
+        outline = INK if last and line == last.line else ""
         colour = TWICE if times[line] > 1 else ""
         cells.append(Cell(1.55, line, times[line] or "", colour, outline=outline, strength=0.4, height=0.75))
     title = f"{layout.name} {layout.shape}: {now}"

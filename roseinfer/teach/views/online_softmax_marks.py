@@ -40,12 +40,14 @@ def _words(num_blocks: int) -> list[Spec]:
         f"{new} + ') = ' + {fixed('factor')} + '.'"
     )
     stays = f"'m stays ' + {new} + ': the factor is exp(0) = 1, and nothing shrinks.'"
+    none = "'Nothing is read yet: m is -inf, and l and a are 0.'"
     first = "'Nothing was summed up before it: m is its own largest score.'"
     done = "'The same as one softmax over all scores, which has to know the largest one from the beginning.'"
-    heading = f"ready ? 'the result: a / l' : 'block ' + step + ' of {num_blocks}'"
+    heading = f"ready ? 'the result: a / l' : step ? 'block ' + step + ' of {num_blocks}' : 'before the first block'"
+    said = f"ready ? {done} : !step ? {none} : step == 1 ? {first} : m > m_old ? {grows} : {stays}"
     return [
         write(heading, 0, 12, fontSize=13, fontWeight=quoted("bold")),
-        write(f"ready ? {done} : step == 1 ? {first} : m > m_old ? {grows} : {stays}", 0, 32, fontSize=13),
+        write(said, 0, 32, fontSize=13),
     ]
 
 
@@ -63,8 +65,8 @@ def _scores() -> list[Spec]:
         mark("rect", "tokens", x="scale('token', datum.i)", width=WIDE, **score, **look),
         mark("rule", **level, y="scale('score', 0)", **LINE),
         mark("rule", **level, y="scale('score', m_old)", stroke=quoted(INK), strokeDash="[4, 3]", drawn_if="m_old < m"),
-        mark("rule", **level, y="scale('score', m)", stroke=quoted(INK), strokeWidth=1.5),
-        write(f"'m ' + {fixed('m', 2)}", LEFT + PLOT_WIDTH + 4, "scale('score', m) + 4"),
+        mark("rule", **level, y="scale('score', m)", stroke=quoted(INK), strokeWidth=1.5, drawn_if="step"),
+        write(f"step ? 'm ' + {fixed('m', 2)} : ''", LEFT + PLOT_WIDTH + 4, "scale('score', m) + 4"),
         mark(
             "symbol", "tokens", "score", x=middle, y=score["y"], tooltip=f"'score ' + {fixed('datum.s', 2)}", **handle
         ),
@@ -123,7 +125,7 @@ def _numbers() -> list[Spec]:
     new, old = fixed("datum.now - datum.kept"), fixed("before[datum.row]")
     sums = f"{old} + ' × ' + {fixed('factor')} + ' + ' + {new} + ' = ' + {now}"
     quotient = f"{now} + ' / ' + {total} + ' = ' + {fixed('datum.now / after[0]')}"
-    said = f"!ready ? {sums} : datum.row ? {quotient} : {now}"
+    said = f"!step ? {now} : !ready ? {sums} : datum.row ? {quotient} : {now}"
     y = f"{STATE_TOP} + {ROW} * datum.row + 12"
     return [
         write("ready ? 'a / l' : 'before × factor + this block = now'", SUMS, STATE_TOP - 14, fontSize=13),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from roseinfer.display.vega_picture import Spec, VegaPicture, stepper
+from roseinfer.display.vega_picture import Spec, VegaPicture
 
 from .online_softmax_marks import (
     BARS,
@@ -25,7 +25,6 @@ def page_of(scores: list[float], values: list[list[float]], block_size: int, tex
         text,
         bottom_of(width),
         [
-            *stepper("step", f"block, 1 to {len(blocks)}, then the result", 1, len(blocks) + 1),
             *_dragging(scores),
             *_recurrence(blocks, values),
             *_now(len(blocks), width),
@@ -33,7 +32,8 @@ def page_of(scores: list[float], values: list[list[float]], block_size: int, tex
         marks_of(len(blocks), width),
         [_tokens(blocks), _rows(width)],
         _scales(scores, blocks),
-        {"step": next(iter(_growing(scores, blocks)), len(blocks) + 1)},
+        steps=len(blocks) + 1,
+        shown={"step": next(iter(_growing(scores, blocks)), len(blocks) + 1)},
     )
 
 
@@ -97,7 +97,8 @@ def _recurrence(blocks: list[range], values: list[list[float]]) -> list[Spec]:
 
 
 def _now(num_blocks: int, width: int) -> list[Spec]:
-    """What the step shows: the numbers before and after its block. The result's step has no block of its own."""
+    """What the step shows: the numbers before and after its block. Step 0 comes before the first block, and the last
+    step is the result; neither has a block of its own."""
 
     def numbers(name: str, first: int) -> str:
         return f"[{', '.join(f'{name}{n}' for n in range(first, num_blocks + 1))}]"
@@ -106,10 +107,10 @@ def _now(num_blocks: int, width: int) -> list[Spec]:
     whole = ", ".join(f"whole{d}" for d in range(width))
     updates = {
         "ready": f"step > {num_blocks}",
-        "m": f"{numbers('m', 1)}[min(step, {num_blocks}) - 1]",
+        "m": f"{numbers('m', 1)}[clamp(step, 1, {num_blocks}) - 1]",
         "m_old": f"step > 1 ? {numbers('m', 1)}[step - 2] : m",
-        "factor": f"ready ? 1 : {numbers('f', 1)}[step - 1]",
-        "before": f"[{', '.join(f'{row}[step - 1]' for row in per_row)}]",
+        "factor": f"ready || !step ? 1 : {numbers('f', 1)}[step - 1]",
+        "before": f"[{', '.join(f'{row}[max(step - 1, 0)]' for row in per_row)}]",
         "after": f"ready ? before : [{', '.join(f'{row}[step]' for row in per_row)}]",
         "whole": f"[1, {whole}]",
         "reach": f"extent([0, 1, {', '.join(row[1:-1] for row in per_row)}])",

@@ -51,7 +51,8 @@ def test_the_page_computes_the_recurrence_and_what_it_equals(block_size, changed
 
 
 def test_a_frame_says_whether_anything_shrinks():
-    said = [walk().texts(step=step)[1] for step in (1, 2, 3, 4)]
+    before, *said = (walk().texts(step=step)[1] for step in range(5))
+    assert before.startswith("Nothing is read yet")
     assert said[0].startswith("Nothing was summed up before it") and "nothing shrinks" in said[1]
     assert said[2] == "m grows from 1.20 to 2.60: all that was summed up shrinks by exp(1.20 - 2.60) = 0.247."
     assert said[3].startswith("The same as one softmax over all scores")
@@ -76,3 +77,9 @@ def test_what_cannot_be_drawn_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             walk_online_softmax(*wrong)
+
+
+def test_the_page_begins_before_the_first_block():
+    texts = walk().texts()
+    assert texts[0] == "before the first block" and texts.count("0.000") == 3
+    assert not any(text.startswith("m ") for text in texts)
