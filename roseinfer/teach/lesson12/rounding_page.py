@@ -76,7 +76,7 @@ def _signals(settings: list[Spec], times: float, most: int, other: float) -> lis
 
 
 def _rounding(group: str) -> list[Spec]:
-    """Of each value: its group and step, what it is rounded to, and whether that is 0 where the value is not."""
+    """The group and step of each value, what it is rounded to, and whether that is 0 where the value is not."""
     return [
         _formula("part", f"floor(datum.i / {group})"),
         _formula("size", "abs(datum.x)"),
