@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from roseinfer.arguments import each_once, require_count
-from roseinfer.display.vega_picture import VegaPicture
+from roseinfer.display.computed_picture import ComputedPicture
 
 from .rounding_page import outlier_of, page_of
 from .text_price import LEVELS
@@ -28,7 +28,7 @@ class Rounded:
     bytes_per_value: float
 
 
-def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int | None = None) -> VegaPicture:
+def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int | None = None) -> ComputedPicture:
     """The row, and its values beside 0 on the grid that they are rounded to; values that fall to 0 are marked. In the
     page a reader drags the outlier, the row's largest value, and chooses how many values share a scale.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from roseinfer.display.chart import INK
+from roseinfer.display.computed_picture import Channels, Spec, legend, mark, quoted, write
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.shapes import EDGE, MONOSPACE
-from roseinfer.display.vega_picture import Channels, Spec, legend, mark, quoted, write
 
 KEPT, LOST = PALETTE[2], PALETTE[3]
 LEFT, WIDTH = 50, 780  # pixels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roseinfer.display.vega_picture import Spec, VegaPicture
+from roseinfer.display.computed_picture import ComputedPicture, Spec
 
 from .rounding_marks import GRID, GRID_TOP, LEFT, NEAREST, ROW, ROW_TOP, WIDTH, height_of, marks_of
 from .text_price import LEVELS
@@ -13,7 +13,7 @@ TIMES_DECIMALS = 2  # the slider has its value beside it
 MOST_TIMES = 20  # as large as a reader can make the outlier, at least
 
 
-def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str, shown: int | None) -> VegaPicture:
+def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str, shown: int | None) -> ComputedPicture:
     """bytes_per_value: by how many values share a scale, the whole row first."""
     outlier, other, times = outlier_of(values)
     most = max(MOST_TIMES, round(2 * times))
@@ -26,7 +26,7 @@ def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str
     names = {setting["group"]: f"stats_{setting['group']}" for setting in settings}
     stats = [table for group, name in names.items() for table in _stats(name, str(group))]
     chosen = " : ".join(f"datum.group == {group} ? data('{name}')[0]" for group, name in names.items())
-    return VegaPicture(
+    return ComputedPicture(
         text,
         height_of(len(settings)),
         _signals(settings, times, most, other),
@@ -43,7 +43,7 @@ def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str
             _some("now", "settings", "datum.group == group"),
         ],
         _scales(len(values), most * other, other),
-        shown={"group": shown or len(values)},
+        still={"group": shown or len(values)},
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.arguments import require_count
-from roseinfer.display.vega_picture import VegaPicture
+from roseinfer.display.computed_picture import ComputedPicture
 
 from .online_softmax_page import page_of
 
@@ -37,7 +37,7 @@ class Running:
         return Running(top, self.total * shrink + sum(weights), tuple(acc))
 
 
-def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> VegaPicture:
+def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> ComputedPicture:
     """A slider over blocks: the largest score m, the sum l and the accumulator a, as numbers and bars. When a block has
     a larger score, what was summed up shrinks by exp(m_old - m_new). The last step divides a by l.
 

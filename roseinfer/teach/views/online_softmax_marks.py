@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from roseinfer.display.chart import INK
+from roseinfer.display.computed_picture import LETTERS, OUTLINE, Channels, Spec, legend, mark, quoted, write
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.shapes import EDGE, MONOSPACE, WIDTH
-from roseinfer.display.vega_picture import LETTERS, OUTLINE, Channels, Spec, legend, mark, quoted, write
 
 EARLIER, THIS_BLOCK = PALETTE[2], PALETTE[5]
 TOP, PLOT = 82, 150  # pixels: where the two plots of tokens begin, and their height

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from roseinfer.display.vega_picture import Spec, VegaPicture
+from roseinfer.display.computed_picture import ComputedPicture, Spec
 
 from .online_softmax_marks import (
     BARS,
@@ -18,10 +18,10 @@ from .online_softmax_marks import (
 )
 
 
-def page_of(scores: list[float], values: list[list[float]], block_size: int, text: str) -> VegaPicture:
+def page_of(scores: list[float], values: list[list[float]], block_size: int, text: str) -> ComputedPicture:
     blocks = [range(start, min(start + block_size, len(scores))) for start in range(0, len(scores), block_size)]
     width = len(values[0])
-    return VegaPicture(
+    return ComputedPicture(
         text,
         bottom_of(width),
         [
@@ -33,7 +33,7 @@ def page_of(scores: list[float], values: list[list[float]], block_size: int, tex
         [_tokens(blocks), _rows(width)],
         _scales(scores, blocks),
         steps=len(blocks) + 1,
-        shown={"step": next(iter(_growing(scores, blocks)), len(blocks) + 1)},
+        still={"step": next(iter(_growing(scores, blocks)), len(blocks) + 1)},
     )
 
 

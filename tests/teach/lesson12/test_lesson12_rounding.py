@@ -60,9 +60,9 @@ def test_values_that_are_0_are_not_lost():
 
 def test_the_still_shows_one_setting():
     row = row_with_outlier(40)
-    assert walk_rounding(row).shown == {"group": 200} and walk_rounding(row, shown=32).shown == {"group": 32}
+    assert walk_rounding(row).still == {"group": 200} and walk_rounding(row, shown=32).still == {"group": 32}
     page = walk_rounding(row, shown=32)
-    assert page.texts(**page.shown)[0] == "a scale for each 32 values"
+    assert page.texts(**page.still)[0] == "a scale for each 32 values"
     assert page._repr_mimebundle_()[1]["image/png"]["width"] < WIDTH + 30
 
 

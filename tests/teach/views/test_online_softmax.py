@@ -61,8 +61,8 @@ def test_a_frame_says_whether_anything_shrinks():
 def test_the_still_is_of_the_first_block_that_shrinks_what_was_before():
     page = walk()
     bundle, metadata = page._repr_mimebundle_()
-    assert page.shown == {"step": 3} and bundle["text/plain"] == bundle[VEGA]["description"] == repr(page)
-    assert walk(scores=[3.0, *SCORES[1:]]).shown == {"step": 4}, "no block shrinks anything: the result"
+    assert page.still == {"step": 3} and bundle["text/plain"] == bundle[VEGA]["description"] == repr(page)
+    assert walk(scores=[3.0, *SCORES[1:]]).still == {"step": 4}, "no block shrinks anything: the result"
     assert Image.open(io.BytesIO(bundle["image/png"])).width > WIDTH and metadata["image/png"]["width"] < WIDTH + 30
 
 

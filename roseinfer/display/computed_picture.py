@@ -1,4 +1,4 @@
-"""VegaPicture: a Vega spec with its text and its still, for a picture whose numbers the page itself computes.
+"""ComputedPicture: a VegaPicture whose numbers the page itself computes, and short ways to write its marks.
 
 Where frames are enough, display.grid has them. Here a reader changes a number, by a control or by dragging a mark, and
 Vega's expressions work out the others: no kernel is needed.
@@ -10,22 +10,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .chart import EMBED, INK, PNG_SCALE, image_width, with_palette
+from .chart import INK, PNG_SCALE, with_palette
 from .figure import INK as DARK_INK
 from .figure import PAPER
-from .grid import SCHEMA, VEGA
+from .grid import SCHEMA
 from .grid_controls import HEIGHT, control_marks, control_signals
 from .shapes import EDGE, WIDTH
+from .vega import VegaPicture
 
 Spec = dict[str, Any]
 Channels = dict[str, Any]  # of a mark: an expression, or a number
 LETTERS: Channels = {"font": '"sans-serif"', "fontSize": 12, "fill": json.dumps(INK)}
 
 
-class VegaPicture:
-    """text: what it shows before a reader changes anything, in exact facts, for nbval. steps: the signal `step` goes
-    from 0 to it, by a slider, play, back and forward; 0 for no such signal. shown: values that signals have in the
-    still, where they differ from those that the page begins with."""
+class ComputedPicture(VegaPicture):
+    """steps: the signal `step` goes from 0 to it, by a slider, play, back and forward; 0 for no such signal. still:
+    values that signals have in the picture, where they differ from those that the page begins with."""
 
     def __init__(
         self,
@@ -36,42 +36,36 @@ class VegaPicture:
         data: Sequence[Spec] = (),
         scales: Sequence[Spec] = (),
         steps: int = 0,
-        shown: Mapping[str, Any] | None = None,
+        still: Mapping[str, Any] | None = None,
     ) -> None:
-        self.text, self.steps, self.shown = text, {"": steps + 1}, dict(shown or {})
-        self.still: Spec = {
+        lengths = {"": steps + 1}
+        self.drawing: Spec = {  # without the marks that control it
             "$schema": SCHEMA,
             "description": text,
             "width": WIDTH,
             "height": height,
             "padding": 2,
             "background": "transparent",
-            "signals": [*(control_signals("step", self.steps, "", 0) if steps else []), *signals],
+            "signals": [*(control_signals("step", lengths, "", 0) if steps else []), *signals],
             "data": list(data),
             "scales": list(scales),
             "marks": list(marks),
         }
-
-    @property
-    def spec(self) -> Spec:
-        height = self.still["height"]
-        controls = control_marks("step", self.steps, height + 4)
-        return self.still | {"height": height + HEIGHT * bool(controls), "marks": self.still["marks"] + controls}
-
-    def __repr__(self) -> str:
-        return self.text
+        controls = control_marks("step", lengths, height + 4)
+        page = {"height": height + HEIGHT * bool(controls), "marks": [*marks, *controls]}
+        super().__init__(self.drawing | page, text, still=still)
 
     def with_values(self, **values: Any) -> Spec:
-        """The still's spec, on paper, with these values of signals."""
-        signals = [one | {"value": values.get(one["name"], one.get("value"))} for one in self.still["signals"]]
-        spec: Spec = json.loads(json.dumps(self.still | {"signals": signals}).replace(INK, DARK_INK))
+        """The spec of the still, on paper, with these values of signals."""
+        signals = [one | {"value": values.get(one["name"], one.get("value"))} for one in self.drawing["signals"]]
+        spec: Spec = json.loads(json.dumps(self.drawing | {"signals": signals}).replace(INK, DARK_INK))
         return spec | {"background": PAPER, "padding": 8}
 
     @property
     def png(self) -> bytes:
         import vl_convert
 
-        return with_palette(vl_convert.vega_to_png(self.with_values(**self.shown), scale=PNG_SCALE))
+        return with_palette(vl_convert.vega_to_png(self.with_values(**self.still), scale=PNG_SCALE))
 
     def texts(self, **values: Any) -> list[str]:
         """Texts that can be read where signals have these values: the page's own numbers."""
@@ -81,12 +75,6 @@ class VegaPicture:
 
         drawing = ElementTree.fromstring(vl_convert.vega_to_svg(self.with_values(**values)))
         return ["".join(one.itertext()) for one in drawing.iter("{http://www.w3.org/2000/svg}text")]
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        png = self.png
-        bundle = {"text/plain": self.text, VEGA: self.spec, "image/png": png}
-        embed = {"embed_options": {**EMBED["embed_options"], "actions": False}}
-        return bundle, {"image/png": {"alt": self.text, "width": image_width(png)}, VEGA: embed}
 
 
 def mark(kind: str, data: str = "", name: str = "", drawn_if: str = "", **channels: Any) -> Spec:

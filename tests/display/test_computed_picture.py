@@ -1,4 +1,4 @@
-"""VegaPicture: a spec that computes in the page, its text and its still."""
+"""ComputedPicture: a spec that computes in the page, its text and its still."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from roseinfer.display.chart import INK
+from roseinfer.display.computed_picture import ComputedPicture, legend, mark, quoted, write
 from roseinfer.display.grid import VEGA
 from roseinfer.display.shapes import WIDTH
-from roseinfer.display.vega_picture import VegaPicture, legend, mark, quoted, write
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def picture():
     """A box as wide as ten times the step, and twice the step as a text."""
     box = mark("rect", x=0, y=20, height=40, width="10 * step", fill=quoted("#FF0000"))
     gone = mark("rect", x=0, y=20, height=40, width=600, fill=quoted("#0000FF"), drawn_if="step > 8")
-    return VegaPicture("ten boxes", 80, [], [box, gone, write("2 * step", 0, 12)], steps=9, shown={"step": 5})
+    return ComputedPicture("ten boxes", 80, [], [box, gone, write("2 * step", 0, 12)], steps=9, still={"step": 5})
 
 
 def columns_of(image: Image.Image, colour: tuple[int, int, int]) -> int:
@@ -42,7 +42,7 @@ def test_controls_are_in_the_page_and_not_in_the_still(picture):
     page, still = picture.spec, picture.with_values()
     assert {"play", "back", "forward"} <= {one.get("name") for one in page["marks"]}
     assert len(still["marks"]) == 3 and still["height"] == 80 < page["height"]
-    single = VegaPicture("a box", 80, [], picture.still["marks"][:1])
+    single = ComputedPicture("a box", 80, [], picture.drawing["marks"][:1])
     assert single.spec["height"] == 80 and single.spec["signals"] == []
 
 
