@@ -33,6 +33,7 @@ from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
+from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
 from .lesson13.launch_picture import walk_launches
@@ -73,6 +74,8 @@ from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
 from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
+from .views.memory_walk import walk_memory
+from .views.online_softmax import walk_online_softmax
 from .views.rows_picture import draw_rows_built
 from .views.rows_table import table
 from .views.run_charts import draw_gaps, draw_requests, draw_steps
