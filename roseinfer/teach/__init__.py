@@ -16,6 +16,7 @@ from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
+from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
 from .lesson01.decoding_batch import decoding_batch
 from .lesson01.recompute import Recompute, RecomputeBatch
@@ -26,6 +27,7 @@ from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
 from .lesson07.program_picture import draw_programs
+from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
@@ -36,6 +38,7 @@ from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
+from .lesson13.launch_picture import walk_launches
 from .lesson13.padding_picture import draw_padding
 from .lesson14.board import walk_board
 from .lesson14.gap_sentences import say_gaps
@@ -56,10 +59,12 @@ from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
 from .measure.prove import Oracles, prove
 from .measure.race import race
+from .measure.ready_batch import ready_batch
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
+from .measure.step_bars import draw_step_parts
 from .measure.table_price import table_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
@@ -69,6 +74,7 @@ from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
+from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
 from .views.rows_picture import draw_rows_built
 from .views.rows_table import table
