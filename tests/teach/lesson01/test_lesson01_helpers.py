@@ -1,4 +1,4 @@
-"""Lesson 01: the batch that is ready to decode, and the sentences on speeds."""
+"""Lesson 01: the sentences on speeds follow from the table, whichever stage is faster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ import pytest
 
 from roseinfer import teach
 from stages import NaiveCat, PreallocGather
-
-
-def test_a_decoding_batch_has_the_lengths_cached(small):
-    stage, seqs = teach.decoding_batch(NaiveCat, small, [3, 70, 1])
-    assert type(stage) is NaiveCat and [seq.num_cached_tokens for seq in seqs] == [3, 70, 1]
-
-
-@pytest.mark.parametrize("lengths", [[], [3, 0]])
-def test_a_batch_without_lengths_is_refused(small, lengths):
-    with pytest.raises(ValueError, match="lengths must be at least one, each 1 or more, got"):
-        teach.decoding_batch(NaiveCat, small, lengths)
 
 
 def compared(*speeds):

@@ -32,7 +32,7 @@ def test_recomputation_has_the_oracles_tokens_on_mixed_lengths(contender, small)
 def test_the_contenders_differ_in_batching_alone_or_in_the_cache_alone(contender, forwards, small):
     """One forward for each text or one for all, with every token or with the new ones."""
     rows = []
-    stage, seqs = teach.decoding_batch(contender, small, [9] * 3)
+    stage, seqs = teach.ready_batch(contender, small, [9] * 3)
     listening = small.h[0].register_forward_hook(lambda block, args, out: rows.append(args[0].size(0)))
     try:
         decode_step(stage, seqs)
