@@ -23,7 +23,7 @@ def say_speeds(compared: Table, stage: type[Stage]) -> Said:
     slower = [batch for batch, speed in speeds.items() if speed * CLOSE < 1]
     least = min(speeds, key=speeds.__getitem__)
     verdict = (
-        f"It loses on: {', '.join(slower)}." if slower else f"No batch here shows a loss. The least gain: {least}."
+        f"It loses on: {', '.join(slower)}." if slower else f"No batch here shows a loss. The lowest speed: {least}."
     )
     return say(
         f"{stage.name} against {first}",

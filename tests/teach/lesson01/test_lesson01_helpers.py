@@ -35,7 +35,7 @@ def test_losses_are_named():
 
 def test_no_loss_is_told_as_none():
     *_, verdict = teach.say_speeds(compared(1.5, 1.2), PreallocGather).sentences
-    assert verdict == "**No batch here shows a loss. The least gain: batch 1.**"
+    assert verdict == "**No batch here shows a loss. The lowest speed: batch 1.**"
 
 
 def test_a_table_that_compares_nothing_is_refused():
