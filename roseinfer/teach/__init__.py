@@ -18,6 +18,8 @@ from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
 from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
+from .lesson01.recompute import Recompute, RecomputeBatch
+from .lesson01.speed_sentences import say_speeds
 from .lesson03.append_picture import draw_append
 from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
