@@ -173,6 +173,7 @@ def test_a_device_that_computes_late_finds_inputs_that_were_overwritten():
         def __init__(self, *given, **options):
             super().__init__(*given, **options)
             self.sides = self.sides[0], self.sides[0]
+            self.attended.zero_()
 
     whole = reference_generate(MODEL, [prompt for _, prompt in WORK], 4)
     late, shared = (teach.record_run(make(cls, device=teach.LateDevice()), WORK) for cls in (Overlap, OneBuffer))
