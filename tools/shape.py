@@ -93,10 +93,6 @@ class Shape:
         return self.words / WORDS_PER_MINUTE + self.num_code_cells * MINUTES_PER_CELL
 
     @property
-    def last_code(self) -> str:
-        return str([each for each in self.core if each.is_code][-1].cell.source)
-
-    @property
     def odd_folds(self) -> list[str]:
         """Folded headings without DEEPER, open ones with it, and headings that do not begin their cell: JupyterLab
         folds whole cells."""

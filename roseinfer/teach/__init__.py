@@ -16,6 +16,7 @@ from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
+from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
 from .lesson03.append_picture import draw_append
 from .lesson04.dashboard import dashboard
@@ -23,6 +24,7 @@ from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
 from .lesson07.program_picture import draw_programs
+from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
@@ -31,8 +33,10 @@ from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
+from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import round_inputs, text_price
 from .lesson12.weight_order import draw_weight_order
+from .lesson13.launch_picture import walk_launches
 from .lesson13.padding_picture import draw_padding
 from .lesson14.board import walk_board
 from .lesson14.gap_sentences import say_gaps
@@ -57,10 +61,12 @@ from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
 from .measure.prove import Oracles, prove
 from .measure.race import race
+from .measure.ready_batch import ready_batch
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
+from .measure.step_bars import draw_step_parts
 from .measure.table_price import table_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
@@ -70,7 +76,10 @@ from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
 from .views.block_view import block_view, walk_blocks, walk_tables
+from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
+from .views.memory_walk import walk_memory
+from .views.online_softmax import walk_online_softmax
 from .views.rows_picture import draw_rows_built
 from .views.rows_table import table
 from .views.run_charts import draw_gaps, draw_requests, draw_steps

@@ -7,11 +7,14 @@ import platform
 import random
 from dataclasses import dataclass
 
+from IPython.display import display as show
+
 from roseinfer import display, doctor
 from roseinfer.display import figure
 from roseinfer.display.view import View, card
 
 from .measure import freed_memory, long_cells
+from .views.engine_page import engine_page
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,10 +32,11 @@ class Setup(View):
         return card(f"<p><b>roseinfer course ready</b>, seed {self.seed}</p><p class='rose-muted'>{facts}</p>", "good")
 
 
-def setup(seed: int = 0) -> Setup:
+def setup(seed: int = 0, lesson: str | None = None) -> Setup:
     """Seed random, numpy and torch, turn gradients off, set the plot style, and say what this machine is.
 
-    An engine only runs forward: a gradient would keep every tensor of a step. Threads stay as they are.
+    lesson: its number, such as "05": shows the part of the engine that it builds. An engine only runs forward: a
+    gradient would keep every tensor of a step. Threads stay as they are. Raises ValueError for an unknown lesson.
     """
     import numpy as np
     import torch
@@ -53,6 +57,8 @@ def setup(seed: int = 0) -> Setup:
         "bf16": doctor.probe_bf16().found,
         "Python": platform.python_version(),
     }
+    if lesson is not None:
+        show(engine_page(lesson))
     return Setup(seed, facts)
 
 

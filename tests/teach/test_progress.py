@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from shown import views
 
 from roseinfer import teach
 from roseinfer.paths import ROOT
@@ -57,8 +58,10 @@ def test_attempts_count_up_to_the_first_pass_and_a_pass_stays(record):
     seen = teach.progress()
     assert seen.passed == {"00.2"} and seen.attempts == Counter({"00.2": 3, "00.1": 1})
     html = seen.to_html()
-    assert "Lesson 00: 1 of 3 passed" in html and "✓ <b>passed</b>, 3 attempts" in html
-    assert "00.1 Bytes of a KV cache: not yet, 1 attempt<" in html and "00.3 Your own decode loop: not tried" in html
+    assert 'title="00.2 Work that the cache saves: passed, 3 attempts">✓2<' in html
+    assert 'title="00.1 Bytes of a KV cache: not yet, 1 attempt">…1<' in html
+    assert 'title="00.3 Your own decode loop: not tried, ' in html
+    assert "Tried, not passed yet:</p><ul><li>00.1 Bytes of a KV cache: not yet, 1 attempt</li></ul>" in html
     assert str(record) in html
 
 
@@ -67,6 +70,17 @@ def test_the_text_is_the_same_whatever_is_passed(record):
     teach.check("00.2", right)
     assert repr(teach.progress()) == before and CONTRACT.fullmatch(before)
     assert "0 exercises" not in before
+
+
+def test_the_grid_has_a_column_per_lesson_and_a_cell_per_exercise(record):
+    seen = teach.progress()
+    html = seen.to_html()
+    lessons = {e.id.partition(".")[0] for e in seen.exercises}
+    assert [html.count(f">{lesson}</th>") for lesson in lessons] == [1] * len(lessons)
+    assert html.count("title=") == html.count(": not tried, ") == len(seen.exercises)
+    assert "Tried, not passed yet" not in html
+    _, readable = views(seen)
+    assert "passed" in readable
 
 
 def test_what_is_left_and_what_matters_most(record):

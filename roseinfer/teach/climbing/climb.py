@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import sys
 from collections.abc import Sequence as List
 from pathlib import Path
 from statistics import median
@@ -43,16 +43,14 @@ def climb(stage: type[Stage]) -> ClimbChart:
     ROSEINFER_CLIMB=recorded nothing is run: the chart shows the recorded climb. Raises ValueError for a class that is
     not a stage of the course.
     """
-    ladder = _ladder()
-    if stage not in ladder:
-        names = ", ".join(each.__name__ for each in ladder)
-        raise ValueError(f"stage must be one of {names}, got {getattr(stage, '__name__', stage)!r}")
+    ladder = _ladder_of(stage)
     text = f"the climb to {stage.name}"
     if speeds.place() is None:
         return ClimbChart([_recorded(DATA / RECORDED, stage.name), *recorded_sides(stage.name)], text, stage.name)
     model = load_model("tiny", device="cpu")
     built = ladder[: ladder.index(stage) + 1]
-    contenders = [each for each in (*built, EngineStage) if not each.why_untimed(model.device)]
+    wanted: list[type[Stage]] = [*built, EngineStage]
+    contenders = [each for each in wanted if not each.why_untimed(model.device)]
     under = speeds.key(model.device, ladder)
     found = {name: speed for name, speed in speeds.kept(under).items() if speed.is_steady or not is_watched()}
     if missing := [each for each in contenders if each.name not in found]:
@@ -70,9 +68,13 @@ def climb(stage: type[Stage]) -> ClimbChart:
     return ClimbChart(sides, text, stage.name, left_out)
 
 
-def _ladder() -> tuple[type[Stage], ...]:
-    """The stages of the course. The library imports none of them: an engine that pip installed alone has none."""
-    return tuple(importlib.import_module("stages").LADDER)
+def _ladder_of(stage: type[Stage]) -> tuple[type[Stage], ...]:
+    """All stages of the course that this one is of. Raises ValueError when it is of none."""
+    package = sys.modules[stage.__module__.partition(".")[0]]
+    ladder: tuple[type[Stage], ...] = getattr(package, "LADDER", ())
+    if stage not in ladder:
+        raise ValueError(f"stage must be one of the package `stages`, such as Graphs, got {stage.__name__}")
+    return ladder
 
 
 def recorded_climb(path: Path = DATA / RECORDED) -> ClimbChart:

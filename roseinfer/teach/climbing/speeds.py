@@ -107,7 +107,7 @@ def _source(stage: type[Stage]) -> Path:
 
 @cache
 def _digest(paths: tuple[Path, ...]) -> str:
-    """Of the contents, whatever their folder is called."""
+    """Digest of their names and contents, wherever their folder is."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.name.encode())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby
 
 from roseinfer.display.view import View, card, inline
 
 from ..exercises.exercise import Exercise, find_all
 from . import entries as journal
+from .exercise_grid import exercise_grid
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,8 +32,8 @@ class Progress(View):
     def to_html(self) -> str:
         done = len(self.exercises) - len(self.open)
         summary = f"<p>{self._passed(done)} {self._what_is_next()}</p>"
-        lessons = "".join(self._lesson(name, list(group)) for name, group in groupby(self.exercises, lesson_of))
-        return card(f"{summary}{lessons}<p class='rose-muted'>{self.note}</p>", "plain" if self.open else "good")
+        parts = [summary, exercise_grid(self), self._tried(), f"<p class='rose-muted'>{self.note}</p>"]
+        return card("".join(parts), "plain" if self.open else "good")
 
     def _passed(self, done: int) -> str:
         every, left = len(self.exercises), _duration(sum(e.minutes for e in self.open))
@@ -49,27 +49,20 @@ class Progress(View):
         advice = "Most important now" if self.passed else "A good one to begin with"
         return f"{advice}: {first.id}, {inline(first.title)} ({first.minutes} minutes)."
 
-    def _lesson(self, name: str, exercises: list[Exercise]) -> str:
-        done = sum(e.id in self.passed for e in exercises)
-        rows = "".join(f"<li>{e.id} {inline(e.title)}: {self._state(e)}</li>" for e in exercises)
-        begun = " open" if 0 < done < len(exercises) else ""
-        summary = f"<summary>Lesson {name}: {done} of {len(exercises)} passed</summary>"
-        return f"<details{begun}>{summary}<ul>{rows}</ul></details>"
+    def _tried(self) -> str:
+        tried = [f"<li>{e.id} {inline(e.title)}: {self.state(e)}</li>" for e in self.open if self.attempts[e.id]]
+        return f"<p>Tried, not passed yet:</p><ul>{''.join(tried)}</ul>" if tried else ""
 
-    def _state(self, e: Exercise) -> str:
+    def state(self, e: Exercise) -> str:
         n = self.attempts[e.id]
         times = "1 attempt" if n == 1 else f"{n} attempts"
         if e.id in self.passed:
-            return f"✓ <b>passed</b>, {times}"
+            return f"passed, {times}"
         return f"not yet, {times}" if n else f"not tried, {e.minutes} minutes"
 
 
 def _duration(minutes: int) -> str:
     return f"{minutes} minutes" if minutes < 90 else f"{round(minutes / 60)} hours"
-
-
-def lesson_of(e: Exercise) -> str:
-    return e.id.partition(".")[0]
 
 
 def progress(*, reset: bool = False) -> Progress:

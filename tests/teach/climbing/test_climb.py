@@ -90,7 +90,7 @@ def test_where_nothing_is_timed_the_recorded_climb_is_shown(timed, monkeypatch):
 
 
 def test_only_a_stage_of_the_course_climbs():
-    with pytest.raises(ValueError, match="stage must be one of NaiveCat.*got EngineStage"):
+    with pytest.raises(ValueError, match="stage must be one of the package `stages`.*got EngineStage"):
         climb(EngineStage)
 
 

@@ -8,7 +8,7 @@ import pytest
 import wrong_answers
 
 from roseinfer.teach.exercises.exercise import find_all
-from roseinfer.teach.journal.progress import lesson_of
+from roseinfer.teach.journal.exercise_grid import lesson_of
 
 wrong_answers.register_all()
 
