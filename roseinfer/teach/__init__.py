@@ -52,10 +52,14 @@ from .lesson15.stage_requests import request, run_out
 from .lesson15.tree_run import record_tree
 from .lesson16.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
 from .lesson16.lane_race import race_lanes
+from .lesson16.late_device import LateDevice
 from .lesson16.overlap_price import say_overlap_price
+from .lesson16.run_times import time_runs
 from .lesson16.step_lanes import Speeds, record_lanes
+from .lesson17.aborted_run import serve_aborting
 from .lesson17.order_race import race_orders, step_cost
 from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
+from .lesson17.simulated_run import simulate
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
