@@ -18,14 +18,13 @@ from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
 from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
+from .lesson01.loss_sentences import say_losses
 from .lesson01.recompute import Recompute, RecomputeBatch
-from .lesson01.speed_sentences import say_speeds
 from .lesson03.append_picture import draw_append
 from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
-from .lesson05.speed_sentences import say_speeds, speed_ratio
 from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs
 from .lesson08.growth_picture import draw_growth
@@ -70,6 +69,7 @@ from .measure.recorded import recorded, recorded_kernels, recorded_online, recor
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
+from .measure.speed_sentences import say_speeds, speed_ratio
 from .measure.step_bars import draw_step_parts
 from .measure.table_price import table_price
 from .notebook_setup import device, setup

@@ -22,7 +22,7 @@ def compared(*speeds):
 
 
 def test_losses_are_named():
-    said = teach.say_speeds(compared(2.0, 0.5, 1.04, 0.96), PreallocGather)
+    said = teach.say_losses(compared(2.0, 0.5, 1.04, 0.96), PreallocGather)
     assert repr(said) == "computed from this run: s02_prealloc_gather against s01_naive_cat"
     assert said.sentences == (
         "batch 0: ×2.00, faster.",
@@ -34,10 +34,10 @@ def test_losses_are_named():
 
 
 def test_no_loss_is_told_as_none():
-    *_, verdict = teach.say_speeds(compared(1.5, 1.2), PreallocGather).sentences
+    *_, verdict = teach.say_losses(compared(1.5, 1.2), PreallocGather).sentences
     assert verdict == "**No batch here shows a loss. The lowest speed: batch 1.**"
 
 
 def test_a_table_that_compares_nothing_is_refused():
     with pytest.raises(ValueError, match="must compare s01_naive_cat with a stage that comes first"):
-        teach.say_speeds(compared(1.0), NaiveCat)
+        teach.say_losses(compared(1.0), NaiveCat)

@@ -1,4 +1,4 @@
-"""say_speeds: on which batches a stage is faster, on which it loses, from what compare_shapes measured."""
+"""say_losses: on which batches a stage is faster, on which it loses, from what compare_shapes measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..views.said import Said, say
 CLOSE = 1.05  # medians of a few steps that differ by no more show no difference
 
 
-def say_speeds(compared: Table, stage: type[Stage]) -> Said:
+def say_losses(compared: Table, stage: type[Stage]) -> Said:
     """Compare a stage with the first stage of the table, batch by batch, and name the batches where it loses.
 
     Raises ValueError when the table has no row of the stage, or compares it with no other.
