@@ -21,6 +21,7 @@ from .lesson00.token_walk import walk_tokens
 from .lesson01.loss_sentences import say_losses
 from .lesson01.recompute import Recompute, RecomputeBatch
 from .lesson03.append_picture import draw_append
+from .lesson03.post_counts import append_counts, gather_counts, slice_counts
 from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
