@@ -7,6 +7,7 @@ from lesson08_solutions import Draft, Repaired
 from wrong_answers import changed, right_answers, wrong_answers
 
 from roseinfer.stage import Stage
+from roseinfer.teach import contract
 from roseinfer.teach.lesson08.cat_append import CatAppend
 
 pytestmark = pytest.mark.slow
@@ -40,4 +41,8 @@ test_a_draft_with_mistakes = wrong_answers(
 )
 
 
-test_a_repaired_draft = right_answers("08.5", {"repaired": Repaired, "written again": CatAppend}, model="small")
+test_a_repaired_draft = right_answers("08.5", {"repaired": Repaired}, model="small")
+
+
+def test_the_stage_that_the_lesson_goes_on_with_keeps_the_contract():
+    assert contract(CatAppend, quick=True)
