@@ -26,6 +26,8 @@ from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
+from .lesson06.build_sentences import build_ratio, say_builds
+from .lesson06.schedules import run_schedule
 from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs
 from .lesson08.growth_picture import draw_growth
