@@ -36,6 +36,13 @@ def test_what_is_deeper_is_folded_and_nothing_else(lesson):
     assert lesson.odd_folds == []
 
 
+def test_a_lesson_shows_the_part_of_the_engine_that_it_builds(lesson):
+    number = lesson.name[:2]
+    calls = [each.cell.source for each in lesson.core if each.is_code]
+    wanted = "teach.engine_page()" if number == "00" else f'teach.setup(lesson="{number}")'
+    assert any(wanted in source for source in calls)
+
+
 def test_the_core_path_runs_without_what_is_folded(lesson):
     assert lesson.needs_folded == {}
 
