@@ -46,6 +46,9 @@ from .lesson12.text_price import largest_over_median, round_inputs, round_weight
 from .lesson12.weight_order import draw_weight_order
 from .lesson13.launch_picture import walk_launches
 from .lesson13.padding_picture import draw_padding
+from .lesson13.stage_graph import record_decode, show_stage_graph
+from .lesson13.step_operations import count_operations
+from .lesson13.step_speeds import compare_graphs
 from .lesson14.board import walk_board
 from .lesson14.gap_sentences import say_gaps
 from .lesson14.step_time_sentences import say_step_times
