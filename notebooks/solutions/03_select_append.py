@@ -17,7 +17,7 @@ lengths_of_the_post = [4, 4, 4, 4, 4, 4, 4, 5]
 
 # --- 03.3
 def revealing_prompts():
-    return [list(range(5, 45)), [5, 6, 7]]
+    return [list(range(5, 65)), [5, 6, 7]]
 
 
 # --- 03.4

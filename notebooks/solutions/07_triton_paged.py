@@ -11,9 +11,10 @@ def merge(a, b):
 
 
 # --- 07.2
-def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value):
-    programs = len(lengths) * num_kv_heads
+def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value, num_parts):
+    programs = len(lengths) * num_kv_heads * num_parts
     most_tiles = -(-max(lengths) // tile)
+    most_tiles = -(-most_tiles // num_parts)  # of the program with the most work
     loaded = sum(lengths) * 2 * num_kv_heads * head_dim * bytes_per_value
     return programs, most_tiles, loaded
 

@@ -31,7 +31,7 @@ def commit_late(seqs, tokens, stop_token_id):
 
 
 # --- 16.4
-class OneBehind(TakingTurns):
+class OneAhead(TakingTurns):
     def step(self):
         was_in_flight = bool(self.in_flight)
         try:

@@ -18,11 +18,15 @@ from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
 from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
+from .lesson01.loss_sentences import say_losses
+from .lesson01.recompute import Recompute, RecomputeBatch
 from .lesson03.append_picture import draw_append
+from .lesson03.post_counts import append_counts, gather_counts, slice_counts
 from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
+from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs
 from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
@@ -50,10 +54,14 @@ from .lesson15.stage_requests import request, run_out
 from .lesson15.tree_run import record_tree
 from .lesson16.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
 from .lesson16.lane_race import race_lanes
+from .lesson16.late_device import LateDevice
 from .lesson16.overlap_price import say_overlap_price
+from .lesson16.run_times import time_runs
 from .lesson16.step_lanes import Speeds, record_lanes
+from .lesson17.aborted_run import serve_aborting
 from .lesson17.order_race import race_orders, step_cost
 from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
+from .lesson17.simulated_run import simulate
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
@@ -65,6 +73,7 @@ from .measure.recorded import recorded, recorded_kernels, recorded_online, recor
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import roofline
+from .measure.speed_sentences import say_speeds, speed_ratio
 from .measure.step_bars import draw_step_parts
 from .measure.table_price import table_price
 from .notebook_setup import device, setup

@@ -1,1 +1,1 @@
-"""What lesson 01 alone needs."""
+"""Helpers and checkers of lesson 01."""

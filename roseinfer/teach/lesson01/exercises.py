@@ -1,4 +1,4 @@
-"""Checkers of lesson 01: count the naive gather, write it, then make it without a single zeroed tensor."""
+"""Checkers of lesson 01: count the naive gather, write it, then write it without zeroed tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _num_shorter(lengths: list[int]) -> int:
 
 
 def naive_gather_ops(num_layers: int, lengths: list[int]) -> dict[str, int]:
-    """What s01's gather costs in one step, by its code: K and V for each (layer, sequence)."""
+    """Ops of s01's gather in one step: K and V for each (layer, sequence)."""
     shorter = _num_shorter(lengths)
     blocks = sum(-(-n // BLOCK_SIZE) for n in lengths)
     return {
@@ -56,7 +56,7 @@ MISCOUNTS: dict[str, dict[str, Callable[[list[int]], int]]] = {  # of one layer
         "the longest sequence is not padded": lambda n: 3 * len(n),
         "several sequences may be as long as the longest, and none of them is padded": lambda n: 3 * len(n) - 2,
         "only k_seq is made by zeros, v_seq is a zeros_like": lambda n: 2 * (len(n) + _num_shorter(n)),
-        "k_seq is made by zeros, too; those are the pads alone": lambda n: 2 * _num_shorter(n),
+        "k_seq is made by zeros, too; you count the pads alone": lambda n: 2 * _num_shorter(n),
     },
     "zeros_like": {
         "only v_seq is a zeros_like, k_seq is made by zeros": lambda n: 2 * len(n),
@@ -70,22 +70,20 @@ MISCOUNTS: dict[str, dict[str, Callable[[list[int]], int]]] = {  # of one layer
         "a sequence is copied block by block, and each block for K and for V": len,
         "a sequence is copied block by block, and may have several": lambda n: 2 * len(n),
         "the last block is copied too, full or not": lambda n: 2 * sum(x // BLOCK_SIZE for x in n),
-        "a sequence that fills its last block has no other behind it": lambda n: (
-            2 * sum(x // BLOCK_SIZE + 1 for x in n)
-        ),
+        "a sequence that fills its last block has no block after it": lambda n: 2 * sum(x // BLOCK_SIZE + 1 for x in n),
         "each sequence has a last block of its own that is not full": lambda n: 2 * -(-sum(n) // BLOCK_SIZE),
         "a sequence copies its own blocks, not as many as the longest": (
             lambda n: 2 * len(n) * -(-max(n) // BLOCK_SIZE)
         ),
-        "a block is copied at once, not token by token": lambda n: 2 * sum(n),
+        "a block is copied by one op, not token by token": lambda n: 2 * sum(n),
     },
     "cat": {
-        "each shorter sequence is put together with its pads by a cat, too": lambda n: 2,
+        "each shorter sequence is joined with its pads by a cat, too": lambda n: 2,
         "a shorter sequence has a cat for K and one for V": lambda n: 2 + _num_shorter(n),
         "every cat is made twice: for K and for V": lambda n: 1 + _num_shorter(n),
-        "one cat takes all sequences of a layer; besides it only shorter ones make some": lambda n: 2 * len(n),
-        "one cat more takes all sequences of a layer": lambda n: 2 * _num_shorter(n),
-        "the longest sequence has no pads to be put together with": lambda n: 2 + 2 * len(n),
+        "one cat joins all sequences of a layer; only shorter sequences need more": lambda n: 2 * len(n),
+        "one more cat joins all sequences of a layer": lambda n: 2 * _num_shorter(n),
+        "the longest sequence has no pads to be joined with": lambda n: 2 + 2 * len(n),
     },
 }
 
@@ -95,8 +93,8 @@ def expected_count(op: str) -> Expected:
         return naive_gather_ops(num_layers, lengths)[op]
 
     mistakes: dict[str, Callable[..., int]] = {
-        "that is one layer": lambda _, lengths: right(1, lengths),
-        "that is a model of 12 layers, num_layers says how many": lambda _, lengths: right(12, lengths),
+        "you count one layer": lambda _, lengths: right(1, lengths),
+        "you count 12 layers, num_layers says how many": lambda _, lengths: right(12, lengths),
     }
     for why, count in MISCOUNTS[op].items():
         mistakes[why] = lambda num_layers, lengths, count=count: num_layers * count(lengths)
@@ -104,7 +102,7 @@ def expected_count(op: str) -> Expected:
 
 
 def _step(rng: Random) -> Case:
-    """Some lengths come more than once, and some fill their blocks."""
+    """Draw lengths: some come twice, some fill their blocks."""
     lengths = [rng.choice((rng.randint(1, 20), rng.randint(1, 150), 64, 128, 5)) for _ in range(rng.randint(1, 5))]
     return rng.randint(1, 6), lengths
 
@@ -123,7 +121,7 @@ register(
 
 
 def blocks_of(num_tokens: int, heads: int = 3, dim: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """As many blocks [H, 64, D] as so many tokens fill, random behind them too."""
+    """Make the blocks [H, 64, D] that num_tokens fill; slots after the last token are random, too."""
     generator = torch.Generator().manual_seed(num_tokens)
     num_blocks = -(-num_tokens // BLOCK_SIZE)
     return [torch.randn(heads, BLOCK_SIZE, dim, generator=generator, dtype=dtype) for _ in range(num_blocks)]
@@ -148,11 +146,11 @@ def describe_blocks(blocks: list[Tensor], num_tokens: int, *_: Any) -> str:
 
 
 def on_blocks(answer: Callable[..., Any], blocks: list[Tensor], *arguments: Any) -> Any:
-    """What the answer returns, once it is known to leave the blocks alone."""
+    """Return what the answer returns. Raises Wrong when it has changed the blocks."""
     given = [block.clone() for block in blocks]
     got = answer(given, *arguments)
     if len(given) != len(blocks) or not all(map(torch.equal, given, blocks)):
-        raise Wrong("blocks has changed: it is the cache, which the next step reads again")
+        raise Wrong("blocks has changed: it is the cache, and the next step reads it again")
     return got
 
 
@@ -163,15 +161,15 @@ def slots(blocks: list[Tensor], num_tokens: int) -> Tensor:
 GATHERED = Expected(
     lambda *case: slots(*case)[:, :, : case[1]],
     {
-        "those are all slots, the unwritten ones of the last block too": slots,
-        "blocks follow one another along their tokens, dimension 1": (
+        "you return all slots, also the unwritten ones of the last block": slots,
+        "blocks are joined along their tokens, dimension 1": (
             lambda blocks, num_tokens: torch.cat(blocks)[None, :, :num_tokens]
         ),
         "the last block counts, full or not": lambda *case: slots(*case)[:, :, : case[1] // BLOCK_SIZE * BLOCK_SIZE],
-        "that is the first block, its sequence may have several": (
+        "you return the first block, and a sequence may have several": (
             lambda blocks, num_tokens: blocks[0][None, :, :num_tokens]
         ),
-        "tokens fill the blocks from the front": lambda *case: slots(*case)[:, :, -case[1] :],
+        "tokens fill the blocks from slot 0": lambda *case: slots(*case)[:, :, -case[1] :],
         "the blocks are in the order of their tokens": (
             lambda blocks, num_tokens: slots(blocks[::-1], num_tokens)[:, :, :num_tokens]
         ),

@@ -1,1 +1,1 @@
-"""What lesson 02 alone needs."""
+"""Checkers of lesson 02."""

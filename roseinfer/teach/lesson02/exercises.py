@@ -55,24 +55,24 @@ def padded(lengths: list[int]) -> int:
 
 
 MISTAKEN_USEFUL: dict[str, Callable[[list[int]], float]] = {  # lengths -> tokens
-    "those are the padded ones; the pair begins with the useful ones": padded,
+    "you count the padded batch; the pair begins with the cached tokens": padded,
     "slots that hold no token are not gathered": lambda n: BLOCK_SIZE * sum(-(-x // BLOCK_SIZE) for x in n),
     "the new token is not cached yet": lambda n: sum(n) + len(n),
-    "that is one row, the batch has one for each sequence": max,
+    "you count one row, the batch has one per sequence": max,
 }
 MISTAKEN_PADDED: dict[str, Callable[[list[int]], float]] = {
-    "those are the useful ones: every row is as long as the longest": sum,
-    "the new token is not in the gathered batch, attention puts it behind": lambda n: len(n) * (max(n) + 1),
-    "that is one row, the batch has one for each sequence": max,
+    "you count the cached tokens; every row is as long as the longest": sum,
+    "the new token is not in the gathered batch, attention appends it": lambda n: len(n) * (max(n) + 1),
+    "you count one row, the batch has one per sequence": max,
     "a row is as long as the longest sequence, not as its blocks": (
         lambda n: len(n) * BLOCK_SIZE * -(-max(n) // BLOCK_SIZE)
     ),
-    "that is the padding alone; the whole batch has the tokens, too": lambda n: padded(n) - sum(n),
+    "you count the padding alone; the batch holds the tokens, too": lambda n: padded(n) - sum(n),
 }
 
 
 def bytes_of(tokens: Callable[[list[int]], int], mistaken: Mapping[str, Callable[[list[int]], float]]) -> Expected:
-    """K and V of so many tokens as `tokens` says. mistaken: other numbers of tokens, besides a mistaken shape."""
+    """Bytes of K and V of `tokens` tokens. mistaken: wrong numbers of tokens; wrong shapes are added to them."""
 
     def with_tokens(
         tokens: Callable[[list[int]], Any], nbytes: Callable[[Cache], float] = lambda cache: cache.nbytes
@@ -99,7 +99,7 @@ register(
 
 
 def _row(blocks: list[Tensor], num_tokens: int, room: int) -> Case:
-    """room: tokens of `out` behind those of the sequence."""
+    """room: slots of `out` after the tokens of the sequence."""
     heads, _, dim = blocks[0].shape
     return blocks, num_tokens, torch.full((heads, num_tokens + room, dim), 9.0, dtype=blocks[0].dtype)
 
@@ -116,13 +116,13 @@ def _describe_row(blocks: list[Tensor], num_tokens: int, out: Tensor) -> str:
 
 
 def _gathered_into(answer: Callable[..., None], blocks: list[Tensor], num_tokens: int, out: Tensor) -> Tensor:
-    """out behind the call, once it is known what was written of it."""
+    """Return out after the call. Raises Wrong unless all tokens, and nothing else, were written."""
     before = out.clone()
     on_blocks(answer, blocks, num_tokens, out)
     if torch.equal(out, before):
-        raise Wrong("out was not changed: write into it with out[...] = ..., assigning to the name does nothing")
+        raise Wrong("out was not changed: write into it with out[...] = ...; assigning to the name does nothing")
     if not torch.equal(out[:, num_tokens:], before[:, num_tokens:]):
-        raise Wrong(f"out[:, {num_tokens}:] was overwritten, it belongs to the padding")
+        raise Wrong(f"out[:, {num_tokens}:] was overwritten: it is padding")
     if same := [i for i in range(num_tokens) if torch.equal(out[:, i], before[:, i])]:
         raise Wrong(f"{len(same)} of {num_tokens} tokens were not written, the first is out[:, {same[0]}]")
     return out

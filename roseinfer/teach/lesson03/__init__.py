@@ -1,1 +1,1 @@
-"""What lesson 03 alone needs."""
+"""Helpers and checkers of lesson 03."""

@@ -12,12 +12,12 @@ def draw_append(batch_size: int, num_tokens: int) -> Grid:
     rows, columns = range(batch_size), range(num_tokens + 1)
     batch = [Cell(row, token, colour=PALETTE[0] if token == num_tokens else "") for row in rows for token in columns]
     cuts = {
-        "02: a cut for each sequence": [Cell(row, num_tokens, outline=PALETTE[3]) for row in rows],
-        "03: one select for all of them": [Cell(0, num_tokens, outline=PALETTE[3], height=batch_size)],
+        "02: a slice for each sequence": [Cell(row, num_tokens, outline=PALETTE[3]) for row in rows],
+        "03: one select for all": [Cell(0, num_tokens, outline=PALETTE[3], height=batch_size)],
     }
     labels, unit = [f"seq {row}" for row in rows], f"token (new one at {num_tokens})"
     return Grid(
         [Frame([Panel([*batch, *cut], title, labels, columns, unit=unit) for title, cut in cuts.items()])],
         f"A batch of {batch_size} sequences by {num_tokens + 1} tokens. On the left the new token is cut out "
-        f"{batch_size} times, once a sequence; on the right its column is selected once.",
+        f"{batch_size} times, once per sequence; on the right its column is selected once.",
     )

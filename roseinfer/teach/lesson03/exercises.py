@@ -1,18 +1,23 @@
-"""Checkers of lesson 03: the slice rule, the post's batch, the position bug, and an append with fewer views."""
+"""Checkers of lesson 03: the slice rule, the post's batch, prompts that catch bugs, an append with fewer views."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
-from roseinfer.generate import generate
+import torch
+from torch import Tensor
+
+from roseinfer.generate import begin, generate
 from roseinfer.models import Model
 from roseinfer.posts.data import post_table
 from roseinfer.profiling.slice_rule import slice_dispatches
-from roseinfer.reference import reference_generate
-from roseinfer.sequence import SamplingParams
+from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
+from stages import SelectAppend
+from stages.s02_prealloc_gather import KV
+from stages.s03_select_append import DenseStep
 
 from ..exercises.drawn import Case, Comparison, Expected, draw
 from ..exercises.exercise import exercise, register
@@ -30,16 +35,16 @@ from ..exercises.stage_checks import (
 from ..exercises.wrong import Wrong
 from ..lesson00.exercises import SHAPE
 from ..lesson01.exercises import BLOCK_SIZE
+from .post_counts import ALL, POSTS_TORCH, gather_slices
 
-OLD, NEW = (2, 6), (2, 13)
-ALL = slice(None)
+OLD, NEW = POSTS_TORCH, (2, 13)
 POST_COUNTS = post_table("000", "gather_after").set_index("name")["n"]
 POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["aten::copy_"])
 
 
 # 03.1
 
-# Why it is wrong -> which ranges a learner takes for a slice who makes that mistake; "" is the rule itself.
+# Why it is wrong -> which ranges count as a slice with that mistake; "" is the rule itself.
 RANGES: dict[str, Callable[[slice, int], bool]] = {
     "": lambda part, size: (part.start or 0, part.stop) != (0, size),
     "a range that covers its whole dimension is dropped": lambda part, size: True,
@@ -50,23 +55,23 @@ RANGES: dict[str, Callable[[slice, int], bool]] = {
         lambda part, size: part.stop not in (None, size)
     ),
     "slice(None, n) starts at 0, too": lambda part, size: part != slice(0, size),
-    "slice(0, n) says the same as slice(None, n)": lambda part, size: part != slice(None, size),
+    "slice(0, n) is the same range as slice(None, n)": lambda part, size: part != slice(None, size),
     "an empty range is a slice like any other": (
         lambda part, size: RANGES[""](part, size) and (part.start or 0) != (size if part.stop is None else part.stop)
     ),
-    "a range is no bare `:`, it is a slice before torch 2.9 and since": lambda part, size: False,
+    "a range is not a bare `:`, it is a slice on every version": lambda part, size: False,
 }
 COLONS: dict[str, Callable[[bool], bool]] = {
     "": lambda colon_is_free: not colon_is_free,
-    "a bare `:` is no slice from torch 2.9 on": lambda colon_is_free: True,
+    "a bare `:` is not a slice from torch 2.9 on": lambda colon_is_free: True,
     "a bare `:` is a slice before torch 2.9": lambda colon_is_free: False,
-    "a bare `:` is a slice before torch 2.9, and none since": lambda colon_is_free: colon_is_free,
+    "a bare `:` is a slice before torch 2.9, and not since": lambda colon_is_free: colon_is_free,
 }
 INTEGERS = {"": 0, "an integer is a select, never a slice": 1}
 
 
 def _miscounts() -> dict[str, Callable[..., int]]:
-    """Every mistake alone, then several at once."""
+    """Combine the mistakes: each alone, then several at once."""
 
     def counting(ranges: Callable, colons: Callable, integer: int) -> Callable[..., int]:
         def count(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
@@ -137,53 +142,92 @@ register("03.1", Comparison(INDICES, Expected(right, _miscounts() | UNNAMED), de
 # 03.2
 
 
-def post_gather_slices(lengths: list[int]) -> int:
-    """out[:, 0:n, :] = block[:, 0:n, :] for each (layer, sequence), K and V, on the post's torch."""
-    heads, dim = SHAPE.num_kv_heads, SHAPE.head_dim
-    return (
-        SHAPE.num_layers
-        * 2
-        * sum(
-            slice_dispatches((ALL, slice(0, n), ALL), (heads, max(lengths), dim), OLD)
-            + slice_dispatches((ALL, slice(0, n), ALL), (heads, BLOCK_SIZE, dim), OLD)
-            for n in lengths
-        )
-    )
-
-
 @exercise("03.2")
 def posts_batch(answer: list[int]) -> None:
     lengths = plain(answer)
     if not isinstance(lengths, list) or not all(isinstance(n, int) and 1 <= n < BLOCK_SIZE for n in lengths):
         raise Wrong(f"expected a list of lengths from 1 to {BLOCK_SIZE - 1}, got {answer!r}")
     if not lengths:
-        raise Wrong("the batch is empty")
+        raise Wrong("got an empty list, expected a length per sequence")
     copies = SHAPE.num_layers * 2 * len(lengths)
     if copies != POST_COPIES:
-        raise Wrong(f"{len(lengths)} sequences make {copies} copies a step; the post's table has {POST_COPIES}")
-    if (slices := post_gather_slices(lengths)) != POST_SLICES:
+        raise Wrong(f"{len(lengths)} sequences make {copies} copies per step; the post counts {POST_COPIES}")
+    if (slices := gather_slices(lengths, OLD)) != POST_SLICES:
         longest = sum(n == max(lengths) for n in lengths)
-        raise Wrong(f"these lengths make {slices} slices, the post has {POST_SLICES}; {longest} of them are longest")
+        raise Wrong(f"these lengths make {slices} slices, the post counts {POST_SLICES}; {longest} of them are longest")
 
 
 # 03.3
 
 
+class ReadsPadding(SelectAppend):
+    """Attends to every column of the batch."""
+
+    def build(self, seqs: list[Sequence]) -> DenseStep:
+        step = super().build(seqs)
+        step.mask.fill_(True)
+        return step
+
+
+class FirstBlockAlone(SelectAppend):
+    """Gathers a sequence's first block, and no other."""
+
+    def filled_blocks(self, seq: Sequence, layer: int, num_tokens: int) -> Iterator[tuple[int, int, KV]]:
+        return itertools.islice(super().filled_blocks(seq, layer, num_tokens), 1)
+
+
+class OldBlock(SelectAppend):
+    """Stores the first token of a new block in the block before it."""
+
+    def append_token(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
+        index, slot = (seq.num_cached_tokens - 1) // self.block_size, seq.num_cached_tokens % self.block_size
+        k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
+        k_block[:, slot], v_block[:, slot] = k, v
+
+
+NEW_TOKENS = 12
+TOLERANCE = 1e-5
+# A broken stage of the checker's -> what it does, and which prompts would show it.
+BUGS: dict[type[Stage], tuple[str, str]] = {
+    ReadsPadding: ("reads padding", "make the lengths differ more"),
+    FirstBlockAlone: ("gathers only the first block", f"no sequence outgrows its block of {BLOCK_SIZE}"),
+    OldBlock: (
+        "stores the first token of a new block in the block before it",
+        "no sequence crosses the edge of a block while it decodes, and is read afterwards",
+    ),
+}
+
+
 @exercise("03.3")
-def position_bug(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
+def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
     got = answer()
     prompts = plain(got)
     valid = isinstance(prompts, list) and all(isinstance(p, list) and p for p in prompts)
     if not prompts or not valid or not all(isinstance(token, int) for p in prompts for token in p):
         raise Wrong(f"expected a list of prompts, each a list of token ids, got {got!r}")
     if len(prompts) == 1:
-        raise Wrong("one sequence alone is always the longest: its position is right")
+        raise Wrong("a sequence alone is always the longest: its position is right")
     if len({len(p) for p in prompts}) == 1:
         raise Wrong(f"all prompts have {len(prompts[0])} tokens: the longest length is right for each of them")
-    params = SamplingParams(max_tokens=12, ignore_eos=True)
-    seqs = generate(buggy_stage(model, num_blocks=64), prompts, params)
-    if [seq.output_ids for seq in seqs] == reference_generate(model, prompts, 12):
-        raise Wrong("the tokens happen to be equal on these prompts: make the lengths differ more")
+    params = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    num_blocks = sum(-(-(len(prompt) + NEW_TOKENS) // BLOCK_SIZE) for prompt in prompts)
+    right = [seq.output_ids for seq in generate(SelectAppend(model, num_blocks=num_blocks), prompts, params)]
+
+    def logits(stage_class: type[Stage]) -> Tensor:
+        """Logits of each decode step that is given the right tokens."""
+        stage = stage_class(model, num_blocks=num_blocks)
+        seqs, steps = begin(stage, prompts, params), []
+        for number in range(1, NEW_TOKENS):
+            steps.append(stage.decode(seqs))
+            for seq, tokens in zip(seqs, right, strict=True):
+                seq.append(tokens[number])
+        return torch.stack(steps)
+
+    position = "gives every sequence the longest length as its position", "make the lengths differ more"
+    expected = logits(SelectAppend)
+    for stage_class, (bug, hint) in ({buggy_stage: position} | BUGS).items():
+        if torch.allclose(logits(stage_class), expected, rtol=0, atol=TOLERANCE):
+            raise Wrong(f"the stage that {bug} has stage 03's logits on these prompts: {hint}")
 
 
 # 03.4
@@ -200,5 +244,5 @@ def fewer_selects(answer: type[Stage], model: Model) -> None:
     if (too_many := ops["aten::select"] - budget) > 0:
         raise Wrong(
             f"the tokens are right, but append makes {too_many} selects too many ({ops['aten::select']}, the budget is "
-            f"{budget}, 4 for each layer and sequence)"
+            f"{budget}, 4 per layer and sequence)"
         )

@@ -33,7 +33,7 @@ LARGEST_ID = 70_000
 
 
 def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
-    """One in four has a sequence that is too long, anywhere in the batch."""
+    """Draw a batch; one in four has a sequence that is too long, anywhere in it."""
     max_blocks, num_seqs = rng.randint(1, 6), rng.randint(1, 6)
     widths = [rng.randint(0, max_blocks) for _ in range(num_seqs)]
     if rng.random() < 0.25:
@@ -51,14 +51,14 @@ BATCHES = [
     ([[2, 3], [1]], 1),  # the first is too long
     ([[1], [2, 3]], 1),
     ([[1], [2, 3], [4]], 1),
-    ([[2, 3], [4, 5]], 1),  # all are, and equally so
+    ([[2, 3], [4, 5]], 1),  # both are too long, by as much
     *draw(_draw_batch),
 ]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A ValueError, with its text when it is the learner's."""
+    """A ValueError; text: what the learner's says."""
 
     text: str = ""
 
@@ -88,7 +88,7 @@ def _cut_off(block_lists: list[list[int]], max_blocks: int) -> Tensor:
     return torch.tensor([(blocks + [0] * max_blocks)[:max_blocks] for blocks in block_lists], dtype=torch.int32)
 
 
-CUT_OFF = "what does not fit is cut off, and that sequence forgets its newest tokens"
+CUT_OFF = "what does not fit is cut off, so that sequence loses its newest tokens"
 
 
 def _explain_table(got: object, want: Tensor | Refused) -> str | None:
@@ -99,7 +99,7 @@ def _explain_table(got: object, want: Tensor | Refused) -> str | None:
     if isinstance(got, Refused):
         return None
     returned = f"a table of shape {tuple(got.shape)}" if isinstance(got, Tensor) else f"{got!r}"
-    return f"no ValueError, though a sequence has more than max_blocks; you return {returned}"
+    return f"you return {returned}, expected a ValueError: a sequence has more than max_blocks"
 
 
 register(
@@ -151,10 +151,10 @@ def _slots(table: list[list[int]], positions: list[int], size: int) -> Tensor:
 
 
 BLOCK_MISTAKES = {
-    "these are logical blocks, columns of the table; the table says where each of them lies": (
+    "these are logical blocks, columns of the table; the table says where each of them is": (
         lambda table, positions, size: torch.tensor([position // size for position in positions])
     ),
-    "block_table[:, columns] reads every column in every row; row i wants its own column only": (
+    "block_table[:, columns] reads every column in every row; row i needs its own column only": (
         lambda table, positions, size: torch.tensor([[row[p // size] for p in positions] for row in table])
     ),
     "every row is read in the same column": (
@@ -203,12 +203,12 @@ def _require_no_values_read(answer: Callable[[Tensor, Tensor, int], tuple[Tensor
         ) from error
     for name, tensor in zip(("blocks", "slots"), got, strict=True):
         if tensor.device.type != "meta":
-            raise Wrong(f"{name} lies on {tensor.device}, expected the device of block_table and positions")
+            raise Wrong(f"{name} is on {tensor.device}, expected the device of block_table and positions")
 
 
 # 05.3
 
-# Cached tokens of each sequence, and what is asked when more than the budget is copied.
+# Cached tokens of each sequence, and the question when a call copies more than the budget.
 RAGGED = (
     ([1] * 15 + [248], "does a short sequence pay for the longest one?"),
     ([24] * 31 + [248], "does a sequence read more of its row than its own blocks, -(-n // block_size)?"),
@@ -217,12 +217,12 @@ COPIES = 6
 
 
 MISTAKES = {
-    "new": "that is attention over the cached tokens alone: a new token reads itself too, its k and v",
+    "new": "that is attention over the cached tokens alone: a new token also attends to itself, by its k and v",
     "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
-    "one block": "only each sequence's first block is read: its row of the table names more",
+    "one block": "only each sequence's first block is read, but its row of the table has more",
     "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
     "v": "the weighted sum is of keys: the values are in v and v_cache",
-    "v_cache": "cached keys are summed up where cached values should be: these are in v_cache",
+    "v_cache": "the weighted sum uses cached keys, not cached values: the values are in v_cache",
     "last": "each sequence's last cached token is left out",
     "row": "every sequence reads the first sequence's blocks: its own row is block_table[i]",
 }

@@ -1,4 +1,4 @@
-"""Checkers of lesson 07: merging two softmax states, what a launch costs, and the learner's own kernel."""
+"""Checkers of lesson 07: merging two softmax states, what a split launch costs, and the learner's own kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ("top", "total", "acc")
 
 # 07.1
 
-# heads, D, tokens that the one state has seen and the other, the scores' scale, what is added to all, fp32 or fp64
+# heads, D, tokens of the first state and of the second, scale of the scores, what is added to all, fp32 or fp64
 Merge = tuple[int, int, int, int, float, float, str]
 
 
@@ -48,12 +48,12 @@ MERGES: list[Merge] = [
     (3, 2, 3, 3, 1.0, 0.0, "fp64"),
     *draw(_draw_merge),
 ]
-PLAIN_SUM = "that is the plain sum of both: they were summed up against different tops"
-DIVIDED = "it is divided by total already; such a state cannot be merged once more"
+PLAIN_SUM = "that is the plain sum of both, but they were summed up against different tops"
+DIVIDED = "it is divided by total already; such a state cannot be merged again"
 
 
 def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> tuple[State, ...]:
-    """The two states, and the right one of both parts together."""
+    """Make the two states, and the right one of both parts together."""
     generator = torch.Generator().manual_seed(10 * one + other)
     like: dict[str, Any] = {"generator": generator, "dtype": {"fp32": torch.float32, "fp64": torch.float64}[dtype]}
     scores = scale * torch.randn(heads, one + other, **like) + shift
@@ -63,7 +63,7 @@ def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: flo
 
 
 def _state(scores: Tensor, values: Tensor) -> State:
-    """top [H], total [H], acc [H, D] of scores [H, T] and values [T, D]; T may be 0."""
+    """Return top [H], total [H], acc [H, D] of scores [H, T] and values [T, D]; T may be 0."""
     if not scores.size(1):
         empty = scores.new_zeros(scores.size(0))
         return empty - torch.inf, empty, scores.new_zeros(scores.size(0), values.size(1))
@@ -122,62 +122,74 @@ register("07.1", Comparison(MERGES, MERGED, _describe_merge, _merge_with))
 # 07.2
 
 
-def _draw_launch(rng: Random) -> tuple[list[int], int, int, int, int]:
+def _draw_launch(rng: Random) -> tuple[list[int], int, int, int, int, int]:
     tile = rng.choice((16, 32, 64, 128))
     edges = (0, 1, tile - 1, tile, tile + 1, 3 * tile)
     lengths = [rng.choice((*edges, rng.randint(1, 300))) for _ in range(rng.randint(1, 5))]
-    return lengths, rng.randint(1, 8), rng.choice((32, 64, 80, 96, 128)), tile, rng.choice((2, 4))
+    return lengths, rng.randint(1, 8), rng.choice((32, 64, 80, 96, 128)), tile, rng.choice((2, 4)), rng.randint(1, 6)
 
 
-# cached tokens of each sequence, KV heads, head_dim, tokens of a tile, bytes a value
+# cached tokens of each sequence, KV heads, head_dim, tokens of a tile, bytes per value, parts of a sequence
 LAUNCHES = [
-    ([64], 1, 32, 16, 4),
-    ([0], 1, 32, 16, 2),
-    ([300, 64, 1, 130], 6, 32, 64, 4),
-    ([0, 17, 16], 8, 128, 16, 2),
+    ([64], 1, 32, 16, 4, 1),
+    ([0], 1, 32, 16, 2, 1),
+    ([64], 1, 32, 16, 4, 2),
+    ([300, 64, 1, 130], 6, 32, 64, 4, 2),  # 5 tiles in 2 parts
+    ([0, 17, 16], 8, 128, 16, 2, 3),  # more parts than tiles
     *draw(_draw_launch),
 ]
 
 
-def _programs(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
-    return len(lengths) * heads
+def _programs(lengths: list[int], heads: int, dim: int, tile: int, width: int, parts: int) -> int:
+    return len(lengths) * heads * parts
 
 
-def _most_tiles(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+def _most_tiles(lengths: list[int], heads: int, dim: int, tile: int, width: int, parts: int) -> int:
+    return -(-_longest_walk(lengths, heads, dim, tile) // parts)
+
+
+def _longest_walk(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
     return -(-max(lengths) // tile)
 
 
-def _bytes(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+def _bytes(lengths: list[int], heads: int, dim: int, tile: int, width: int, *rest: int) -> int:
     return sum(lengths) * 2 * heads * dim * width
 
 
-def _tiles_of_all(lengths: list[int], heads: int, dim: int, tile: int, width: int) -> int:
+def _tiles_of_all(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
     return sum(-(-n // tile) for n in lengths)
 
 
 PROGRAM_MISTAKES = {
-    "a sequence has a program for each of its KV heads": lambda lengths, *rest: len(lengths),
+    "each part of a sequence has a program per KV head": lambda lengths, heads, *rest: len(lengths) * heads,
+    "each part of a sequence has programs for all of its KV heads": lambda lengths, *rest: len(lengths) * rest[-1],
     "a sequence with nothing cached has its programs too": lambda lengths, heads, *rest: (
-        heads * sum(n > 0 for n in lengths)
+        heads * rest[-1] * sum(n > 0 for n in lengths)
     ),
 }
 TILE_MISTAKES = {
-    "the last tile counts, full or not": lambda lengths, heads, dim, tile, width: max(lengths) // tile,
-    "that is a tile more than a multiple of the tile needs": lambda lengths, heads, dim, tile, width: (
-        max(lengths) // tile + 1
+    "that is a whole sequence; its tiles are shared by num_parts programs": _longest_walk,
+    "the last tile counts, full or not": lambda lengths, heads, dim, tile, width, parts: (
+        -(-(max(lengths) // tile) // parts)
     ),
-    "that is all sequences together; programs run side by side, so the longest counts": _tiles_of_all,
+    "some part has one tile more, when num_parts does not divide the tiles": lambda *case: (
+        _longest_walk(*case) // case[-1]
+    ),
+    "that is all sequences together; programs run side by side, so the longest counts": lambda *case: (
+        -(-_tiles_of_all(*case) // case[-1])
+    ),
 }
 BYTE_MISTAKES = {
     "K and V are both loaded": lambda *case: _bytes(*case) // 2,
-    "those are values, not bytes": lambda *case: _bytes(*case) // case[-1],
-    "a masked load reads nothing, count the cached tokens alone": lambda lengths, heads, dim, tile, width: (
-        _tiles_of_all(lengths, heads, dim, tile, width) * tile * 2 * heads * dim * width
+    "those are values, not bytes": lambda *case: _bytes(*case) // case[4],
+    "a masked load reads nothing, so count cached tokens, not tiles": lambda lengths, heads, dim, tile, width, parts: (
+        _tiles_of_all(lengths, heads, dim, tile) * tile * 2 * heads * dim * width
     ),
-    "no sequence is padded to the longest one here": lambda lengths, *rest: _bytes(
+    "here no sequence is padded to the longest one": lambda lengths, *rest: _bytes(
         [max(lengths)] * len(lengths), *rest
     ),
     "that is one KV head": lambda *case: _bytes(*case) // case[1],
+    "each part loads its own tokens only, so parts add no loads": lambda *case: _bytes(*case) * case[-1],
     "the new token's k and v do not come from the pool": lambda lengths, *rest: _bytes([n + 1 for n in lengths], *rest),
     "masked dims are not read either: head_dim counts, not the power of two above it": (
         lambda lengths, heads, dim, *rest: _bytes(lengths, heads, 1 << (dim - 1).bit_length(), *rest)
@@ -195,8 +207,9 @@ register(
     Comparison(
         LAUNCHES,
         COST,
-        lambda lengths, heads, dim, tile, width: (
-            f"lengths {lengths}, {count(heads, 'KV head')} of {dim}, tile {tile}, {width} bytes a value"
+        lambda lengths, heads, dim, tile, width, parts: (
+            f"lengths {lengths}, {count(heads, 'KV head')} of {dim}, tile {tile}, {width} bytes per value, "
+            f"{count(parts, 'part')}"
         ),
     ),
 )

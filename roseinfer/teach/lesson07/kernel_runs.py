@@ -30,7 +30,7 @@ def require_trials(kernel: Any, launch: Launch) -> None:
 
 
 def _draw_batch(rng: Random) -> Batch:
-    """Few different shapes, because each of them is a kernel to compile on a GPU."""
+    """Draw from few shapes, because each of them is a kernel to compile on a GPU."""
     num_kv_heads, group, head_dim, block_size = rng.choice(((1, 1, 16, 4), (2, 1, 12, 2), (1, 2, 16, 8), (1, 3, 8, 32)))
     lengths = draw_lengths(rng, block_size, most=block_size, most_seqs=2)
     return lengths, num_kv_heads, group, head_dim, block_size, rng.choice(("fp32", "fp32", "fp32", "fp16", "bf16"))
@@ -48,12 +48,12 @@ BATCHED = attention_comparison(BATCHES, MISTAKES, "cuda" if triton_mode.MODE == 
 
 
 def require_batches(kernel: Any, launch: Launch) -> None:
-    """Raises Wrong about the smallest drawn batch on which the kernel is not what plain attention gives."""
+    """Raises Wrong about the smallest drawn batch on which the kernel differs from plain attention."""
     BATCHED(lambda *case: _run(kernel, launch, PagedCase(*case)))
 
 
 def _run(kernel: Any, launch: Launch, case: PagedCase, trial: Trial | None = None) -> Tensor:
-    """With a trial, its name and what an error in it means are told."""
+    """Launch the kernel. With a trial, an error says its name and what it means."""
     where = f"{trial.name}: " if trial else ""
     try:
         return launch(GuardedKernel(kernel), *case)
@@ -93,5 +93,5 @@ def require_loads(kernel: Any, launch: Launch) -> None:
     if most > group:
         raise Wrong(
             f"right everywhere, but a cached value is loaded {most} times for {group} query heads; the budget is "
-            f"{group}, once a program: keep what a load gave you"
+            f"{group}, once per program: keep the values that you have loaded"
         )

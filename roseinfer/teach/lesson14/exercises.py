@@ -1,4 +1,4 @@
-"""Checkers of lesson 14: times of a request, a step under a budget, who gives blocks back, who is let in."""
+"""Checkers of lesson 14: times of a request, a step under a budget, preemption, admission."""
 
 from __future__ import annotations
 

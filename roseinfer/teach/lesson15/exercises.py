@@ -36,7 +36,7 @@ def num_new(prompt_len: int, found: list[bool], block_size: int) -> int:
 
 
 CACHED_MISTAKES = {
-    "a block behind one that is missing cannot be used: K and V before it would lack": lambda n, found, size: min(
+    "a block after one that is missing cannot be used: K and V before it would lack": lambda n, found, size: min(
         sum(found) * size, n - 1
     ),
     "at least one token has to be computed: the next token is chosen from its logits": lambda n, found, size: (
@@ -56,7 +56,7 @@ CACHED_MISTAKES = {
 }
 SHARED_MISTAKES = {
     "the block that the last token is written to must not be shared": lambda n, found, size: _leading(found),
-    "a block behind one that is missing cannot be used": lambda n, found, size: min(sum(found), (n - 1) // size),
+    "a block after one that is missing cannot be used": lambda n, found, size: min(sum(found), (n - 1) // size),
     "a block with a part of the cached tokens is copied, not shared": lambda n, found, size: (
         -(-num_cached(n, found, size) // size)
     ),
@@ -110,7 +110,7 @@ JOIN, LEAVE = "hold", "drop"
 
 
 class Pool:
-    """Texts in blocks. Who makes a mistake overrides a method."""
+    """Texts in blocks. A mistake overrides a method."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -171,7 +171,7 @@ def _first_idle(pool: Pool) -> int:
 Mistakes = dict[str, dict[str, Callable[..., Any]]]
 HIT_MISTAKES: Mistakes = {
     "a text that others hold is a hit, too": {"is_hit": lambda pool, text: text in pool.idle},
-    "an idle text is a hit: who gives a block back does not empty it": {
+    "an idle text is a hit: freeing a block does not empty it": {
         "is_hit": lambda pool, text: text in pool.refs and text not in pool.idle
     },
 }

@@ -1,4 +1,4 @@
-"""Checkers of lesson 16: planning while a step is in flight, tokens by their place, surplus tokens, one step behind."""
+"""Checkers of lesson 16: planning while a step is in flight, placeholders, surplus tokens, one step ahead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
-from .overlap_checks import require_one_behind
+from .overlap_checks import require_one_ahead
 from .surplus_checks import COMMITTED, require_committed
 
 CPU = torch.device("cpu")
@@ -79,16 +79,16 @@ PLANS = [
 PLAN_MISTAKES = {
     why: for_each(rule)
     for why, rule in {
-        "its tokens have all been computed then, and so it has one token more": (
+        "all of its tokens have been computed then, so it has one token more": (
             lambda n, cached, flying, most: n - cached - flying
         ),
-        "what is in flight is computed already": lambda n, cached, flying, most: (
+        "what is in flight counts as computed": lambda n, cached, flying, most: (
             num_new(n, cached, flying, most) + flying if num_new(n, cached, flying, most) else 0
         ),
-        "max_len is foreseen: it gets its last token by the step in flight, and nothing is left to compute": (
+        "max_len is known ahead: the step in flight gives it its last token, and nothing is left to compute": (
             lambda n, cached, flying, most: n + (flying > 0 and cached + flying == n) - cached - flying
         ),
-        "with one token more it does not have max_len yet, and goes on": (
+        "with one token more it has not reached max_len yet, so it goes on": (
             lambda n, cached, flying, most: 0 if n + 1 >= most - 1 else num_new(n, cached, flying, most)
         ),
         "a chunk gets no token: part of the prompt is left": (
@@ -100,7 +100,7 @@ PLAN_MISTAKES = {
         "a request that is not in flight still has tokens to compute": (
             lambda n, cached, flying, most: num_new(n, cached, flying, most) if flying else 0
         ),
-        "of a prompt, all that is left can be computed, not one token": (
+        "of a prompt, all that is left can be computed, not only one token": (
             lambda n, cached, flying, most: min(1, num_new(n, cached, flying, most))
         ),
         "a request that is not in flight gets no token from the step": lambda n, cached, flying, most: (
@@ -142,15 +142,15 @@ FEEDS = [
 ]
 FEED_MISTAKES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "-1 is row 0, and -2 is row 1": lambda ids, last: fed(ids, last, (-ids).clamp(0, len(last) - 1)),
-    "a negative index counts from the end: -1 - id is the row": lambda ids, last: fed(ids, last, ids.clamp(max=-1)),
-    "the row stands in the id: sequences may have changed their places since": (
+    "a negative index counts from the end; the row is -1 - id": lambda ids, last: fed(ids, last, ids.clamp(max=-1)),
+    "the row is in the placeholder: a sequence may be in another row by now": (
         lambda ids, last: fed(ids, last, torch.arange(len(ids)).clamp(max=len(last) - 1))
     ),
     "known tokens stay as they are": lambda ids, last: last[_rows(ids)].clamp(min=0),
-    "token 0 is known: only negative ids are places": lambda ids, last: torch.where(
+    "token 0 is known: only negative ids are placeholders": lambda ids, last: torch.where(
         ids <= 0, last[_rows(ids)].clamp(min=0), ids
     ),
-    "a -1 of a row with NaN is no token, take 0 for it": lambda ids, last: torch.where(ids < 0, last[_rows(ids)], ids),
+    "the -1 of a row with NaN is not a token: take 0": lambda ids, last: torch.where(ids < 0, last[_rows(ids)], ids),
 }
 
 
@@ -164,7 +164,7 @@ def _feed_with(answer: Callable[..., Any], ids: list[int], last: list[int]) -> d
     returned = answer(token_ids, last_tokens)
     require_unchanged(before, (last_tokens,), ("last_tokens",), ": it is only read")
     if isinstance(returned, Tensor) and returned.tolist() == want.tolist() != token_ids.tolist():
-        raise Wrong("the right tokens are returned, but not in token_ids: the step reads that memory")
+        raise Wrong("you return the right tokens and have not written them to token_ids, which the step reads")
     return {"token_ids afterwards": token_ids}
 
 
@@ -187,13 +187,13 @@ def tokens_by_place(answer: Callable[..., Any]) -> None:
 
 
 def _judge_replay(answer: Callable[..., Any], ids: list[int], last: list[int]) -> None:
-    """Check that an answer with the right tokens writes where token_ids lies, on every replay of its graph."""
+    """Check that an answer with the right tokens writes to the memory of token_ids, on every replay of its graph."""
     given, last_tokens = torch.tensor(ids, dtype=torch.int32), torch.tensor(last)
     token_ids = given.clone()
-    memory = token_ids.detach()  # stays where token_ids lay, whatever becomes of token_ids
+    memory = token_ids.detach()  # keeps the old memory when an answer gives token_ids another
     answer(token_ids, last_tokens)
     if not torch.equal(memory, fed(given, last_tokens)):
-        raise Wrong("token_ids lies in other memory now: the step reads where it lay before, so write there")
+        raise Wrong("token_ids uses other memory now. The step reads the memory that it used before: write there")
     token_ids.copy_(given)
     try:
         graph = capture(lambda: answer(token_ids, last_tokens), CPU)
@@ -212,4 +212,4 @@ register("16.3", require_committed, COMMITTED)
 
 # 16.4
 
-register("16.4", require_one_behind)
+register("16.4", require_one_ahead)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BUBBLE = "bubble"
-COLOURS = {PLAN: PALETTE[0], COMMIT: PALETTE[4], UPLOAD: PALETTE[2], COMPUTE: PALETTE[1], BUBBLE: GRID}
+# Not those of requests (views/run_charts.py): greens for the host, violet for the device, brown for a copy.
+COLOURS = {PLAN: PALETTE[2], COMMIT: "#8FD3BC", UPLOAD: "#A6761D", COMPUTE: "#B5A3DB", BUBBLE: GRID}
+MEASURED, MARKED = PALETTE[2], "#A6761D"
 WIDTH = PAGE_WIDTH - 130
 LANE_HEIGHT = 26
 GAIN_HEIGHT = 220
@@ -28,15 +30,15 @@ PARAM = "chosen"  # by the slider
 
 
 def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Chart:
-    """A line each for host and device of every run, from begin to end in ms: which step each works on, and the device's
-    bubbles, grey: it waits there between two steps. A step's number stands in its computing."""
+    """Draw a lane each for host and device of every run, from begin to end in ms, with the number of the step that each
+    works on. Host work is green, computing violet. Grey: a bubble, in which the device waits between two steps."""
     _check(runs)
     return _lanes({0: list(runs)}, None, begin, end)
 
 
 def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, end: float | None = None) -> Chart:
-    """The same behind a slider. runs: by the slider's value, evenly spaced, the first one shown first; each as many
-    runs, with the same names."""
+    """Draw lanes with a slider. runs: by the slider's value, evenly spaced, the first one shown first; each has as
+    many runs, with the same names."""
     for one in runs.values():
         _check(one)
     return _lanes({value: list(one) for value, one in runs.items()}, label, 0, end)
@@ -129,7 +131,7 @@ def _panel(
 
 
 def _text(run: Lanes) -> str:
-    """Exact facts: by the wall's clock, no more than what was made."""
+    """Exact facts. By the wall clock: steps and tokens alone."""
     made = f"{len(run.sizes)} steps, {sum(map(len, run.outputs))} tokens"
     if not run.is_model:
         return made
@@ -137,13 +139,14 @@ def _text(run: Lanes) -> str:
 
 
 def gain(host: float, device: float) -> float:
-    """How many times as fast steps are one behind as in turn, if host and device do not disturb each other."""
+    """How many times as fast overlapped steps are as steps in turn, if host and device do not disturb each other."""
     return (host + device) / max(host, device)
 
 
 def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: Mapping[str, float]) -> Chart:
-    """What overlap gains, over the host's share: computed as a line, measured as points, (host / device, gain) by the
-    name of what was measured. marks: name of a case -> its host / device, on the line."""
+    """Draw what overlap gains, over host time / device time: computed as a line, measured as points.
+
+    measured: by name, points (host / device, gain). marks: name of a case -> its host / device, on the line."""
     import altair as alt
     import pandas as pd
 
@@ -154,7 +157,7 @@ def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: 
     up = [min(0.8, *(times - 0.1 for _, times in known), 1), max(2.1, *(times + 0.1 for _, times in known), 1)]
     x = alt.X(
         "ratio:Q",
-        title="the host's time of a step, in the device's",
+        title="host time per step / device time per step",
         scale=alt.Scale(type="log", domain=across, nice=False),
     )
     y = alt.Y("gain:Q", title="times as fast", scale=alt.Scale(domain=up, nice=False))
@@ -167,7 +170,7 @@ def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: 
     colour = alt.Color(
         "what:N",
         title=None,
-        scale=alt.Scale(domain=names, range=list(PALETTE[: len(names)])),
+        scale=alt.Scale(domain=names, range=[MEASURED, *PALETTE[:1]][: len(names)]),
         legend=alt.Legend(orient="top"),
     )
     if len(points):
@@ -182,8 +185,8 @@ def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: 
     ).round(DIGITS)
     if len(cases):
         at = alt.Chart(csv_data(cases))
-        layers.append(at.mark_point(shape="diamond", filled=True, size=90, color=PALETTE[3], opacity=1).encode(x, y))
-        for side, dy in ((0, -16), (1, 18)):  # in turn above and below the line
+        layers.append(at.mark_point(shape="diamond", filled=True, size=90, color=MARKED, opacity=1).encode(x, y))
+        for side, dy in ((0, -16), (1, 18)):  # alternately above and below the line
             own = at.transform_window(place="row_number()").transform_filter(f"datum.place % 2 != {side}")
             layers.append(own.mark_text(align="left", dx=-4, dy=dy, fontSize=11).encode(x, y, text="text:N"))
     chart: Any = alt.layer(*layers).properties(width=WIDTH, height=GAIN_HEIGHT)

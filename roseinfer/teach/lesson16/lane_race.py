@@ -1,4 +1,4 @@
-"""race_lanes: the same requests over stages whose device has a clock of its own, run by run in turn, as live bars."""
+"""race_lanes: the same requests on stages whose device has its own clock, runs alternating, as live bars."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RUNS = 5
 
 
 def race_lanes(stages: List[Any], work: Work, device_ms: float, host_ms: float = 0, runs: int = RUNS) -> Table:
-    """Bars of tokens a second, by the wall's clock, which grow with each run in a notebook; then a table. The floor is
-    the device's, at device_ms a step without a pause. host_ms: as for record_lanes.
+    """Show tokens per second by the wall clock: bars that grow with each run in a notebook, then a table. The floor
+    is the device's, at device_ms per step without a pause. host_ms: as for record_lanes.
 
     Raises AssertionError when the stages do not make the same tokens.
     """
@@ -32,7 +32,7 @@ def race_lanes(stages: List[Any], work: Work, device_ms: float, host_ms: float =
     num_tokens = sum(map(len, warm[0].outputs))
     floor = 1e3 * num_tokens / (device_ms * len(warm[0].sizes))
     bars = SpeedBars(names, f"Race({', '.join(names)})")
-    title = f"{num_tokens} tokens, device {device_ms:g} ms a step, host {host_ms:g} ms more"
+    title = f"{num_tokens} tokens, device {device_ms:g} ms per step, host {host_ms:g} ms more"
     speeds: dict[str, list[float]] = {name: [] for name in names}
     handle = None
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""Whether a learner's step() launches ahead, and loses nothing by it: order of events, tokens, errors, aborts."""
+"""Checks of a learner's step() that launches ahead: order of events, tokens, errors, aborts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..exercises.wrong import Wrong
 PROMPTS = [[7] * 3, list(range(1, 22)), [11, 12], [13], [5, 6, 7, 8, 9]]
 NEW_TOKENS = 9
 MOST_STEPS = 400
-# The promises of a queue that a wrong step() can break, and no run here: every request in flight ends at once.
+# The promises of a queue that a wrong step() can break and no run here tests: all requests in flight end at once.
 TOUCHED = ("Nothing after the end", "Aborted anywhere")
 NEEDED = ("device", "in_flight", "ahead", "launch", "finish", "drop")
 
@@ -70,7 +70,7 @@ class _Noted:
 
 
 class _Error(RuntimeError):
-    """The device is out of memory, say."""
+    """An error such as a device out of memory."""
 
 
 class _NotFinite(ValueError):
@@ -119,7 +119,7 @@ FAULTS = [
 FAULTS += [_Fault("waiting for", 1, kind) for kind in (_NotFinite, _Other)]
 
 
-def require_one_behind(answer: type[Stage]) -> None:
+def require_one_ahead(answer: type[Stage]) -> None:
     """Raises Wrong unless its steps are launched one ahead, and give the reference's tokens whatever comes."""
     require_stage(answer)
     if missing := [name for name in NEEDED if name not in dir(answer(drawn_model(), num_blocks=4))]:
@@ -147,7 +147,7 @@ def _whole() -> list[list[int]]:
 
 
 def _judge_order(answer: type[Stage]) -> None:
-    """In turn, each step is asked for before the next one is launched. All requests come twice to the same stage."""
+    """Wrong for a step that is asked for before the next one is launched. All requests run twice on the same stage."""
     for title, num_tokens, sizes, done in ORDERS:
         device = _Watched()
         stage, _ = _begun(answer, [], 0, device=device, **sizes)
@@ -177,13 +177,15 @@ def _judge_launches(stage: Any, seqs: list[Sequence], device: _Watched, where: s
     for number in launched[1:]:
         if ("ask", number - 1) in events and events.index(("ask", number - 1)) < events.index(("launch", number)):
             raise Wrong(
-                f"{where}: step {number - 1} is asked for before step {number} is launched: the device has nothing to "
-                "do meanwhile, as when host and device take turns"
+                f"{where}: step {number - 1} is asked for before step {number} is launched, so the device is idle in "
+                "between, as when host and device take turns"
             )
     if len(launched) != len(expected) - 1:
-        raise Wrong(f"{where}: {len(launched)} steps were launched, and {len(expected) - 1} are needed")
+        raise Wrong(f"{where}: you launch {len(launched)} steps, expected {len(expected) - 1}")
     if done != expected:
-        raise Wrong(f"{where}: step() returned {done} sequences, call by call; with one step in flight: {expected}")
+        raise Wrong(
+            f"{where}: step() returned {done} sequences, call by call, expected {expected} with one step in flight"
+        )
 
 
 def _begun(
@@ -223,8 +225,7 @@ def _watch_ahead(stage: Any, device: _Watched) -> None:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if stage.in_flight and not inside:
                 raise Wrong(
-                    f"{name} is called outside of ahead() while a step is in flight: it takes its tokens for not "
-                    "computed yet"
+                    f"{name} is called outside of ahead() while a step is in flight: its tokens look not computed yet"
                 )
             return method(*args, **kwargs)
 
@@ -236,7 +237,7 @@ def _watch_ahead(stage: Any, device: _Watched) -> None:
 
     def launch_of_some(seqs: list[Sequence], num_new: list[int]) -> None:
         if not seqs:
-            raise Wrong("a step of no sequence is launched: where schedule() raises, there is nothing to launch")
+            raise Wrong("a step without sequences is launched: when schedule() raises, there is nothing to launch")
         launch(seqs, num_new)
 
     schedule, launch = stage.schedule, stage.launch
@@ -257,7 +258,7 @@ def _to_the_end(stage: Any, seqs: list[Sequence], where: str) -> list[int]:
 
 
 def _state(stage: Any) -> str:
-    return f"{len(stage.waiting)} wait, {len(stage.running)} run, {len(stage.in_flight)} steps are in flight"
+    return f"{len(stage.waiting)} queued, {len(stage.running)} running, {len(stage.in_flight)} steps in flight"
 
 
 def _one_step(stage: Any, seqs: list[Sequence], where: str) -> int:
@@ -265,17 +266,19 @@ def _one_step(stage: Any, seqs: list[Sequence], where: str) -> int:
     try:
         done = stage.step()
     except OutOfBlocks as error:
-        raise Wrong(f"{where}: step() raises OutOfBlocks; the step in flight is to be finished first") from error
+        raise Wrong(f"{where}: step() raises OutOfBlocks. Finish the step in flight first") from error
     if not isinstance(done, list):
         raise Wrong(f"{where}: step() returned {done!r}, expected a list of sequences, empty for none")
     if len(stage.in_flight) > 1:
         raise Wrong(
-            f"{where}: {len(stage.in_flight)} steps are in flight between two calls of step(), and the host has two "
-            "buffers: the next one would write to one that is being read"
+            f"{where}: {len(stage.in_flight)} steps are in flight between two calls of step(), but the host has two "
+            "buffers: the next step would overwrite one that is being read"
         )
     grown = [seq for seq, n in zip(seqs, before, strict=True) if len(seq) > n]
     if {id(seq) for seq in done} != {id(seq) for seq in grown}:
-        raise Wrong(f"{where}: {len(grown)} sequences have one token more, and step() returned {len(done)}")
+        raise Wrong(
+            f"{where}: step() returned {len(done)} sequences, expected the {len(grown)} that have one token more"
+        )
     return len(done)
 
 
@@ -316,9 +319,9 @@ def _judge_error(answer: type[Stage], fault: _Fault) -> None:
             raise Wrong(f"{fault}: the caller gets {got}, not the same error again: {error}") from error
         num_steps += 1
         if num_raised > 1 or num_steps == MOST_STEPS:
-            raise Wrong(f"{fault}: it comes once, and step() does not go on after it: {_state(stage)}")
+            raise Wrong(f"{fault}: it happens once, and step() does not go on after it: {_state(stage)}")
     if not num_raised:
-        raise Wrong(f"{fault}: the caller of step() never hears of it")
+        raise Wrong(f"{fault}: the caller of step() does not get the error")
     _require_tokens(seqs, (), f"{fault}, and the steps go on")
 
 
@@ -326,12 +329,12 @@ def _require_dropped(stage: Any, device: _Watched, fault: _Fault) -> None:
     if stage.in_flight:
         uncaught = _UNCAUGHT.get(fault.kind, "")
         raise Wrong(
-            f"{fault}: after it {len(stage.in_flight)} steps are in flight, and drop() has to forget them{uncaught}"
+            f"{fault}: after it {len(stage.in_flight)} steps are in flight: call drop(), which discards them{uncaught}"
         )
     over = {number for kind, number in device.events if kind != "launch"}
     if running := [number for kind, number in device.events if kind == "launch" and number not in over]:
         raise Wrong(
-            f"{fault}: after it no step is in flight, but step {running[0]} may still be computed, and writes to the "
+            f"{fault}: after it no step is in flight, but step {running[0]} may still be computing and writing to the "
             "pool: drop() waits for the device"
         )
 
@@ -339,7 +342,7 @@ def _require_dropped(stage: Any, device: _Watched, fault: _Fault) -> None:
 def _require_order(stage: Any, seqs: list[Sequence], fault: _Fault) -> None:
     places = [seqs.index(seq) for seq in (*stage.running, *stage.waiting)]
     if places != sorted(places):
-        raise Wrong(f"{fault}: after it the requests wait in the order {places}: none may overtake another")
+        raise Wrong(f"{fault}: after it the requests are queued in the order {places}: none may overtake another")
 
 
 def _judge_no_block(answer: type[Stage]) -> None:
@@ -354,14 +357,14 @@ def _judge_no_block(answer: type[Stage]) -> None:
         stage.free(outside)
     else:
         raise Wrong(
-            f"{where}: step() returned {returned!r}, so the caller asks again, without end. It has to raise it too"
+            f"{where}: step() returned {returned!r}, so the caller calls it again, without end. Expected OutOfBlocks"
         )
     _to_the_end(stage, seqs, f"{where}; a block is free after that")
     _require_tokens(seqs, (), f"{where}; a block is free after that")
 
 
 def _refusing_idle_steps(answer: Any) -> type[Stage]:
-    """The answer with the check that a queue is asked for, and the exercise does not: a step needs work."""
+    """Add the check that the contract of a queue asks for and the exercise does not: a step needs work."""
 
     def step(self: Any) -> list[Sequence]:
         if not self.has_work:

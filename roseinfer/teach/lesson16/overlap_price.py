@@ -11,8 +11,9 @@ from .step_lanes import COMMIT, DEVICE, HOST, PLAN, Lanes
 
 
 def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
-    """Sentences on two stages that run the same steps in turn with the device. seconds: of each stage's runs, the one
-    without overlap first. lanes: a run of the one with it, by the wall clock.
+    """Say what overlap costs or gains, from two stages that ran the same work in alternation.
+
+    seconds: of each stage's runs, the one without overlap first. lanes: a run of the one with it, by the wall clock.
 
     Raises ValueError unless there are two stages, and the run is by the wall clock.
     """
@@ -33,6 +34,6 @@ def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
         f"A step of {before} takes {old:.2f} ms, one of {after} {new:.2f} ms: {more}.",
         f"In one more run of {after}, {host:.2f} ms of a step are the host's ({plan:.2f} to plan and launch, "
         f"{commit:.2f} to commit), and {device:.2f} ms are the computing. In it they "
-        f"{shown}. The overlap also has work of its own: a second set of buffers, and placeholders that it fills in.",
+        f"{shown}. Overlap also adds work: a second set of buffers, and placeholders to replace.",
         f"With a device of that speed beside the host, overlap would gain at most ×{gain:.2f} over turns.",
     )

@@ -1,7 +1,7 @@
-"""record_lanes: what host and device do at which time, over any stage that hands its steps to a device.
+"""record_lanes: what host and device do at which time, on any stage that hands its steps to a device.
 
-Two kinds of clock. A model's: the host's and the device's work last as long as `Speeds` says, the steps are real, and
-a run is the same every time. The wall's: whatever the run takes, on the device that the stage has.
+Two kinds of clock. Model: host work and device work last as long as `Speeds` says, the steps are real, and a run is
+the same every time. Wall: the time that the run takes, on the device that the stage has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAN, COMMIT, UPLOAD, COMPUTE = "plan", "commit", "upload", "compute"
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """In ms of a step. plan: schedule, write the inputs, launch. commit: read, append, free. device: the computing.
+    """Times of a step, in ms. plan: schedule, write the inputs, launch. commit: read, append, free. device: computing.
     upload: of the inputs, before it; with a copy_engine beside the step before, else by the device itself."""
 
     plan: float
@@ -68,7 +68,7 @@ class Lanes:
 
     @property
     def bubbles(self) -> float:
-        """How long the device stood still between its first step and its last."""
+        """How long the device was idle between its first step and its last."""
         own = [span for span in self.spans if span.lane == DEVICE]
         return own[-1].end - own[0].begin - self.busy(DEVICE)
 
@@ -77,7 +77,7 @@ class Lanes:
         return self.tokens[request][-1] - self.planned[request]
 
     def gap(self, request: int) -> float:
-        """From one of its tokens to the next, on average."""
+        """Mean time from one token of a request to its next."""
         times = self.tokens[request]
         return (times[-1] - times[0]) / (len(times) - 1)
 
@@ -94,8 +94,8 @@ def record_lanes(
 
     stage: with add, step, has_work, schedule, commit and a device, as from stage 16 on; it is left as it was.
     speeds: a model's clock, and a device of that speed in place of the stage's. None: the wall's clock, and its own.
-    host_ms: that the host sleeps in each commit of a run by the wall's clock: work that this stage has not, and a
-    server has. stops: token ids that end a request.
+    host_ms: how long the host sleeps in each commit of a run by the wall clock, in place of work that a server has and
+    this stage does not. stops: token ids that end a request.
 
     Raises ValueError for a stage without a device, or with work of its own.
     """
@@ -117,7 +117,7 @@ class _WallClockMs(WallClock):
         return self.at(self.clock())
 
     def at(self, seconds: float) -> float:
-        """What it shows when perf_counter gives `seconds`."""
+        """Time on this clock when perf_counter gives `seconds`."""
         return 1e3 * (seconds - self.began)
 
     def spend(self, ms: float) -> None:
@@ -128,7 +128,7 @@ class _WallClockMs(WallClock):
 
 
 class _ModelDevice:
-    """Does the work at once, and says that it was done when a device of that speed would be done."""
+    """Does the work at once, and reports it done when a device of that speed would be done."""
 
     def __init__(self, clock: ModelClock, speeds: Speeds) -> None:
         self.clock, self.speeds = clock, speeds

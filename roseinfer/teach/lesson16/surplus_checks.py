@@ -1,4 +1,4 @@
-"""Exercise 16.3: what becomes of a step's tokens when some of its sequences have ended since it was launched."""
+"""Exercise 16.3: committing a step's tokens when some of its sequences have ended since it was launched."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def _run_commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], 
     except ValueError as error:
         surplus = [i for i, (_, _, reason) in enumerate(rows) if reason and tokens[i] == -1]
         if surplus:
-            raise Wrong(f"a ValueError for row {surplus[0]}, whose token is a surplus: {error}") from error
+            raise Wrong(
+                f"a ValueError for row {surplus[0]}, expected none: its token is a surplus ({error})"
+            ) from error
         raise
     try:
         places = [next(i for i, seq in enumerate(seqs) if seq is one) for one in returned]
@@ -65,7 +67,7 @@ def _draw_commit(rng: Random) -> tuple[list[Row], list[int], int]:
 
 
 def _draw_refusal(rng: Random) -> tuple[list[Row], list[int], int]:
-    """A -1 of a sequence that runs, in any row, beside surplus tokens that may be -1, too."""
+    """A -1 of a sequence that runs, in any row, beside surplus tokens that may also be -1."""
     rows, tokens, stop = _draw_commit(rng)
     rows, tokens = [([3], 5, None), *rows], [rng.choice((stop, 4)), *tokens]
     running = [i for i, (_, _, reason) in enumerate(rows) if reason is None]
@@ -144,21 +146,21 @@ COMMIT_MISTAKES: dict[str, Callable[..., Any]] = {
     "a sequence that has ended keeps its reason, and gets no token": _each(
         lambda ids, m, r, t, s: ([*ids, t], _end([*ids, t], m, t, s), True)
     ),
-    "tokens belong to rows: with a sequence its token is left out, and not the last one": _shifted,
+    "tokens belong to rows: leaving out a sequence leaves out its token, not the last one": _shifted,
     "only those that have one token more are returned": _each(
         lambda ids, m, r, t, s: (ids, r, True) if r else ([*ids, t], _end([*ids, t], m, t, s), True)
     ),
-    "a sequence that ends with its token has one more, too": _each_running(
+    "a sequence that ends with this token also has one more": _each_running(
         lambda ids, m, t, s: ([*ids, t], _end([*ids, t], m, t, s), not _end([*ids, t], m, t, s))
     ),
     "the token that ends a request stays in it": _each_running(
         lambda ids, m, t, s: (ids if t == s else [*ids, t], _end([*ids, t], m, t, s), True)
     ),
-    '"stop" goes before "length"': _each_running(
+    'if both are true, the reason is "stop"': _each_running(
         lambda ids, m, t, s: ([*ids, t], "length" if len(ids) + 1 == m else _end(ids, m, t, s), True)
     ),
     "max_len counts the new token": _each_running(lambda ids, m, t, s: ([*ids, t], _end(ids, m, t, s), True)),
-    "a sequence ended: the tokens of the others still count": lambda rows, tokens, stop: (
+    "one sequence has ended: the tokens of the others still count": lambda rows, tokens, stop: (
         _nothing if any(reason for _, _, reason in rows) else committed
     )(rows, tokens, stop),
 }
@@ -180,9 +182,9 @@ def _judge_refusal(answer: Callable[..., Any], rows: list[Row], tokens: list[int
         if after != rows:
             changed = next(i for i, row in enumerate(rows) if after[i] != row)
             raise Wrong(
-                f"a ValueError, but something was appended before it, or a sequence ended: sequence {changed} is now "
-                f"{seqs[changed]}"
+                f"a ValueError, expected before any change, but something was appended before it, or a sequence ended: "
+                f"sequence {changed} is now {seqs[changed]}"
             ) from None
         return
     row = next(i for i, (_, _, reason) in enumerate(rows) if reason is None and tokens[i] == -1)
-    raise Wrong(f"expected a ValueError, since the -1 of row {row} is no token, and nothing was raised")
+    raise Wrong(f"nothing was raised, expected a ValueError: the -1 of row {row} is not a token")

@@ -1,4 +1,4 @@
-"""Checkers of lesson 17: a policy's key, an abort that is whole, a bound on overtaking, a policy of your own."""
+"""Checkers of lesson 17: a key, an abort that frees everything, a bound on overtaking, a policy of your own."""
 
 from __future__ import annotations
 
@@ -75,25 +75,29 @@ QUEUES = [
 KEY_MISTAKES = {
     why: order_by(key)
     for why, key in {
-        "no rounds: a request with few tokens may wait without end": lambda at, p, n, out, made, r: (p, made - out, at),
+        "there are no rounds: a request with few tokens may wait without end": lambda at, p, n, out, made, r: (
+            p,
+            made - out,
+            at,
+        ),
         "priority goes before rounds": lambda at, p, n, out, made, r: (at // r, p, made - out, at),
         "the lower priority goes first": lambda at, p, n, out, made, r: (-p, at // r, made - out, at),
         "priority goes before everything else": lambda at, p, n, out, made, r: (at // r, made - out, at),
-        "that is the shortest first: the smallest key goes first": lambda at, p, n, out, made, r: (
+        "that is shortest first: the smallest key goes first": lambda at, p, n, out, made, r: (
             p,
             at // r,
             out - made,
             at,
         ),
-        "tokens that are made need not come again": lambda at, p, n, out, made, r: (p, at // r, -out, at),
-        "a prompt is no output": lambda at, p, n, out, made, r: (p, at // r, made - out - n, at),
+        "tokens that are made already do not come again": lambda at, p, n, out, made, r: (p, at // r, -out, at),
+        "prompt tokens are not output": lambda at, p, n, out, made, r: (p, at // r, made - out - n, at),
         "of equals, the one that came first": lambda at, p, n, out, made, r: (p, at // r, made - out, -at),
-        "of equals, the one that came first: the queue is in no order before": lambda at, p, n, out, made, r: (
+        "of equals, the one that came first: the queue has no order before": lambda at, p, n, out, made, r: (
             p,
             at // r,
             made - out,
         ),
-        "a round is arrivals one after another, not every round_size-th": lambda at, p, n, out, made, r: (
+        "a round is round_size arrivals in a row, not every round_size-th": lambda at, p, n, out, made, r: (
             p,
             at % r,
             made - out,
@@ -117,7 +121,7 @@ SIZE = 4  # tokens of a block
 
 
 @exercise("17.2")
-def abort_that_is_whole(answer: Callable[..., Any]) -> None:
+def abort_that_frees_everything(answer: Callable[..., Any]) -> None:
     require_all(ABORTS, partial(_judge_abort, answer), _describe_abort)
 
 
@@ -151,25 +155,25 @@ def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...],
     answer(scheduler, set(ids))
     _require_ended(scheduler, seqs, asked, aborted)
     if changed := [i for i, seq in enumerate(seqs) if seq.token_ids != tokens[i]]:
-        raise Wrong(f"the tokens of requests {changed} have changed: an abort makes none, and takes none away")
+        raise Wrong(f"the tokens of requests {changed} have changed, expected the same: an abort adds and removes none")
     for seq in others:
         if seq not in scheduler or seq.finish_reason:
-            raise Wrong(f"request {seqs.index(seq)} was not named, and is gone")
+            raise Wrong(f"request {seqs.index(seq)} was not named, and is gone: expected it to stay")
     if scheduler.num_preemptions or scheduler.running != go_on:
         before, after = ([seqs.index(seq) for seq in some] for some in (go_on, scheduler.running))
-        raise Wrong(f"requests {before} ran and were not named; now {after} run: the others must not be touched")
+        raise Wrong(f"now requests {after} run, expected {before}, which were not named: leave the others alone")
     if any(seq.finish_reason != reason for seq, reason in ended):
-        raise Wrong("request 0 had ended before, by its length: that is what its finish_reason has to say still")
+        raise Wrong("request 0 had ended before, by its length: expected finish_reason='length' as before")
     for _ in range(100):
         if scheduler.has_work:
             _step(scheduler)
     if late := [i for i, seq in enumerate(seqs) if seq in others and len(seq.output_ids) != lengths[i]]:
-        raise Wrong(f"requests {late} were not named, and did not get all of their tokens afterwards")
+        raise Wrong(f"requests {late} did not get all of their tokens afterwards, expected so: they were not named")
     scheduler.blocks.check()
 
 
 def _watch_abort(scheduler: Any) -> list[Sequence]:
-    """What abort is called for, from now on."""
+    """Sequences that abort is called for, from now on."""
     called, abort = [], scheduler.abort
 
     def watched(seq: Sequence) -> None:
@@ -187,23 +191,25 @@ def _require_ended(scheduler: Scheduler, seqs: list[Sequence], asked: list[Seque
         number = seqs.index(seq)
         if seq.seq_id in scheduler.blocks:
             blocks = len(scheduler.blocks.of(seq.seq_id))
-            raise Wrong(f"request {number} has left, and its {blocks} blocks have not: no other request can have them")
+            raise Wrong(
+                f"request {number} has left, and its {blocks} blocks are not free: no other request can use them"
+            )
         if seq in scheduler.waiting:
-            raise Wrong(f"request {number} still waits, and will be begun later")
+            raise Wrong(f"request {number} is still queued, and will run later")
         if seq in scheduler or seq.finish_reason != "abort":
             raise Wrong(
                 f"request {number} is in neither list, and the scheduler has not ended it (finish_reason="
-                f"{seq.finish_reason!r}): lists are the scheduler's own, abort changes all that belongs to them"
+                f"{seq.finish_reason!r}): the lists belong to the scheduler; abort changes all that goes with them"
             )
 
 
 def _why_they_run(seqs: list[Sequence], aborted: list[Sequence], still: list[int]) -> str:
     if any(seqs[i].finish_reason for i in still):
-        return "and finish_reason says that they have ended: abort changes all that belongs to a request"
+        return "but finish_reason says that they have ended: abort changes all that belongs to a request"
     if not aborted:
         return (
-            "and abort was called for no request, so each makes another token that no client reads. To find an id in a "
-            "set, ask with `in`: an id never equals a set"
+            "and abort was called for no request, so each computes another token that no client reads. To find an id "
+            "in a set, use `in`: an id never equals a set"
         )
     if all(i > 0 and seqs[i - 1] in aborted for i in still):
         return (
@@ -232,7 +238,7 @@ def _always_it(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
 
 
 def _by(choose: Callable[[list[int], range], int], reached: Callable[[int, int], bool] = lambda n, b: n >= b) -> Any:
-    """next_of with another choice among those in front, or another way to see that the bound is reached."""
+    """Make next_of with another choice among those that may go, or another test for the bound."""
 
     def mistaken(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
         stop = next((i for i, n in enumerate(overtaken) if reached(n, bound)), len(prompt_lens) - 1)
@@ -269,15 +275,15 @@ BOUND_MISTAKES = {
     ),
     "a request that came before it may still go first: it overtakes none": _always_it,
     "overtaken bound times is allowed; only one time more is not": _by(_shortest, lambda n, b: n >= b - 1),
-    "of those that may go the shortest, not the longest": _by(lambda p, r: max(r, key=lambda i: p[i])),
+    "of those that may go, the shortest, not the longest": _by(lambda p, r: max(r, key=lambda i: p[i])),
     "of equals, the one that came first": _by(lambda p, r: min(reversed(r), key=lambda i: p[i])),
     "that is first come: as long as no request has reached the bound, the shortest may go": lambda p, o, b: 0,
-    "the place is wanted, not the length of the prompt": lambda p, o, b: p[next_of(p, o, b)],
-    "places count from 0": lambda p, o, b: next_of(p, o, b) + 1,
-    "the first that has reached the bound counts, the others are behind it": lambda p, o, b: _shortest(
+    "return the index, not the length of the prompt": lambda p, o, b: p[next_of(p, o, b)],
+    "indices count from 0": lambda p, o, b: next_of(p, o, b) + 1,
+    "the first that has reached the bound counts, the others come after it": lambda p, o, b: _shortest(
         p, range(max((i for i, n in enumerate(o) if n >= b), default=len(p) - 1) + 1)
     ),
-    "the one that has reached the bound may go as well": lambda p, o, b: _shortest(
+    "the one that has reached the bound may go too": lambda p, o, b: _shortest(
         p, range(max(1, next((i for i, n in enumerate(o) if n >= b), len(p))))
     ),
 }
@@ -290,7 +296,7 @@ GAIN = 0.1  # of first come's mean latency
 
 
 @exercise("17.4")
-def policy_of_ones_own(answer: type[Policy]) -> None:
+def own_policy(answer: type[Policy]) -> None:
     if not (isinstance(answer, type) and issubclass(answer, Policy)):
         raise Wrong(f"expected a subclass of Policy, got {answer!r}")
     policy = answer()
@@ -301,6 +307,6 @@ def policy_of_ones_own(answer: type[Policy]) -> None:
         found, first_come = (mean_latency(seed, p) for p in (answer(), "fcfs"))
         if found > (1 - GAIN) * first_come:
             raise Wrong(
-                f"workload {seed}: a mean of {found:.1f} steps from arrival to last token, first come has "
-                f"{first_come:.1f}, and at most {(1 - GAIN) * first_come:.1f} is wanted{why_too_long(policy)}"
+                f"workload {seed}: a mean of {found:.1f} steps from arrival to last token, expected at most "
+                f"{(1 - GAIN) * first_come:.1f}; first come, first served has {first_come:.1f}{why_too_long(policy)}"
             )

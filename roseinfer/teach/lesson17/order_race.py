@@ -1,4 +1,4 @@
-"""race_orders: scheduling policies over the same requests, in the simulator and on real engines, pool by pool."""
+"""race_orders: scheduling policies on the same requests, in the simulator and on real engines, pool by pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNS = 3
 EXACT = ["pool", "policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
 FORMATS = {"rows a step": "{:.1f}", "simulated s": "{:.3f}", "real s": "{:.3f}", "mean latency s": "{:.3f}"}
 
-Policies = Mapping[str, str | Callable[[], Policy]]  # by the name that the table shows; a class makes one an engine
+Policies = Mapping[str, str | Callable[[], Policy]]  # by the name in the table; a class makes one policy per engine
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,12 +46,21 @@ class OrderRace(View):
     def __repr__(self) -> str:
         return repr(self.table)
 
+    def speed(self, pool: str, policy: str) -> float:
+        """How many times as fast as the first policy this one is on real engines.
+
+        Raises KeyError for a pool or a policy that was not in the race.
+        """
+        seconds = {row["policy"]: row["real s"] for row in self.table.df.to_dict("records") if row["pool"] == pool}
+        here = seconds[policy]
+        return float(next(iter(seconds.values())) / here)
+
     def to_html(self) -> str:
         return self.table.to_html() + self.said.to_html()
 
 
 def step_cost(model: Model, max_num_seqs: int, block_size: int) -> FittedCost:
-    """What a step of the engine takes on this machine, fitted to measured steps; with a bar while it measures."""
+    """Fit what a step of the engine takes on this machine to measured steps."""
     rounds, shapes = 2, len(PROMPTS) + len(CUT) + len(CACHED)  # one round is for warm-up
     with progress_bar("measuring steps of the engine", rounds * shapes) as done:
         samples = step_samples(
@@ -72,8 +81,8 @@ def race_orders(
     cost: Cost,
     clock: Clock = perf_counter,
 ) -> OrderRace:
-    """One row per pool and policy. The engines are warm: every graph is captured before, and each run has other
-    prompts, so that the prefix cache has none of them. The others are compared with the first policy."""
+    """Make one row per pool and policy, and compare each policy with the first. The engines are warm: every graph is
+    captured before, and each run has new prompts, so that the prefix cache has none of them."""
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
     with progress_bar("runs of the engine", len(pools) * len(policies) * RUNS) as done:
@@ -110,7 +119,7 @@ def made(policy: str | Callable[[], Policy]) -> str | Policy:
 
 
 class _Counted:
-    """A cost that counts the tokens of prompts that steps compute: a preempted request's come again."""
+    """A cost that counts the prompt tokens of all steps, those of preempted requests again."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost, self.about, self.prompt_tokens = cost, cost.about, 0
@@ -143,11 +152,11 @@ def _real(taken: List[RealRun]) -> dict[str, float]:
 
 
 def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[RealRun]]) -> list[str]:
-    """One for each policy but the first: what its steps and its seconds are beside the first's."""
+    """One sentence for each policy but the first: its steps and seconds compared with the first."""
     first, *others = rows
     speeds = {name: [1 / run.seconds for run in own] for name, own in taken.items()}
     return [
-        f"**{pool} pool, {row['policy']}**, beside {first['policy']}: "
+        f"**{pool} pool, {row['policy']}**, compared with {first['policy']}: "
         f"{compared(row['steps'], first['steps'], 'steps')}, {compared(row['real s'], first['real s'], 'seconds')}; "
         f"{verdict(speeds[first['policy']], speeds[row['policy']])}."
         for row in others
@@ -155,14 +164,14 @@ def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[R
 
 
 def compared(here: float, there: float, unit: str) -> str:
-    """here against there, in words: "12% fewer steps"."""
+    """Compare here with there in words: "12% fewer steps"."""
     fewer, what, equal = ("less", "time", "as much") if unit == "seconds" else ("fewer", unit, "as many")
     share = f"{abs(here / there - 1):.0%}"
     return f"{equal} {what}" if share == "0%" else f"{share} {fewer if here < there else 'more'} {what}"
 
 
 def _errors(rows: List[dict[str, Any]]) -> str:
-    """How far the simulated seconds are from the real ones."""
+    """Say how far the simulated seconds are from the real ones."""
     errors = [row["simulated s"] / row["real s"] - 1 for row in rows]
     told = f"Simulated times are {min(errors):+.0%} to {max(errors):+.0%} off the real ones."
     if max(map(abs, errors)) <= TARGET:

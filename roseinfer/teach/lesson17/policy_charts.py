@@ -1,4 +1,4 @@
-"""Pictures of who waits: how long requests wait under each policy, whose wait it is, and which blocks are held."""
+"""Pictures of waiting: how long requests wait under each policy, which requests wait, and which blocks are held."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 400  # of a panel
 COLUMNS = 2
+# Not those of requests (views/run_charts.py): percentiles from light to dark, and runs.
+SHADES = ["#C3B4E3", "#9479CF", "#6A4CA5", INK]
+RUN_COLOURS = [PALETTE[2], "#A6761D", "#9479CF", INK]
 SHOWN = (*(f"p{p}" for p in PERCENTILES), "max")
 
 
@@ -31,7 +34,7 @@ Runs = Mapping[str, List[Requested]]  # by the name of the policy
 
 
 def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Chart:
-    """One line per policy: the median of a metric of planning/definitions.py, its p90, its p99, and the longest."""
+    """Draw one line per policy: the median of a metric of planning/definitions.py, its p90, p99 and longest time."""
     import altair as alt
     import pandas as pd
 
@@ -46,7 +49,7 @@ def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Cha
         tooltip=["policy:N", "part:N", "time:Q"],
     )
     lines = base.mark_line(color="#BBBBBB").encode(detail="policy:N")
-    scale = alt.Scale(domain=list(SHOWN), range=[PALETTE[0], PALETTE[2], PALETTE[1], INK])
+    scale = alt.Scale(domain=list(SHOWN), range=SHADES)
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
         color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
         shape=alt.Shape("part:N", title=None, scale=alt.Scale(domain=list(SHOWN))),
@@ -58,7 +61,7 @@ def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Cha
 
 
 def draw_who_waits(runs: Runs, unit: str = "s") -> Chart:
-    """One panel per policy, one point per request: when it came, how long it waited; by colour its output length."""
+    """Draw one panel per policy, one point per request: arrival and wait, coloured by its output length."""
     import altair as alt
     import pandas as pd
 
@@ -84,7 +87,7 @@ def _panel(name: str, requests: List[Requested], most: float, unit: str) -> alta
         alt.Chart(csv_data(frame))
         .mark_circle(size=22, opacity=0.8)
         .encode(
-            x=alt.X("came:Q", title=f"came ({unit})"),
+            x=alt.X("came:Q", title=f"arrival ({unit})"),
             y=alt.Y("waited:Q", title=f"waited ({unit})", scale=alt.Scale(domain=[0, most])),
             color=alt.Color(
                 "output:Q",
@@ -116,14 +119,17 @@ def _times(requests: List[Requested], metric: str) -> dict[str, float]:
 
 
 def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
-    """One line per run: how many blocks of the pool are held after each step."""
+    """Draw one line per run: how many blocks of the pool are held after each step."""
     import altair as alt
     import pandas as pd
 
     rows = [(name, step, held) for name, counts in runs.items() for step, held in enumerate(counts, 1)]
     frame = pd.DataFrame(rows, columns=["run", "step", "blocks"])
     names = list(runs)
-    both = {"title": None, "legend": alt.Legend(orient="top", labelLimit=400, columns=1)}  # one legend: all is equal
+    both = {
+        "title": None,
+        "legend": alt.Legend(orient="top", labelLimit=400, columns=1),
+    }  # equal, so that there is one legend
     steps = range(1, 1 + frame["step"].max(), 1 + frame["step"].max() // 15)
     lines = (
         alt.Chart(csv_data(frame))
@@ -131,7 +137,7 @@ def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
         .encode(
             x=alt.X("step:Q", axis=alt.Axis(values=list(steps), format="d")),
             y=alt.Y("blocks:Q", title="blocks held"),
-            color=alt.Color("run:N", scale=alt.Scale(domain=names), **both),
+            color=alt.Color("run:N", scale=alt.Scale(domain=names, range=RUN_COLOURS[: len(names)]), **both),
             strokeDash=alt.StrokeDash("run:N", scale=alt.Scale(domain=names), **both),
             tooltip=["run:N", "step:Q", "blocks:Q"],
         )

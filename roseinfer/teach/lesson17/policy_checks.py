@@ -1,4 +1,4 @@
-"""What lesson 17 asks of a policy: keys that a queue can be sorted by, refusals, and how long requests take with it."""
+"""Checks of a policy in lesson 17: keys that a queue can be sorted by, refusals, and how long requests take with it."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def _request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
 
 
 def require_keys(policy: Policy) -> None:
-    """Raises Wrong for keys that a queue cannot be sorted by, those of preempted sequences too."""
+    """Raises Wrong for keys that a queue cannot be sorted by, also those of preempted sequences."""
     new = [_request(3, 40), _request(30, 5), _request(9, 9)]
     preempted = [_request(3, 40, made=7), _request(9, 9, made=8)]
-    for seqs, whose in ((new, ""), ([*new, *preempted], " (a preempted sequence waits again, with its output)")):
+    for seqs, whose in ((new, ""), ([*new, *preempted], " (a preempted sequence is queued again, with its output)")):
         _require_sortable(policy, seqs, whose)
 
 
 def _require_sortable(policy: Policy, seqs: list[Sequence], whose: str) -> None:
     keys = [policy.key(seq) for seq in seqs]
     if any(key is None for key in keys):
-        raise Wrong(f"key(seq) gives None: it has to return what the queue is sorted by{whose}")
+        raise Wrong(f"key(seq) returns None, expected what the queue is sorted by{whose}")
     try:
         sorted(keys)
     except TypeError as error:
@@ -69,13 +69,13 @@ def _require_sortable(policy: Policy, seqs: list[Sequence], whose: str) -> None:
     for seq, before in zip(seqs, keys, strict=True):
         if (after := policy.key(seq)) != before:
             raise Wrong(
-                f"key(seq) gave {before!r}, and {after!r} for the same sequence later: the queue is sorted once, and "
-                "would not find it again"
+                f"key(seq) returned {before!r}, and {after!r} for the same sequence later: the queue is sorted only "
+                "once"
             )
 
 
 def require_rounds(policy: Policy) -> None:
-    """Raises Wrong where pick gives no place, or one of a later round or priority, however much room there is."""
+    """Raises Wrong where pick returns no index, or that of a later round or priority, however much room there is."""
     for priorities_and_rounds in ([(0, 0), (0, 0), (0, 1), (0, 1)], [(0, 0), (1, 0), (1, 0)], [(-1, 3), (0, 0)]):
         for outputs in ((60, 40, 20, 3), (3, 20, 40, 60)):
             requests = zip(priorities_and_rounds, PROMPT_LENS, outputs, strict=False)
@@ -89,13 +89,13 @@ def _require_first_round(policy: Policy, waiting: list[Place], room: int) -> Non
     at = policy.pick(given, room)
     where = "" if room == ROOM else f" when free blocks hold {room} tokens"
     if given != waiting:
-        raise Wrong(f"pick changes the queue that it is given{where}: it has to return a place in it, and no more")
+        raise Wrong(f"pick changes the queue that it is given{where}: expected only an index into it")
     if at not in range(len(waiting)):
-        raise Wrong(f"pick gives {at!r} for {len(waiting)} places{where}: expected one of 0 to {len(waiting) - 1}")
+        raise Wrong(f"pick returns {at!r} for a queue of {len(waiting)}{where}, expected 0 to {len(waiting) - 1}")
     if waiting[at][:2] != waiting[0][:2]:
         raise Wrong(
             f"pick chooses priority {waiting[at][0]} and round {waiting[at][1]}{where}, while priority "
-            f"{waiting[0][0]} and round {waiting[0][1]} wait: rounds are what keeps a request from starving"
+            f"{waiting[0][0]} and round {waiting[0][1]} are queued: rounds keep a request from starving"
         )
 
 
@@ -144,12 +144,12 @@ def require_check(policy: Policy) -> None:
             continue
         raise Wrong(
             f"{where} reads how long an output gets, and check lets SamplingParams({_told(params)}) pass, which may "
-            "stop early: raise ValueError"
+            "stop early: expected ValueError"
         )
 
 
 def _reads_lengths(policy: Policy) -> str:
-    """The method whose answer changes with nothing but the lengths of outputs; empty where there is none."""
+    """Name the method whose answer changes with the lengths of outputs alone; empty if none does."""
     if any(policy.key(_request(5, n)) != policy.key(_request(5, 3)) for n in range(4, 400)):
         return "key"
     rng = Random(0)
@@ -170,7 +170,7 @@ def _told(params: dict[str, Any]) -> str:
 
 
 def why_too_long(policy: Policy) -> str:
-    """The end of a sentence that says so; empty where nothing is known."""
+    """End of a sentence with the reason; empty if it is not known."""
     few, many = policy.key(_request(5, 3)), policy.key(_request(5, 60))
     short, long = policy.key(_request(3, 9)), policy.key(_request(30, 9))
     if few > many:

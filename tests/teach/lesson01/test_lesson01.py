@@ -20,7 +20,7 @@ test_wrong_counts_of_the_gather = wrong_answers(
         "one op forgotten": (lambda num_layers, lengths: {"zeros": 1, "cat": 1}, "got {'zeros': 1, 'cat': 1}"),
         "12 layers, and no copies": (
             lambda num_layers, lengths: naive_gather_ops(12, lengths) | {"copy_": 0},
-            "num_layers=1, lengths=[1]: zeros: you return 12, expected 1: that is a model of 12 layers",
+            "num_layers=1, lengths=[1]: zeros: you return 12, expected 1: you count 12 layers",
         ),
     },
 )

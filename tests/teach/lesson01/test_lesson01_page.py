@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-
 import nbformat
 import pytest
 
 from roseinfer import teach
-from roseinfer.generate import begin, decode_step
+from roseinfer.generate import decode_step
 from roseinfer.paths import ROOT
-from roseinfer.sequence import SamplingParams
 from roseinfer.teach.lesson01.exercises import naive_gather_ops
+from stages import NaiveCat
 from tools.contradictions import table, texts
 
 
@@ -21,35 +19,26 @@ def cells():
     return [cell for cell in nb.cells if cell.cell_type == "code"]
 
 
-@pytest.fixture(scope="module")
-def recomputing(cells):
-    """The lesson's own contenders without a cache, by name."""
-    names: dict = {}
-    for cell in cells:
-        wanted = [node for node in ast.parse(cell.source).body if isinstance(node, ast.ImportFrom | ast.Import)]
-        wanted += [node for node in ast.parse(cell.source).body if getattr(node, "name", "").startswith("Recompute")]
-        exec(compile(ast.Module(wanted, []), "01_naive_cat", "exec"), names)
-    return names
+CONTENDERS = [teach.Recompute, teach.RecomputeBatch]
 
 
-@pytest.mark.parametrize("name", ["Recompute", "RecomputeBatch"])
-def test_recomputation_has_the_oracles_tokens_on_mixed_lengths(recomputing, small, name):
-    proved = repr(teach.prove(recomputing[name], small, max_tokens=4))
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_recomputation_has_the_oracles_tokens_on_mixed_lengths(contender, small):
+    proved = repr(teach.prove(contender, small, max_tokens=4))
     assert proved.count("equal") == 12 and "differs" not in proved
 
 
-@pytest.mark.parametrize(("name", "forwards"), [("Recompute", 3), ("RecomputeBatch", 1), ("NaiveCat", 1)])
-def test_the_contenders_differ_in_batching_alone_or_in_the_cache_alone(recomputing, small, name, forwards):
+@pytest.mark.parametrize(("contender", "forwards"), [*zip(CONTENDERS, (3, 1), strict=True), (NaiveCat, 1)])
+def test_the_contenders_differ_in_batching_alone_or_in_the_cache_alone(contender, forwards, small):
     """One forward for each text or one for all, with every token or with the new ones."""
     rows = []
-    stage = recomputing[name](small, num_blocks=8)
-    seqs = begin(stage, [[5] * 9] * 3, SamplingParams(max_tokens=4, ignore_eos=True))
+    stage, seqs = teach.ready_batch(contender, small, [9] * 3)
     listening = small.h[0].register_forward_hook(lambda block, args, out: rows.append(args[0].size(0)))
     try:
         decode_step(stage, seqs)
     finally:
         listening.remove()
-    assert len(rows) == forwards and sum(rows) == (3 if name == "NaiveCat" else 3 * 10)
+    assert len(rows) == forwards and sum(rows) == (3 if contender is NaiveCat else 3 * 10)
 
 
 def test_the_gather_on_the_page_makes_what_the_exercise_counts(cells):

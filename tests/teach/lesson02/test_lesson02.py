@@ -115,8 +115,8 @@ test_a_wrong_gather_into_a_row = wrong_answers(
             lambda blocks, n, out: into(blocks, n, out.zero_()),
             "num_tokens=1, 1 × [3, 64, 2] in float32, out [3, 2, 2]: out[:, 1:] was overwritten",
         ),
-        "whole blocks": (whole_blocks_into, "out [3, 2, 2]: out[:, 1:] was overwritten, it belongs to the padding"),
-        "as long as out": (in_the_length_of_out, "out[:, 1:] was overwritten, it belongs to the padding"),
+        "whole blocks": (whole_blocks_into, "out [3, 2, 2]: out[:, 1:] was overwritten: it is padding"),
+        "as long as out": (in_the_length_of_out, "out[:, 1:] was overwritten: it is padding"),
         "a token too few": (lambda b, n, out: into(b, n - 1, out), "num_tokens=1, "),
         "first block alone": (lambda b, n, out: into(b[:1], min(n, 64), out), "1 of 65 tokens were not written"),
         "every block to the front": (always_to_the_front, "1 of 65 tokens were not written, the first is out[:, 64]"),
@@ -208,8 +208,10 @@ def test_the_copies_that_the_lesson_calls_the_same_are_the_same_on_the_page():
 
 def test_the_steps_that_the_lesson_sets_side_by_side_are_of_one_batch():
     nb = nbformat.read(ROOT / "notebooks" / "02_prealloc_gather.ipynb", as_version=4)
-    batches = [re.findall(r"batch\((\w+), (\[\d+\] \* 8)\)", cell.source) for cell in nb.cells]
-    assert {lengths for found in batches for _, lengths in found} == {"[40] * 8"}
+    batches = [
+        re.findall(r"(?:ready_batch\(\w+, model|copied\(\w+), (\[\d+\] \* 8)\)", cell.source) for cell in nb.cells
+    ]
+    assert {lengths for found in batches for lengths in found} == {"[40] * 8"}
 
 
 def shown(cell) -> list[str]:

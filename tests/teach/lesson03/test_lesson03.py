@@ -35,7 +35,7 @@ test_a_wrong_slice_rule = wrong_answers(
         "every part": (
             lambda index, shape, free: len(index),
             "x[0:1,] of shape (1,), colon_is_free=False: you return 1, expected 0: a range that covers its whole "
-            "dimension is dropped; a bare `:` is no slice from torch 2.9 on; an integer is a select, never a slice",
+            "dimension is dropped; a bare `:` is not a slice from torch 2.9 on; an integer is a select, never a slice",
         ),
         "yes or no": (lambda index, shape, free: bool(index), "expected a number, got bool"),
     },
@@ -48,14 +48,17 @@ test_a_wrong_slice_rule = wrong_answers(
 test_a_wrong_batch_of_the_post = wrong_answers(
     "03.2",
     {
-        "too many sequences": ([4] * 16, "16 sequences make 384 copies a step; the post's table has 192"),
-        "a sequence too few": ([4] * 6 + [5], "7 sequences make 168 copies a step; the post's table has 192"),
-        "equal lengths": ([4] * 8, "these lengths make 960 slices, the post has 1128; 8 of them are longest"),
-        "two longest": ([4] * 6 + [5] * 2, "these lengths make 1104 slices, the post has 1128; 2 of them are longest"),
+        "too many sequences": ([4] * 16, "16 sequences make 384 copies per step; the post counts 192"),
+        "a sequence too few": ([4] * 6 + [5], "7 sequences make 168 copies per step; the post counts 192"),
+        "equal lengths": ([4] * 8, "these lengths make 960 slices, the post counts 1128; 8 of them are longest"),
+        "two longest": (
+            [4] * 6 + [5] * 2,
+            "these lengths make 1104 slices, the post counts 1128; 2 of them are longest",
+        ),
         "a block full": ([4] * 7 + [64], "expected a list of lengths from 1 to 63"),
         "fractions": ([4.0] * 8, "expected a list of lengths from 1 to 63"),
         "a count": (8, "expected a list of lengths from 1 to 63, got 8"),
-        "an empty batch": ([], "the batch is empty"),
+        "an empty batch": ([], "got an empty list, expected a length per sequence"),
         "text": ("4 4 4 4 4 4 4 5", "expected a list of lengths from 1 to 63, got '4 4 4 4 4 4 4 5'"),
         "one dimension too many": ([[4] * 7 + [5]], "expected a list of lengths from 1 to 63, got [["),
     },
@@ -74,12 +77,21 @@ class LongestPosition(SelectAppend):
     "03.3",
     {
         "equal lengths": ([[1, 2], [3, 4]], "all prompts have 2 tokens"),
-        "one sequence": ([[1, 2, 3]], "one sequence alone"),
+        "one sequence": ([[1, 2, 3]], "a sequence alone is always the longest"),
         "one prompt, not a list of them": ([1, 2], "expected a list of prompts"),
         "text": (["a long prompt", "short"], "expected a list of prompts, each a list of token ids"),
         "words": ([["a", "long", "one"], ["short"]], "expected a list of prompts, each a list of token ids"),
         "an empty prompt": ([[1, 2, 3], []], "expected a list of prompts, each a list of token ids"),
         "no prompt": ([], "expected a list of prompts, each a list of token ids, got []"),
+        "no sequence outgrows a block": (
+            [[1] * 40, [2] * 3],
+            "that gathers only the first block has stage 03's logits on these",
+        ),
+        "none crosses an edge": (
+            [[1] * 70, [2] * 3],
+            "that stores the first token of a new block in the block before it has",
+        ),
+        "an edge that no step reads": ([[1] * 53, [2] * 3], "no sequence outgrows its block of 64"),
         "a token the model has not": ([[1, 2, 3], [5000]], "token id 5000 is out of range"),
         "a prompt that does not fit": ([[1] * 190, [2]], "allowed: max_model_len=192"),
     },
@@ -89,8 +101,14 @@ def test_prompts_that_cannot_reveal_the_bug(small, answer, message):
 
 
 def test_prompts_that_reveal_nothing_because_there_is_no_bug(small):
-    prompts = [[1, 2, 3, 4, 5, 6], [7]]
-    assert_refused("03.3", lambda: prompts, "the tokens happen to be equal", buggy_stage=SelectAppend, model=small)
+    prompts = [[5] * 60, [7]]
+    assert_refused(
+        "03.3",
+        lambda: prompts,
+        "as its position has stage 03's logits on these",
+        buggy_stage=SelectAppend,
+        model=small,
+    )
     assert_accepted("03.3", lambda: prompts, buggy_stage=LongestPosition, model=small)
 
 
@@ -150,10 +168,11 @@ test_a_right_batch_of_the_post = right_answers(
 @right_cases(
     "03.3",
     {
-        "tuples": ((1, 2, 3, 4, 5, 6), (7,)),
-        "ranges": [range(40), range(3)],
-        "three prompts, arrays": [np.arange(1, 31), np.array([5]), np.array([5, 6])],
-        "two equally long": [[5] * 50, [5, 6, 7], [8, 9, 10]],
+        "tuples": ((5,) * 60, (7,)),
+        "ranges": [range(57), range(3)],
+        "three prompts, arrays": [np.arange(1, 61), np.array([5]), np.array([5, 6])],
+        "two equally long": [[5] * 64, [5, 6, 7], [8, 9, 10]],
+        "the second edge": [[5] * 120, [5, 6, 7]],
     },
 )
 def test_right_prompts(small, answer):

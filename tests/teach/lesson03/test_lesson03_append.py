@@ -139,7 +139,7 @@ test_a_wrong_append = wrong_answers(
             "the repeated step: k: token 2: these are layer 0's keys",
         ),
         "a list that only grows": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
-        "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 for each"),
+        "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 per layer"),
         "as stage 03 does it": (
             changed(SelectAppend, append=lambda *arguments: SelectAppend.append(*arguments)),
             "append makes 4 selects too many (36, the budget is 32",

@@ -144,7 +144,7 @@ SetLater.attention = staticmethod(PerSequence.attend)
 WRONG = {
     "not a stage": ([1], "expected a subclass of BlockTable"),
     "a method": (changed(BlockTable, attention=lambda self, q, *rest: q), "attention must be a @staticmethod"),
-    "no new token": (with_attention(PerSequence, new_token=False), "a new token reads itself too"),
+    "no new token": (with_attention(PerSequence, new_token=False), "a new token also attends to itself"),
     "first block only": (reading(lambda row, n, size: row[:1]), "only each sequence's first block is read"),
     "unwritten slots": (with_attention(WholeBlocks), "NaN lies where nothing was written"),
     "logical as physical": (
@@ -181,7 +181,7 @@ RIGHT_ATTENTIONS = {
     "by hand, in fp32": with_attention(WithMath),
     "inherited": changed(with_attention(PerSequence)),
     "of a mixin": WithMixin,
-    "set behind the class": SetLater,
+    "set after the class": SetLater,
 }
 
 

@@ -141,8 +141,9 @@ test_a_right_merge = right_answers("07.1", RIGHT_MERGES)
 # 07.2
 
 
-def cost(lengths, heads, dim, tile, width):
-    return len(lengths) * heads, -(-max(lengths) // tile), sum(lengths) * 2 * heads * dim * width
+def cost(lengths, heads, dim, tile, width, parts):
+    tiles = -(-max(lengths) // tile)
+    return len(lengths) * heads * parts, -(-tiles // parts), sum(lengths) * 2 * heads * dim * width
 
 
 def with_part(index, part):
@@ -157,30 +158,45 @@ def with_part(index, part):
 test_a_wrong_cost = wrong_answers(
     "07.2",
     {
-        "a guess": (with_part(2, lambda lengths, h, d, t, w: 7), "bytes: you return 7, expected 0"),
+        "a guess": (with_part(2, lambda *arguments: 7), "bytes: you return 7, expected 0"),
         "one number": (lambda *arguments: 7, "expected (programs, tiles, bytes), got 7"),
         "a tile at least": (
-            with_part(1, lambda lengths, h, d, t, w: max(1, -(-max(lengths) // t))),
-            "lengths [0], 1 KV head of 32, tile 16, 2 bytes a value: tiles: you return 1, expected 0",
+            with_part(1, lambda *case: max(1, cost(*case)[1])),
+            "lengths [0], 1 KV head of 32, tile 16, 2 bytes per value, 1 part: tiles: you return 1, expected 0",
         ),
+        "tiles of a whole sequence": (
+            with_part(1, lambda lengths, h, d, t, w, parts: -(-max(lengths) // t)),
+            "its tiles are shared by num_parts programs",
+        ),
+        "parts that are too even": (
+            with_part(1, lambda lengths, h, d, t, w, parts: -(-max(lengths) // t) // parts),
+            "some part has one tile more",
+        ),
+        "no programs for parts": (
+            with_part(0, lambda lengths, h, *rest: len(lengths) * h),
+            "each part of a sequence has a program per KV head",
+        ),
+        "every part loads all": (with_part(2, lambda *case: cost(*case)[2] * case[-1]), "parts add no loads"),
     },
 )
 
 
-def cost_by_numpy(lengths, heads, dim, tile, width):
+def cost_by_numpy(lengths, heads, dim, tile, width, parts):
     lengths = np.array(lengths)
-    return np.array([len(lengths) * heads, np.ceil(lengths / tile).max(), lengths.sum() * 2 * heads * dim * width])
+    most = np.ceil(np.ceil(lengths / tile).max() / parts)
+    return np.array([len(lengths) * heads * parts, most, lengths.sum() * 2 * heads * dim * width])
 
 
-def cost_by_walking(lengths, heads, dim, tile, width):
-    programs = [n for n in lengths for _ in range(heads)]
-    loads = [min(tile, n - start) for n in programs for start in range(0, n, tile)]
-    return [len(programs), max(len(range(0, n, tile)) for n in programs), 2 * dim * width * sum(loads)]
+def cost_by_walking(lengths, heads, dim, tile, width, parts):
+    walks = [range(0, n, tile)[part::parts] for n in lengths for _ in range(heads) for part in range(parts)]
+    loads = [min(tile, n - start) for n in lengths for _ in range(heads) for start in range(0, n, tile)]
+    return [len(walks), max(map(len, walks)), 2 * dim * width * sum(loads)]
 
 
-def cost_in_tensors(lengths, heads, dim, tile, width):
+def cost_in_tensors(lengths, heads, dim, tile, width, parts):
     n = torch.tensor(lengths)
-    return n.numel() * heads, ((n + tile - 1) // tile).max(), (n.sum() * heads * 2 * dim * width).item()
+    tiles = ((n + tile - 1) // tile).max()
+    return n.numel() * heads * parts, (tiles + parts - 1) // parts, (n.sum() * heads * 2 * dim * width).item()
 
 
 RIGHT_COSTS = {"numpy": cost_by_numpy, "walking": cost_by_walking, "tensors": cost_in_tensors}

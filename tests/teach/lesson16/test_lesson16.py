@@ -116,14 +116,14 @@ test_wrong_feeds = wrong_answers(
     {
         "returned": (
             lambda ids, last: torch.where(ids < 0, fresh(ids, last), ids),
-            "returned, but not in token_ids",
+            "have not written them to token_ids",
         ),
         "by a mask": (by_mask, "the host waits"),
         "clamped at the source": (clamping_last, "it is only read"),
         "nothing": (lambda ids, last: [], "token_ids afterwards"),
         "16 bits": (looking_up(lambda ids, last: fresh(ids, last).short()), "4 of 4 values"),
         "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "got 34976"),
-        "other data": (with_other_data, "token_ids lies in other memory now"),
+        "other data": (with_other_data, "token_ids uses other memory now"),
         "the rows of the first call": (rows_kept(), "captured, and replayed with"),
         "through NumPy": (in_numpy, "the host waits"),
     },
@@ -136,7 +136,7 @@ def by_arithmetic(ids, last):
     ids.mul_(1 - unknown).add_(tokens * unknown)
 
 
-def with_a_row_in_front(ids, last):
+def with_a_row_before(ids, last):
     known = ids.clamp(min=0).long()
     table = torch.cat([torch.zeros_like(last[:1]), last.clamp(min=0)])  # row 0: for known ones
     ids.copy_(known + table[(-ids).clamp(min=0)])
@@ -155,7 +155,7 @@ test_right_feeds = right_answers(
     "16.2",
     {
         "arithmetic": by_arithmetic,
-        "a row in front": with_a_row_in_front,
+        "a row before the others": with_a_row_before,
         "gather, with out=": gathered,
         "row by row": row_by_row,
     },

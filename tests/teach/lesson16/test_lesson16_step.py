@@ -20,7 +20,7 @@ class TakingTurns(Overlap):
 
 
 def stage(step):
-    return type("OneBehind", (TakingTurns,), {"step": step})
+    return type("OneAhead", (TakingTurns,), {"step": step})
 
 
 def launch_next(self):
@@ -36,7 +36,7 @@ def launch_suppressing(*errors):
     return launch
 
 
-def behind(launch=launch_next, is_in_flight=lambda self: bool(self.in_flight), at_first=list):
+def ahead_by_one(launch=launch_next, is_in_flight=lambda self: bool(self.in_flight), at_first=list):
     """A step(): it launches, and finishes the step that was in flight before. at_first: makes what it returns else."""
 
     def step(self):
@@ -47,10 +47,10 @@ def behind(launch=launch_next, is_in_flight=lambda self: bool(self.in_flight), a
     return step
 
 
-one_behind = behind()
+one_ahead = ahead_by_one()
 
 
-def handling(handle, kind=BaseException, step=one_behind):
+def handling(handle, kind=BaseException, step=one_ahead):
     """handle(stage, error) in an except clause for that kind of error."""
 
     def handled(self):
@@ -122,11 +122,11 @@ def two_ahead(self):
 def not_drained(self):
     if len(self.in_flight) == 1 and not self.waiting and not any(len(s) + 1 < s.max_len for s in self.running):
         return []
-    return one_behind(self)
+    return one_ahead(self)
 
 
 def nothing_returned(self):
-    one_behind(self)
+    one_ahead(self)
     return []
 
 
@@ -142,7 +142,7 @@ def planned_ahead(self):
     return plan
 
 
-def launch_behind(self):
+def launch_outside_ahead(self):
     plan = planned_ahead(self)
     if plan[0]:
         self.launch(*plan)
@@ -209,52 +209,55 @@ test_wrong_steps = wrong_answers(
         "finished first": (guarded(finish_first), "is asked for before step 1 is launched"),
         "two ahead": (guarded(two_ahead), "steps are in flight between two calls"),
         "the last step is left": (guarded(not_drained), "there is still work"),
-        "returns nothing": (guarded(nothing_returned), "have one token more, and step() returned 0"),
-        "None at first": (guarded(behind(at_first=lambda: None)), "step() returned None"),
-        "not ahead": (guarded(behind(launch_outside)), "schedule is called outside of ahead()"),
-        "launched behind": (guarded(behind(launch_behind)), "launch is called outside of ahead()"),
-        "no block is an error": (guarded(behind(launch_suppressing())), "step() raises OutOfBlocks"),
-        "an empty step launched": (guarded(behind(launch_empty)), "a step of no sequence is launched"),
-        "nothing dropped": (stage(one_behind), "drop() has to forget them"),
+        "returns nothing": (guarded(nothing_returned), "step() returned 0 sequences, expected the"),
+        "None at first": (guarded(ahead_by_one(at_first=lambda: None)), "step() returned None"),
+        "not ahead": (guarded(ahead_by_one(launch_outside)), "schedule is called outside of ahead()"),
+        "launched outside of ahead": (
+            guarded(ahead_by_one(launch_outside_ahead)),
+            "launch is called outside of ahead()",
+        ),
+        "no block is an error": (guarded(ahead_by_one(launch_suppressing())), "step() raises OutOfBlocks"),
+        "an empty step launched": (guarded(ahead_by_one(launch_empty)), "a step without sequences is launched"),
+        "nothing dropped": (stage(one_ahead), "call drop(), which discards them"),
         "Ctrl-C lets it pass": (handling(drop_and_raise, Exception), "`except Exception` lets it pass"),
         "finish alone guarded": (stage(finish_guarded), "an error comes while launching step 2"),
-        "launch alone guarded": (stage(behind(launch_guarded)), "an error comes while computing step 0"),
+        "launch alone guarded": (stage(ahead_by_one(launch_guarded)), "an error comes while computing step 0"),
         "an error of launch swallowed": (
-            guarded(behind(launch_suppressing(Exception))),
-            "the caller of step() never hears of it",
+            guarded(ahead_by_one(launch_suppressing(Exception))),
+            "the caller of step() does not get the error",
         ),
-        "forgotten, not dropped": (handling(forget), "step 1 may still be computed"),
-        "the queue turned": (handling(turn_the_queue), "after it the requests wait in the order [4, 3, 2, 1, 0]"),
+        "forgotten, not dropped": (handling(forget), "step 1 may still be computing"),
+        "the queue turned": (handling(turn_the_queue), "after it the requests are queued in the order [4, 3, 2, 1, 0]"),
         "another error": (handling(raise_another), "the caller gets ValueError, not the same error again"),
         "a new error of the same kind": (
             handling(raise_a_copy),
             "an error comes while computing step 0: the caller gets a new _Error, not the same error again",
         ),
         "nothing": (guarded(lambda self: []), "there is still work"),
-        "an error swallowed": (swallowing(RuntimeError), "the caller of step() never hears of it"),
+        "an error swallowed": (swallowing(RuntimeError), "the caller of step() does not get the error"),
         "a ValueError swallowed": (
             swallowing(ValueError),
             "a ValueError comes while waiting for step 1: the",
         ),
         "no block is never an error": (
-            guarded(behind(launch_suppressing(OutOfBlocks))),
+            guarded(ahead_by_one(launch_suppressing(OutOfBlocks))),
             "no step is in flight, and schedule() raises",
         ),
         "in flight while some run": (
-            guarded(behind(is_in_flight=has_some_running)),
+            guarded(ahead_by_one(is_in_flight=has_some_running)),
             "the promise **Nothing after the end**",
         ),
         "in flight as it was left": (guarded(as_it_was_left), "the promise **Nothing after the end**"),
         "aborted ones left in flight": (
-            guarded(behind(is_in_flight=has_some_not_aborted)),
+            guarded(ahead_by_one(is_in_flight=has_some_not_aborted)),
             "the promise **Aborted anywhere**",
         ),
         "not ahead of those that wait": (
-            guarded(behind(launch_when_none_waits)),
+            guarded(ahead_by_one(launch_when_none_waits)),
             "two at a time: step 0 is asked for before",
         ),
         "ahead from the first call on": (
-            guarded(behind(is_in_flight=has_begun)),
+            guarded(ahead_by_one(is_in_flight=has_begun)),
             "all before them have ended: step 4 is asked",
         ),
         "two kinds of errors": (
@@ -263,10 +266,10 @@ test_wrong_steps = wrong_answers(
         ),
         "three kinds of errors": (
             handling(drop_and_raise, (RuntimeError, ValueError, KeyboardInterrupt)),
-            "a BaseException of another kind comes while waiting for step 1: after it 2 steps are in flight, and "
-            "drop() has to forget them. It is neither an Exception nor a KeyboardInterrupt",
+            "a BaseException of another kind comes while waiting for step 1: after it 2 steps are in flight: "
+            "call drop(), which discards them. It is neither an Exception nor a KeyboardInterrupt",
         ),
-        "another stage": (type("OneBehind", (Graphs,), {}), "expected a subclass of TakingTurns"),
+        "another stage": (type("OneAhead", (Graphs,), {}), "expected a subclass of TakingTurns"),
         "no stage": (dict, "expected a subclass of a stage"),
     },
 )
@@ -318,7 +321,7 @@ def launch_by_name(self):
 def with_an_exit_stack(self):
     with ExitStack() as after:
         after.callback(self.drop)
-        done = one_behind(self)
+        done = one_ahead(self)
         after.pop_all()
     return done
 
@@ -334,11 +337,11 @@ def two_ways(self):
 test_right_steps = right_answers(
     "16.4",
     {
-        "arguments by name": guarded(behind(launch_by_name)),
+        "arguments by name": guarded(ahead_by_one(launch_by_name)),
         "an exit stack": stage(with_an_exit_stack),
         "two ways": guarded(two_ways),
         "with a finally": stage(with_a_finally),
         "its own state": Waiting,
-        "the stage's": type("OneBehind", (TakingTurns,), {"step": Overlap.step}),
+        "the stage's": type("OneAhead", (TakingTurns,), {"step": Overlap.step}),
     },
 )

@@ -117,14 +117,14 @@ def rolled_back(seqs, tokens, stop):
 test_wrong_commits = wrong_answers(
     "16.3",
     {
-        "any -1 refused": (any_nan_refused, "whose token is a surplus"),
+        "any -1 refused": (any_nan_refused, "expected none: its token is a surplus"),
         "refused late": (refused_late, "something was appended before it"),
         "not refused": (
             lambda seqs, tokens, stop: [s for s, t in zip(seqs, tokens, strict=True) if append(s, t, stop)],
             "nothing was raised",
         ),
         "-1 in the first row alone": (refusing(lambda rows: rows[:1]), "the -1 of row"),
-        "-1 behind the first row": (refusing(lambda rows: rows[1:]), "the -1 of row 0"),
+        "-1 after the first row": (refusing(lambda rows: rows[1:]), "the -1 of row 0"),
         "-1 where nothing is surplus": (
             lambda seqs, tokens, stop: refusing(lambda rows: rows if len(rows) == len(seqs) else [])(
                 seqs, tokens, stop
@@ -141,7 +141,7 @@ test_wrong_commits = wrong_answers(
 )
 
 
-def from_behind(seqs, tokens, stop):
+def backwards(seqs, tokens, stop):
     checked(seqs, tokens)
     done = [seq for seq, token in reversed(list(zip(seqs, tokens, strict=True))) if append(seq, token, stop)]
     return done[::-1]
@@ -162,7 +162,7 @@ def with_new_lists(seqs, tokens, stop):
 test_right_commits = right_answers(
     "16.3",
     {
-        "from behind": from_behind,
+        "backwards": backwards,
         "taken back after a -1": rolled_back,
         "new lists, a tuple": with_new_lists,
         "a generator": lambda *given: (seq for seq in committing(append)(*given)),

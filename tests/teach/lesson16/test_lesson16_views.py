@@ -41,7 +41,7 @@ def test_in_turn_the_device_waits_for_the_host():
     assert (lanes.latency(0), lanes.gap(1), lanes.sizes) == (32, 8, [10, 2, 2, 2])
 
 
-def test_one_step_behind_it_does_not():
+def test_one_step_ahead_it_does_not():
     lanes = teach.record_lanes(make(), WORK, SPEEDS)
     assert of(lanes, DEVICE) == [("compute", k, 1 + 5 * k, 6 + 5 * k) for k in range(4)]
     assert of(lanes, HOST)[:4] == [(PLAN, 0, 0, 1), (PLAN, 1, 1, 2), (COMMIT, 0, 6, 8), (PLAN, 2, 8, 9)]
@@ -111,7 +111,7 @@ def test_the_gain_is_computed_and_marked():
 def test_a_race_is_run_on_devices_with_a_clock_and_shows_a_floor():
     stages = [make(cls, device=OwnClock(lambda num_tokens: 0.001)) for cls in (TakingTurns, Overlap)]
     assert repr(teach.race_lanes(stages, WORK, device_ms=1, runs=2)).splitlines() == [
-        "8 tokens, device 1 ms a step, host 0 ms more",
+        "8 tokens, device 1 ms per step, host 0 ms more",
         "steps        tokens",
         "-----------  ------",
         "TakingTurns       8",
@@ -166,3 +166,31 @@ def test_every_measured_gain_is_inside_its_plot():
     for place, axis in enumerate("xy"):
         low, high = encoding[axis]["scale"]["domain"]
         assert all(low < point[place] < high for point in measured)
+
+
+def test_a_device_that_computes_late_finds_inputs_that_were_overwritten():
+    class OneBuffer(Overlap):
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+            self.sides = self.sides[0], self.sides[0]
+            self.attended.zero_()
+
+    whole = reference_generate(MODEL, [prompt for _, prompt in WORK], 4)
+    late, shared = (teach.record_run(make(cls, device=teach.LateDevice()), WORK) for cls in (Overlap, OneBuffer))
+    assert late.outputs == whole != shared.outputs
+
+
+def test_runs_are_timed_by_name_after_one_that_is_not():
+    stages = [make(TakingTurns), make()]
+    calls = []
+    stages[0].add = lambda seq, add=stages[0].add: (calls.append(seq), add(seq))
+    times = teach.time_runs(stages, WORK, runs=3)
+    assert list(times) == ["TakingTurns", "s16_overlap"] and [len(own) for own in times.values()] == [3, 3]
+    assert len(calls) == 4 * len(WORK) and all(seconds > 0 for own in times.values() for seconds in own)
+
+
+def test_lanes_have_no_colour_of_a_request():
+    from roseinfer.teach.views import run_charts
+
+    kinds = set(lane_charts.COLOURS) - {lane_charts.BUBBLE}
+    assert not {lane_charts.COLOURS[kind] for kind in kinds} & set(run_charts.COLOURS.values())

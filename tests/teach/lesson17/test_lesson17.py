@@ -62,12 +62,12 @@ def named(scheduler, ids, *queues):
     return [seq for queue in queues or (scheduler.running, scheduler.waiting) for seq in queue if seq.seq_id in ids]
 
 
-def everyone(scheduler):
+def all_of_them(scheduler):
     return [*scheduler.running, *scheduler.waiting]
 
 
 def aborting(chosen):
-    """chosen(scheduler, ids): whom it calls abort for, in this order."""
+    """chosen(scheduler, ids): sequences that it calls abort for, in this order."""
 
     def answer(scheduler, ids):
         for seq in chosen(scheduler, ids):
@@ -137,29 +137,29 @@ test_wrong_aborts = wrong_answers(
     "17.2",
     {
         "one call with the set": (
-            aborting(lambda s, ids: [seq for seq in everyone(s) if seq.seq_id == ids]),
+            aborting(lambda s, ids: [seq for seq in all_of_them(s) if seq.seq_id == ids]),
             "an id never equals a set",
         ),
         "while walking": (aborting(walk), "does the loop walk over the list from which abort removes them"),
-        "those that run": (aborting(lambda s, ids: named(s, ids, s.running)), "still waits, and will be begun later"),
+        "those that run": (aborting(lambda s, ids: named(s, ids, s.running)), "is still queued, and will run later"),
         "the first": (aborting(lambda s, ids: named(s, ids)[:1]), "or end too early?"),
         "a status": (status_only, "finish_reason says that they have ended"),
         "those that wait": (aborting(lambda s, ids: named(s, ids, s.waiting)), "abort was called for no request"),
-        "the others preempted": (others_preempted, "were not named; now [] run"),
-        "the others turned round": (turned_round, "the others must not be touched"),
-        "five": (aborting(lambda s, ids: named(s, sorted(ids)[:5])), "request 5 still waits"),
+        "the others preempted": (others_preempted, "now requests [] run, expected"),
+        "the others turned round": (turned_round, "leave the others alone"),
+        "five": (aborting(lambda s, ids: named(s, sorted(ids)[:5])), "request 5 is still queued"),
         "a token for the others": (with_a_token_for_the_others, "the tokens of requests [1] have changed"),
-        "added again": (added_again, "still waits, and will be begun later"),
-        "blocks forgotten": (without_its_blocks, "blocks have not"),
+        "added again": (added_again, "is still queued, and will run later"),
+        "blocks forgotten": (without_its_blocks, "blocks are not free"),
         "blocks alone": (blocks_alone, "still run"),
-        "by hand": (by_hand, "abort changes all that belongs to them"),
+        "by hand": (by_hand, "abort changes all that goes with them"),
         "all that wait": (
             aborting(lambda s, ids: [*named(s, ids, s.running), *s.waiting]),
             "was not named, and is gone",
         ),
         "twice": (aborting(lambda s, ids: named(s, ids) * 2), "neither waits nor runs here"),
         "an id that has ended": (
-            aborting(lambda s, ids: [{seq.seq_id: seq for seq in everyone(s)}[one] for one in ids]),
+            aborting(lambda s, ids: [{seq.seq_id: seq for seq in all_of_them(s)}[one] for one in ids]),
             "KeyError",
         ),
     },

@@ -34,8 +34,8 @@ test_wrong_bounds = wrong_answers(
 def recursive(lens, overtaken, bound):
     if len(lens) == 1 or overtaken[0] >= bound:
         return 0
-    behind = 1 + recursive(lens[1:], overtaken[1:], bound)
-    return behind if lens[behind] < lens[0] else 0
+    later = 1 + recursive(lens[1:], overtaken[1:], bound)
+    return later if lens[later] < lens[0] else 0
 
 
 def in_numpy(lens, overtaken, bound):
@@ -145,30 +145,30 @@ test_wrong_policies = wrong_answers(
         "long ones in key": (keyed(lambda seq: max(70, left(seq)), base=Policy), "key reads how long"),
         "pick over all rounds": (
             keyed(lambda seq: 0, pick=of_all_rounds),
-            "round 1, while priority 0 and round 0 wait",
+            "round 1, while priority 0 and round 0 are queued",
         ),
         "a queue that it sorts": (keyed(lambda seq: 0, pick=sorting), "pick changes the queue that it is given"),
-        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick gives -1 for 4 places"),
+        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick returns -1 for a queue of 4"),
         "-1 where none fits": (
             keyed(left, pick=fitting(lambda waiting: -1)),
-            "pick gives -1 for 4 places when free blocks hold 6 tokens",
+            "pick returns -1 for a queue of 4 when free blocks hold 6 tokens",
         ),
         "the last where none fits": (
             keyed(left, pick=fitting(lambda waiting: len(waiting) - 1)),
-            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 wait",
+            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 are queued",
         ),
         "what fits, of any round": (
             keyed(left, pick=fitting(lambda waiting: 0, within=lambda place, first: True)),
-            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 wait",
+            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 are queued",
         ),
         "the last for some rooms": (
             keyed(left, pick=lambda self, waiting, room: len(waiting) - 1 if 10 < room < 900 else 0),
-            "round 1 when free blocks hold 11 tokens, while priority 0 and round 0 wait",
+            "round 1 when free blocks hold 11 tokens, while priority 0 and round 0 are queued",
         ),
-        "no key for preempted ones": (keyed(new_ones_only(left, None)), "a preempted sequence waits again"),
+        "no key for preempted ones": (keyed(new_ones_only(left, None)), "a preempted sequence is queued again"),
         "another key for preempted ones": (
             keyed(new_ones_only(lambda seq: (left(seq),), 0)),
-            "a preempted sequence waits again",
+            "a preempted sequence is queued again",
         ),
         "greedy requests alone": (keyed(left, check=greedy_only), "temperature=0.7"),
         "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "max_tokens=100000"),
@@ -182,7 +182,7 @@ test_wrong_policies = wrong_answers(
         "half a check": (keyed(left, base=Policy, check=only_the_end_token), "stop_token_ids=(3,)"),
         "refuses all": (keyed(left, check=refuses_all), "whose length is known"),
         "drawn": (keyed(lambda seq: random.random()), "for the same sequence later"),
-        "no key": (keyed(lambda seq: None), "key(seq) gives None"),
+        "no key": (keyed(lambda seq: None), "key(seq) returns None"),
         "keys of two kinds": (keyed(lambda seq: left(seq) if left(seq) > 6 else "short"), "comparable with each other"),
         "an instance": (keyed(left)(), "expected a subclass of Policy"),
         "no policy": (dict, "expected a subclass of Policy"),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from oracles import small_model
 
 from roseinfer import teach
 from roseinfer.arrivals import Arrival
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import StepRecord
+from roseinfer.posts.post002.aborts import abort_each, abort_the_set, stop_each
+from roseinfer.simulator import EngineSetting
 from roseinfer.simulator.replica import SimulatedRequest
+from roseinfer.teach.lesson17 import policy_charts
+from roseinfer.teach.views import run_charts
+
+MODEL = small_model()
 
 
 def request(came, began, *tokens):
@@ -56,3 +63,27 @@ def test_blocks_that_are_held():
     chart = teach.draw_blocks_held({"kept": [2, 4, 4], "freed": [2, 0]})
     assert repr(chart) == "kept: 3 steps, 4 blocks held at the end\nfreed: 2 steps, 0 blocks held at the end"
     assert chart.png[:4] == b"\x89PNG"
+
+
+def test_a_simulation_by_steps():
+    setting = EngineSetting(num_blocks=16, block_size=4, max_num_seqs=1, max_model_len=32)
+    ends = {}
+    for policy in ("fcfs", "longest_output"):
+        requests = teach.simulate([Arrival(0, 3, 2), Arrival(0, 3, 5)], setting, policy).requests
+        ends[policy] = [one.times.ended for one in requests]
+    assert ends == {"fcfs": [2, 7], "longest_output": [7, 5]}
+
+
+def test_half_an_abort_keeps_blocks_and_none_wastes_tokens():
+    served = {
+        abort.__name__: teach.serve_aborting(MODEL, abort, (3, 1)) for abort in (abort_the_set, stop_each, abort_each)
+    }
+    assert {name: (made, held[-1]) for name, (made, held) in served.items()} == {
+        "abort_the_set": (6, 0),
+        "stop_each": (4, 3),
+        "abort_each": (4, 0),
+    }
+
+
+def test_pictures_have_no_colour_of_a_request():
+    assert not {*policy_charts.SHADES, *policy_charts.RUN_COLOURS} & set(run_charts.COLOURS.values())

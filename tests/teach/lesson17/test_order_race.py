@@ -62,6 +62,14 @@ def test_steps_are_those_of_the_engine(raced):
     assert int(rows[3]["steps"]) < int(rows[2]["steps"])
 
 
+def test_the_speed_is_that_of_the_real_engines(raced):
+    rows = {(row["pool"], row["policy"]): row["real s"] for row in raced[0].table.df.to_dict("records")}
+    assert raced[0].speed("roomy", "mine") == rows["roomy", "fcfs"] / rows["roomy", "mine"]
+    assert raced[0].speed("tight", "fcfs") == 1
+    with pytest.raises(KeyError):
+        raced[0].speed("roomy", "another")
+
+
 def test_no_timed_run_captures_a_graph(raced):
     assert raced[1] == [0] * 12
 

@@ -1,0 +1,21 @@
+"""simulate: requests through the engine's scheduler without a model, by a clock of steps or of a cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import replace
+
+from roseinfer.arrivals import Arrival
+from roseinfer.engine.policies import Policy
+from roseinfer.simulator import Cluster, Cost, EngineSetting
+
+from .policy_checks import StepCost
+
+
+def simulate(
+    arrivals: List[Arrival], setting: EngineSetting, policy: str | Policy, cost: Cost | None = None
+) -> Cluster:
+    """Run all arrivals under one policy. cost: of a step; None: every step lasts 1, so that times are in steps."""
+    cluster = Cluster(replace(setting, scheduling_policy=policy), cost or StepCost())
+    cluster.run(list(arrivals))
+    return cluster

@@ -1,0 +1,67 @@
+"""say_speeds: which stage decodes faster, in sentences that follow from measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from roseinfer.bench import LadderResult
+from roseinfer.display.table import Table
+
+from ..views.said import Said, say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLOSE = 1.1  # stages that differ by no more are called about as fast
+
+
+def say_speeds(result: LadderResult | Table, *reasons: str) -> Said:
+    """Sentences on each stage beside the first: of a race, or of each batch of teach.compare_shapes.
+
+    reasons: sentences that explain the counts, and hold on every machine.
+    Raises ValueError for a table without the columns batch, stage and speed.
+    """
+    if isinstance(result, LadderResult):
+        first, *others = result.rows
+        sentences = [_sentence(row["stage"], row["vs_first"], first["stage"]) for row in others]
+    elif {"batch", "stage", "speed"} <= set(result.df.columns):
+        sentences = _by_batch(result.df)
+    else:
+        raise ValueError(f"result must have the columns batch, stage and speed, got {list(result.df.columns)}")
+    return say("which stage decodes faster", *sentences, *reasons)
+
+
+def speed_ratio(result: LadderResult, faster: str) -> float:
+    """How many times as fast as the first stage of a race the stage of that name decodes.
+
+    Raises ValueError for a name that took no part.
+    """
+    ratios: Mapping[str, float] = {row["stage"]: row["vs_first"] for row in result.rows}
+    if faster not in ratios:
+        raise ValueError(f"faster must be one of {', '.join(ratios)}, got {faster!r}")
+    return ratios[faster]
+
+
+def _by_batch(rows: pd.DataFrame) -> list[str]:
+    first = rows["stage"].iloc[0]
+    sentences = []
+    for stage, own in rows[rows["stage"] != first].groupby("stage", sort=False):
+        ratios = dict(zip(own["batch"], own["speed"], strict=True))
+        lost = [f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items() if ratio < 1 / CLOSE]
+        won = [f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items() if ratio > CLOSE]
+        even = [batch for batch, ratio in ratios.items() if 1 / CLOSE <= ratio <= CLOSE]
+        sentence = f"**{stage}** against {first}: slower on {', '.join(lost) or 'no batch'}"
+        sentence += f"; faster on {', '.join(won) or 'no batch'}"
+        sentences.append(f"{sentence}; about as fast on {', '.join(even)}." if even else f"{sentence}.")
+    return sentences
+
+
+def _sentence(stage: str, ratio: float, first: str) -> str:
+    if 1 / CLOSE <= ratio <= CLOSE:
+        return f"**{stage}** and {first} decode about as fast here ({_times(ratio)})."
+    return f"**{stage}** is **{'faster' if ratio > 1 else 'slower'}** than {first} here: {_times(ratio)} its speed."
+
+
+def _times(ratio: float) -> str:
+    return f"×{ratio:.2f}"
