@@ -34,7 +34,9 @@ from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
+from .lesson10.change_times import draw_changes, say_changes, time_changes
 from .lesson10.layout_picture import draw_layouts
+from .lesson10.row_counts import host_part, rows_in_post_004
 from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
@@ -70,6 +72,7 @@ from .lesson17.simulated_run import simulate
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
+from .measure.median_times import median_ms
 from .measure.prove import Oracles, prove
 from .measure.race import race
 from .measure.ready_batch import ready_batch
