@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +30,9 @@ def time_matrices(model: GPT2) -> Table:
 
     Columns: bytes read per step, ms, GB/s, and the share of the bandwidth that this machine was measured to have.
     """
-    width, layers = model.config.hidden_size, model.h
-    kinds: dict[str, list[Callable[[Tensor], Tensor]]] = {
+    width = model.config.hidden_size
+    layers: Any = model.h  # of nn.Module, as whose children they are typed, they would have no attn
+    kinds: dict[str, list[nn.Linear]] = {
         "joined Q, K and V": [layer.attn.c_attn for layer in layers],
         "attention's output": [layer.attn.c_proj for layer in layers],
         "MLP, up": [layer.mlp.c_fc for layer in layers],
@@ -46,7 +48,7 @@ def time_matrices(model: GPT2) -> Table:
     return table(rows, list(formats)[1:], title, formats=formats)
 
 
-def _row(name: str, weights: list[Tensor], run: list[Callable[[Tensor], Tensor]]) -> dict:
+def _row(name: str, weights: list[Tensor], run: Sequence[Callable[[Tensor], Tensor]]) -> dict[str, Any]:
     x = torch.randn(1, weights[0].shape[1])
     megabytes = sum(weight.nbytes for weight in weights) / 1e6
     ms = best_ms(lambda: [each(x) for each in run])
@@ -67,7 +69,8 @@ def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
     flops per byte: for one row. A layout that this machine cannot pack is timed row by row.
     """
     num_rows = list(num_rows)
-    linears = [linear for layer in model.h for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
+    layers: Any = model.h
+    linears: list[nn.Linear] = [linear for layer in layers for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
     rows = []
     for name in LAYOUTS:
         made = [_in_layout(name, linear) for linear in linears]  # one layout at a time is in memory
@@ -125,7 +128,8 @@ def _in_layout(name: str, linear: nn.Linear) -> nn.Module:
 
 
 def _bytes(layer: nn.Module) -> int:
-    return layer.nbytes if hasattr(layer, "nbytes") else sum(p.nbytes for p in layer.parameters())
+    own: Any = getattr(layer, "nbytes", None)  # of packed and quantized matrices
+    return sum(p.nbytes for p in layer.parameters()) if own is None else int(own)
 
 
 def _multiply(layers: list[nn.Module], inputs: list[Tensor]) -> None:
