@@ -49,7 +49,7 @@ SHAPES = [
 ]
 BYTE_MISTAKES: dict[str, Callable[..., Any]] = {
     "every step multiplies by the output matrix, too": partial(gpt2_bytes, outputs=0),
-    "those are bits, not bytes": lambda *shape: 8 * gpt2_bytes(*shape),
+    "you return bits, expected bytes": lambda *shape: 8 * gpt2_bytes(*shape),
     "a scale belongs to a row, an output; you count the columns": lambda layers, width, vocab, bits: (
         gpt2_bytes(layers, width, vocab, bits, scale_bytes=0) + 4 * (7 * layers * width + width) * (bits < 16)
     ),
@@ -203,7 +203,7 @@ def _int8_sums(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def _first_scale(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Every group rounded by its own scale, and given back by the first one's."""
+    """Round each group by its own scale, and multiply all by the first one's."""
     return _steps_alone(x) * (_largest(x[:, :GROUP]) / 127) @ (values * scales[:, None]).T
 
 
@@ -216,9 +216,9 @@ PRODUCT_MISTAKES: dict[str, Callable[..., Any]] = {
     "x is not rounded: it must be in 8 bits, too": lambda x, values, scales: x @ (values * scales[:, None]).T,
     f"one scale for a whole row of x; each {GROUP} values have their own": partial(grouped_product, group=10**9),
     "the scales of the matrix are missing": lambda x, values, scales: grouped_product(x, values, scales**0),
-    f"what is left behind the last full {GROUP} is missing": _without_the_rest,
+    f"what is left after the last full {GROUP} is missing": _without_the_rest,
     "int8 @ int8 wraps around: convert both first": _int8_sums,
-    "each group has a scale of its own; you give all back by the first one's": _first_scale,
+    "each group has a scale of its own; you multiply all of them by the first one's": _first_scale,
     "the scales of x are missing": lambda x, values, scales: _steps_alone(x) @ (values * scales[:, None]).T,
 }
 
@@ -273,11 +273,11 @@ def _judge_half(answer: type[Stage], name: str) -> None:
         raise Wrong(f"{name}: the caller's model has lost its matrices; replace them in the stage's own model")
     require_unchanged(before.values(), after.values(), before, ": it is the caller's")
     if stage.model.lm_head is None:
-        raise Wrong(f"{name}: the output matrix, the largest of all, is still the embedding table in float32")
+        raise Wrong(f"{name}: the output matrix, the largest, is still the embedding table in float32")
     for part, layer, num_rows in _products(stage.model):
         held = tensors_of(layer)
         if isinstance(layer, nn.Linear) or sum(t.numel() for t in held if t.element_size() > 2) > 2 * num_rows:
-            raise Wrong(f"{name}: {part} holds its matrix in float32; in 16 bits alone it takes half the bytes")
+            raise Wrong(f"{name}: {part} holds its matrix in float32, expected 16 bits only")
         if any(t.dtype == torch.float16 for t in held):
             raise Wrong(f"{name}: {part} holds its matrix in float16, whose numbers end at 65,504; expected bfloat16")
     got, want = (reference_logits(m, list(TEXT)) for m in (stage.model, model))

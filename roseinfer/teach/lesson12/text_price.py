@@ -1,8 +1,9 @@
-"""text_price: what fewer bits do to a model's text. round_inputs: a model whose activations have 8 bits."""
+"""text_price: what fewer bits do to a model's text. round_inputs, round_weights: models whose values have few bits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from roseinfer.display.table import Table
 from roseinfer.models import Model
 from roseinfer.reference import reference_logits
 
+from ..views.rows_table import table
+
 LEVELS = 127  # of 8 bits, on either side of 0
+ROW = 10**9  # values that share a scale: a whole row
 
 
 def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, list[int]]) -> Table:
@@ -45,18 +49,57 @@ def log_probs(model: Model, token_ids: list[int]) -> Tensor:
     return reference_logits(model, token_ids).float().log_softmax(-1)
 
 
-def round_inputs(model: Model, group: int) -> Model:
-    """The model itself, whose linear layers from now on see their inputs rounded to 8 bits, each `group` neighbouring
-    values of a row with a scale of their own (a whole row, where it is shorter)."""
+def round_inputs(model: Model, group: int = ROW) -> Model:
+    """Round the inputs of the model's linear layers to 8 bits from now on; returns the model itself.
+
+    Each `group` neighbouring values of a row share a scale; by default the whole row.
+    """
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             layer.register_forward_pre_hook(lambda layer, args: (_rounded(args[0], group),))
     return model
 
 
-def _rounded(x: Tensor, group: int) -> Tensor:
+def round_weights(model: Model, bits: int, group: int = ROW) -> Model:
+    """Round the weights of the model's linear layers to `bits`, in place; they stay in float32. Returns the model.
+
+    Each `group` neighbouring values of a row share a scale; by default the whole row. The token embedding, which is
+    also the output matrix, stays exact. Raises ValueError for fewer than 2 bits.
+    """
+    if bits < 2:
+        raise ValueError(f"bits must be at least 2, for a sign and a step, got {bits}")
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight.copy_(_rounded(layer.weight, group, bits))
+    return model
+
+
+def largest_over_median(model: Model, token_ids: list[int], layer: int) -> Table:
+    """Look at the inputs of one layer's matrices: the largest value of a row over its median, for a middling row."""
+    ratios: dict[str, float] = {}
+
+    def look(name: str, linear: nn.Module, args: tuple[Tensor]) -> None:
+        x = args[0].abs()
+        ratios[name] = float((x.amax(dim=1) / x.median(dim=1).values).median())
+
+    layers: Any = model.h
+    watched = [(name, m) for name, m in layers[layer].named_modules() if isinstance(m, nn.Linear)]
+    hooks = [linear.register_forward_pre_hook(partial(look, name)) for name, linear in watched]
+    try:
+        reference_logits(model, token_ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    steps = {name: LEVELS / ratio for name, ratio in ratios.items()}
+    rows = [{"input of": n, "largest / median": r, "steps of 127 for the median": steps[n]} for n, r in ratios.items()]
+    formats = {"largest / median": "{:.0f}", "steps of 127 for the median": "{:.1f}"}
+    return table(rows, list(formats), formats=formats)
+
+
+def _rounded(x: Tensor, group: int, bits: int = 8) -> Tensor:
+    levels = 2 ** (bits - 1) - 1  # on either side of 0
     parts = []
     for part in x.split(group, dim=-1):
-        step = (part.abs().amax(-1, keepdim=True) / LEVELS).clamp_min(torch.finfo(x.dtype).tiny)
+        step = (part.abs().amax(-1, keepdim=True) / levels).clamp_min(torch.finfo(x.dtype).tiny)
         parts.append((part / step).round() * step)
     return torch.cat(parts, dim=-1)

@@ -1,0 +1,137 @@
+"""time_matrices and time_layouts: how fast a model's matrices are read, as they are and in other layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roseinfer.display.table import Table
+from roseinfer.kernels.onednn import packs
+from roseinfer.models.gpt2 import GPT2
+from roseinfer.models.linear import Int8Linear, PackedLinear
+from roseinfer.profiling import measure_machine
+from roseinfer.profiling.floors import passes
+
+from ..views.rows_table import table
+from ..views.said import Said, say
+
+SECONDS = 0.1  # to time one thing
+LAYOUTS = "float32, row by row", "float32, packed", "bfloat16, packed", "8 bits"
+BASE, EIGHT_BITS = LAYOUTS[1], LAYOUTS[3]
+CLOSE = 1.1
+
+
+def time_matrices(model: GPT2) -> Table:
+    """Time each kind of matrix of a GPT-2, all layers in turn, so that no cache holds them, for one row of x.
+
+    Columns: bytes read per step, ms, GB/s, and the share of the bandwidth that this machine was measured to have.
+    """
+    width = model.config.hidden_size
+    layers: Any = model.h  # of nn.Module, as whose children they are typed, they would have no attn
+    kinds: dict[str, list[nn.Linear]] = {
+        "joined Q, K and V": [layer.attn.c_attn for layer in layers],
+        "attention's output": [layer.attn.c_proj for layer in layers],
+        "MLP, up": [layer.mlp.c_fc for layer in layers],
+        "MLP, down": [layer.mlp.c_proj for layer in layers],
+    }
+    rows = [_row(name, [each.weight for each in own], own) for name, own in kinds.items()]
+    rows.append(_row("output matrix", [model.wte.weight], [model.logits]))
+    fastest = measure_machine().read_bytes_per_s
+    for row in rows:
+        row["of this machine's"] = 1e9 * row["GB/s"] / fastest
+    formats = {"MB per step": "{:.1f}", "ms": "{:.2f}", "GB/s": "{:.1f}", "of this machine's": "{:.0%}"}
+    title = f"One step reads these, width {width}"
+    return table(rows, list(formats)[1:], title, formats=formats)
+
+
+def _row(name: str, weights: list[Tensor], run: Sequence[Callable[[Tensor], Tensor]]) -> dict[str, Any]:
+    x = torch.randn(1, weights[0].shape[1])
+    megabytes = sum(weight.nbytes for weight in weights) / 1e6
+    ms = best_ms(lambda: [each(x) for each in run])
+    shape = str(list(weights[0].shape))
+    return {
+        "matrix": name,
+        "per step": len(run),
+        "shape": shape,
+        "MB per step": megabytes,
+        "ms": ms,
+        "GB/s": megabytes / ms,
+    }
+
+
+def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
+    """Time the MLPs of all layers in each layout, one after another, for x of as many rows.
+
+    flops per byte: for one row. A layout that this machine cannot pack is timed row by row.
+    """
+    num_rows = list(num_rows)
+    layers: Any = model.h
+    linears: list[nn.Linear] = [linear for layer in layers for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
+    rows = []
+    for name in LAYOUTS:
+        made = [_in_layout(name, linear) for linear in linears]  # one layout at a time is in memory
+        num_bytes = sum(_bytes(layer) for layer in made)
+        rows.append({"layout": name, "bytes": num_bytes})
+        rows[-1]["flops per byte"] = 2 * sum(linear.weight.numel() for linear in linears) / num_bytes
+        for n in num_rows:
+            inputs = [torch.randn(n, linear.weight.shape[1], dtype=_dtype(name)) for linear in linears]
+            rows[-1][_column(n)] = best_ms(partial(_multiply, made, inputs))
+    live = [_column(n) for n in num_rows]
+    formats = {"bytes": "{:,}", "flops per byte": "{:.2f}"} | dict.fromkeys(live, "{:.2f}")
+    return table(rows, live, "The MLPs of all layers, ms", formats=formats)
+
+
+def say_layouts(timed: Table) -> Said:
+    """Compare 8 bits with packed float32, from the table of time_layouts, and the gain at its ends."""
+    ms = timed.df.set_index("layout")
+    columns = [name for name in ms.columns if name.endswith((" row", " rows"))]
+    gains = {name: float(ms.at[BASE, name] / ms.at[EIGHT_BITS, name]) for name in columns}
+    first, last = columns[0], columns[-1]
+    if gains[last] * CLOSE < gains[first]:
+        verdict = f"Fewer bytes gain less with {last} than with {first}"
+    elif gains[last] > CLOSE * gains[first]:
+        verdict = f"Here fewer bytes gain more with {last} than with {first}"
+    else:
+        verdict = f"Here fewer bytes gain as much with {last} as with {first}"
+    slower = [name for name, gain in gains.items() if gain * CLOSE < 1]
+    loss = f"8 bits lose with {', '.join(slower)}" if slower else "8 bits lose at none of these sizes"
+    return say(
+        "8 bits against packed float32",
+        *(f"{name}: ×{gain:.1f}." for name, gain in gains.items()),
+        f"**{verdict}. {loss}.**",
+    )
+
+
+def best_ms(run: Callable[[], object]) -> float:
+    return 1e3 * min(passes(run, "cpu", SECONDS))
+
+
+def _column(num_rows: int) -> str:
+    return "1 row" if num_rows == 1 else f"{num_rows} rows"
+
+
+def _dtype(layout: str) -> torch.dtype:
+    return torch.bfloat16 if "bfloat16" in layout else torch.float32
+
+
+def _in_layout(name: str, linear: nn.Linear) -> nn.Module:
+    if name == EIGHT_BITS:
+        return Int8Linear(linear.weight, linear.bias)
+    dtype = _dtype(name)
+    plain = nn.Linear(*linear.weight.shape[::-1]).to(dtype)
+    plain.load_state_dict(linear.state_dict())
+    return PackedLinear(plain.weight, plain.bias) if "packed" in name and packs(dtype) else plain
+
+
+def _bytes(layer: nn.Module) -> int:
+    own: Any = getattr(layer, "nbytes", None)  # of packed and quantized matrices
+    return sum(p.nbytes for p in layer.parameters()) if own is None else int(own)
+
+
+def _multiply(layers: list[nn.Module], inputs: list[Tensor]) -> None:
+    for layer, x in zip(layers, inputs, strict=True):
+        layer(x)
