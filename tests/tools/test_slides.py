@@ -153,7 +153,7 @@ class Page(HTMLParser):
 
 def test_the_slides_of_a_lesson_are_counted():
     page = Page(slides.to_slides(LESSON))
-    assert (page.columns, page.slides, page.depth) == (4, 9, 0)
+    assert (page.columns, page.slides, page.depth) == (4, 10, 0)
 
 
 def test_formulas_need_no_script_and_links_no_other_folder():
