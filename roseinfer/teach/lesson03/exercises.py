@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,6 @@ from roseinfer.posts.data import post_table
 from roseinfer.profiling.slice_rule import slice_dispatches
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
-from stages.s02_prealloc_gather import KV
-from stages.s03_select_append import DenseStep
 
 from ..exercises.drawn import Case, Comparison, Expected, draw
 from ..exercises.exercise import exercise, register
@@ -169,15 +168,15 @@ def broken_stages(right: type[Any]) -> dict[type[Stage], tuple[str, str]]:
     class ReadsPadding(right):
         """Attends to every column of the batch."""
 
-        def build(self, seqs: list[Sequence]) -> DenseStep:
-            step: DenseStep = super().build(seqs)
+        def build(self, seqs: list[Sequence]) -> Any:
+            step = super().build(seqs)
             step.mask.fill_(True)
             return step
 
     class FirstBlockAlone(right):
         """Gathers a sequence's first block, and no other."""
 
-        def filled_blocks(self, seq: Sequence, layer: int, num_tokens: int) -> Iterator[tuple[int, int, KV]]:
+        def filled_blocks(self, seq: Sequence, layer: int, num_tokens: int) -> Iterator[Any]:
             return itertools.islice(super().filled_blocks(seq, layer, num_tokens), 1)
 
     class OldBlock(right):
