@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.generate import begin, generate
-from roseinfer.models import Model
+from roseinfer.models import GPT2, Model
 from roseinfer.posts.data import post_table
 from roseinfer.profiling.slice_rule import slice_dispatches
 from roseinfer.sequence import SamplingParams, Sequence
@@ -199,7 +199,7 @@ BUGS: dict[type[Stage], tuple[str, str]] = {
 
 
 @exercise("03.3")
-def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
+def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: GPT2) -> None:
     got = answer()
     prompts = plain(got)
     valid = isinstance(prompts, list) and all(isinstance(p, list) and p for p in prompts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from functools import partial
 
 from torch import Tensor
 
@@ -47,7 +48,7 @@ def slice_counts(x: Tensor, expressions: Mapping[str, Index]) -> Table:
     rows = []
     for text, index in expressions.items():
         parts = index if isinstance(index, tuple) else (index,)
-        here = count_ops(lambda index=index: x[index])["aten::slice"]
+        here = count_ops(partial(x.__getitem__, index))["aten::slice"]
         before = slice_dispatches(parts, tuple(x.shape), POSTS_TORCH)
         rows.append({"expression": text, "slices, this torch": here, "slices, before torch 2.9": before})
     return table(rows, title="What an index expression dispatches")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,24 +30,24 @@ def time_matrices(model: GPT2) -> Table:
 
     Columns: bytes read per step, ms, GB/s, and the share of the bandwidth that this machine was measured to have.
     """
-    width, layers = model.config.hidden_size, model.h
-    kinds: dict[str, list[Callable[[Tensor], Tensor]]] = {
+    layers: list[Any] = list(model.h)  # blocks, whose parts torch types as Tensor | Module
+    kinds: dict[str, list[nn.Linear]] = {
         "joined Q, K and V": [layer.attn.c_attn for layer in layers],
         "attention's output": [layer.attn.c_proj for layer in layers],
         "MLP, up": [layer.mlp.c_fc for layer in layers],
         "MLP, down": [layer.mlp.c_proj for layer in layers],
     }
-    rows = [_row(name, [each.weight for each in own], own) for name, own in kinds.items()]
+    rows = [_row(name, [each.weight for each in own], list(own)) for name, own in kinds.items()]
     rows.append(_row("output matrix", [model.wte.weight], [model.logits]))
     fastest = measure_machine().read_bytes_per_s
     for row in rows:
         row["of this machine's"] = 1e9 * row["GB/s"] / fastest
     formats = {"MB per step": "{:.1f}", "ms": "{:.2f}", "GB/s": "{:.1f}", "of this machine's": "{:.0%}"}
-    title = f"One step reads these, width {width}"
+    title = f"One step reads these, width {model.config.hidden_size}"
     return table(rows, list(formats)[1:], title, formats=formats)
 
 
-def _row(name: str, weights: list[Tensor], run: list[Callable[[Tensor], Tensor]]) -> dict:
+def _row(name: str, weights: list[Tensor], run: list[Callable[[Tensor], Tensor]]) -> dict[str, Any]:
     x = torch.randn(1, weights[0].shape[1])
     megabytes = sum(weight.nbytes for weight in weights) / 1e6
     ms = best_ms(lambda: [each(x) for each in run])
@@ -67,7 +68,8 @@ def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
     flops per byte: for one row. A layout that this machine cannot pack is timed row by row.
     """
     num_rows = list(num_rows)
-    linears = [linear for layer in model.h for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
+    layers: list[Any] = list(model.h)
+    linears: list[nn.Linear] = [linear for layer in layers for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
     rows = []
     for name in LAYOUTS:
         made = [_in_layout(name, linear) for linear in linears]  # one layout at a time is in memory
@@ -125,7 +127,9 @@ def _in_layout(name: str, linear: nn.Linear) -> nn.Module:
 
 
 def _bytes(layer: nn.Module) -> int:
-    return layer.nbytes if hasattr(layer, "nbytes") else sum(p.nbytes for p in layer.parameters())
+    if isinstance(layer, (PackedLinear, Int8Linear)):
+        return layer.nbytes
+    return sum(p.nbytes for p in layer.parameters())
 
 
 def _multiply(layers: list[nn.Module], inputs: list[Tensor]) -> None:

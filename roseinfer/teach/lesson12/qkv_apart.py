@@ -34,7 +34,8 @@ class QKVApart(FusedStep):
     def __init__(self, model: Model, **sizes: Any) -> None:
         twin = empty_model(model.config)
         twin.load_state_dict(model.state_dict(), assign=True)
-        for layer in twin.h:
+        layers: list[Any] = list(twin.get_submodule("h").children())
+        for layer in layers:
             layer.attn.c_attn = Apart(layer.attn.c_attn, [n * model.config.head_dim for n in layer.attn.head_counts])
         super().__init__(twin.requires_grad_(False), **sizes)
 
