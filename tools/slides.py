@@ -6,8 +6,9 @@ What becomes a slide follows from the notebook, so that its cells need no metada
 - the first code cell behind prose comes on a key press, below the prose: time to ask what it will show. The next one
   has a slide of its own. Code of more than 12 lines is folded;
 - a cell without an output joins the slide before it;
-- left out: what sets a lesson up (before its first section), what a learner fills in and has judged, and what is folded
-  in the notebook (sections whose heading begins with Deeper).
+- a prediction after another one, and a card that reveals or says something, join the slide before;
+- left out: what sets a lesson up (before its first section), what a learner fills in and has judged, listings of code,
+  and what is folded in the notebook (sections whose heading begins with Deeper).
 
 A cell's own metadata ({"slideshow": {"slide_type": ...}}: slide, subslide, fragment, skip, notes or -) comes first.
 Formulas become MathML; links lead to other lessons' slides, or nowhere.
@@ -35,7 +36,8 @@ TEMPLATES = ROOT / "teaching"
 OWN = TEMPLATES / "slides"
 REVEAL = importlib.resources.files("pyreveal") / "revealjs" / "dist"
 LONGEST = 12  # lines of code that are shown unfolded
-ANSWERS = ("teach.check(", "teach.hint(")
+LEFT_OUT = ("teach.check(", "teach.hint(", "teach.predictions(", "teach.progress(", "teach.show_")
+SMALL = ("teach.reveal(", "teach.say")  # a card of a few lines, which joins the slide before it
 
 
 def lay_out(nb: NotebookNode) -> NotebookNode:
@@ -79,16 +81,19 @@ def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -
     if cell.cell_type == "markdown":
         heading = heading_of(cell.source)
         return "slide" if heading and heading[0] <= 2 else "subslide"
-    if not section or _is_answer(cell):
+    if not section or _is_left_out(cell):
         return "skip"
     if not cell.outputs:
         return "-"
-    return "fragment" if before is not None and before.cell_type == "markdown" else "subslide"
+    is_question = "teach.predict(" in cell.source and before is not None and "teach.predict(" in before.source
+    joins = is_question or any(call in cell.source for call in SMALL)
+    return "fragment" if joins or (before is not None and before.cell_type == "markdown") else "subslide"
 
 
-def _is_answer(cell: NotebookNode) -> bool:
-    """The learner's part: of the exercises, only the cards that state them are shown."""
-    return "exercise" in cell.metadata or cell.source.startswith(ANSWERS)
+def _is_left_out(cell: NotebookNode) -> bool:
+    """The learner's part (of the exercises, only the cards that state them are shown), and listings, which no slide has
+    room for."""
+    return "exercise" in cell.metadata or cell.source.startswith(LEFT_OUT)
 
 
 class Renderer(IPythonRenderer):

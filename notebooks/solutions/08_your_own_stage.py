@@ -109,3 +109,19 @@ class Doubling(Mine):
 
 
 contender = Doubling
+
+
+# --- 08.5
+class Repaired(Draft):
+    positions = Stage.positions
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                cache = self.caches[seq.seq_id][layer]
+                cache[0] = torch.cat([cache[0], k[i].unsqueeze(1)], dim=1)
+                cache[1] = torch.cat([cache[1], v[i].unsqueeze(1)], dim=1)
+
+    def free(self, seq):
+        Stage.free(self, seq)
+        self.caches.pop(seq.seq_id, None)

@@ -26,24 +26,32 @@ from .lesson04.dashboard import dashboard
 from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
+from .lesson06.build_sentences import build_ratio, say_builds
+from .lesson06.schedules import run_schedule
 from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs
 from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
+from .lesson10.change_times import draw_changes, say_changes, time_changes
 from .lesson10.layout_picture import draw_layouts
+from .lesson10.row_counts import host_part, rows_in_post_004
 from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
+from .lesson11.logit_bits import say_logit_bits
 from .lesson12.layouts import say_layouts, time_layouts, time_matrices
-from .lesson12.qkv_apart import QKVApart, products_of_a_step
+from .lesson12.qkv_apart import products_of_a_step, with_qkv_apart
 from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import largest_over_median, round_inputs, round_weights, text_price
 from .lesson12.weight_order import draw_weight_order
 from .lesson13.launch_picture import walk_launches
 from .lesson13.padding_picture import draw_padding
+from .lesson13.stage_graph import record_decode, show_stage_graph
+from .lesson13.step_operations import count_operations
+from .lesson13.step_speeds import compare_graphs
 from .lesson14.board import walk_board
 from .lesson14.gap_sentences import say_gaps
 from .lesson14.step_time_sentences import say_step_times
@@ -65,6 +73,7 @@ from .lesson17.simulated_run import simulate
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
+from .measure.median_times import median_ms
 from .measure.prove import Oracles, prove
 from .measure.race import race
 from .measure.ready_batch import ready_batch

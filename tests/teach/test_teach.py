@@ -31,6 +31,17 @@ def test_setup_seeds_everything_and_shows_no_machine_in_plain_text():
     assert str(torch.__version__) in shown and "bf16" in shown
 
 
+def test_setup_shows_the_part_of_the_engine_that_a_lesson_builds(monkeypatch):
+    shown_views = []
+    monkeypatch.setattr("roseinfer.teach.notebook_setup.show", shown_views.append)
+    teach.setup()
+    assert shown_views == []
+    teach.setup(lesson="14")
+    assert [repr(view) for view in shown_views] == ["the engine on one page; lesson 14 builds: the scheduler"]
+    with pytest.raises(ValueError, match="lesson must be one of 00.*got '99'"):
+        teach.setup(lesson="99")
+
+
 def test_plot_style_is_the_courses_and_figures_carry_their_text():
     import matplotlib
     from matplotlib import pyplot

@@ -14,7 +14,7 @@ from roseinfer.cli.main import main
 from roseinfer.paths import ROOT
 from tools import slides
 from tools.headings import heading_of, headings, split_at_headings
-from tools.links import prose
+from tools.shape import FOLD, placed
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +46,9 @@ LESSON = new_notebook(
         code('teach.exercise("42.1")', text_output("a card")),
         code("def stub(): ...", exercise="42.1", tags=["exercise"]),
         code('teach.check("42.1", stub)', text_output("not attempted")),
+        new_markdown_cell("### Deeper: more", metadata={FOLD: True}),
+        code("more()", text_output()),
+        new_markdown_cell("### On: more"),
         new_markdown_cell("**Next:** more."),
     ]
 )
@@ -75,7 +78,8 @@ def test_the_rule():
         "fragment",
         "skip",
         "skip",
-        "subslide",  # the exercise without what the learner writes
+        "subslide",
+        "subslide",  # the exercise without what the learner writes; what is folded is left out
     ]
 
 
@@ -149,7 +153,7 @@ class Page(HTMLParser):
 
 def test_the_slides_of_a_lesson_are_counted():
     page = Page(slides.to_slides(LESSON))
-    assert (page.columns, page.slides, page.depth) == (4, 9, 0)
+    assert (page.columns, page.slides, page.depth) == (4, 10, 0)
 
 
 def test_formulas_need_no_script_and_links_no_other_folder():
@@ -193,7 +197,9 @@ def test_a_lesson_loads_nothing_and_every_figure_has_its_text(path):
         for alt in texts_of_figures(output)
     ]
     assert page.alts == figures and all(figures)
-    assert page.columns == sum(level <= 2 for level, _ in headings(prose(path)))
+    core = [each.cell for each in placed(nb.cells) if not each.folded and not each.cell.metadata.get(FOLD)]
+    text = "\n\n".join(cell.source for cell in core if cell.cell_type == "markdown")
+    assert page.columns == sum(level <= 2 for level, _ in headings(text))
 
 
 def test_one_file_a_lesson(tmp_path, capsys):

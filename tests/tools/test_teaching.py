@@ -16,7 +16,7 @@ import wrong_answers
 from packaging.requirements import Requirement
 
 from roseinfer.paths import ROOT
-from roseinfer.teach.exercises.exercise import find
+from roseinfer.teach.exercises.exercise import find, find_all
 from tools import timetables
 from tools.timetables import Part, Timetable
 
@@ -76,6 +76,19 @@ def test_the_short_tracks_are_as_long_as_they_say():
     assert TIMETABLES["two-hours"].minutes == 120 and 330 <= TIMETABLES["one-day"].minutes <= 390
     lessons = [[part.lesson for part in TIMETABLES[track].parts if part.lesson] for track in ("two-hours", "one-day")]
     assert lessons == 2 * [["00", "05", "14", "15", "16"]]
+
+
+def test_the_projects_readme_says_the_minutes_of_each_lesson():
+    """Minutes of the core path, and of all exercises."""
+    rows = re.findall(r"^\| \[(\d\d) .*?\| (\d+) \+ (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    parts = {part.lesson: part for part in lesson_parts(DAYS)}
+    core = {
+        lesson: part.opening + sum(m for section, m in part.sections.items() if not section.startswith("Deeper: "))
+        for lesson, part in parts.items()
+    }
+    assert [(lesson, int(minutes), int(more)) for lesson, minutes, more in rows] == [
+        (lesson, core[lesson], sum(e.minutes for e in find_all() if e.id.startswith(f"{lesson}."))) for lesson in parts
+    ]
 
 
 def test_the_readme_shows_the_timetables():

@@ -45,19 +45,19 @@ STEPS = [
     *draw(_draw_step),
 ]
 ROW_MISTAKES = {
-    "that is every row; those whose blocks have not changed are kept": lambda num_layers, lengths, size: (
+    "that is every row, but rows whose blocks have not changed are kept": lambda num_layers, lengths, size: (
         num_layers * len(lengths)
     ),
     "a block with one slot left still takes the new token": lambda num_layers, lengths, size: (
         num_layers * sum((n + 1) % size == 0 for n in lengths)
     ),
-    "those are sequences; each of them has a row in every layer": lambda num_layers, lengths, size: sum(
+    "those are sequences, and each of them has a row in every layer": lambda num_layers, lengths, size: sum(
         n % size == 0 for n in lengths
     ),
-    "every sequence that needs a block has rows built, not one for all": lambda num_layers, lengths, size: (
+    "the step builds rows for every sequence that needs a block, not for one": lambda num_layers, lengths, size: (
         num_layers * any(n % size == 0 for n in lengths)
     ),
-    "a block may have a size that is no power of two": lambda num_layers, lengths, size: (
+    "a block size need not be a power of two": lambda num_layers, lengths, size: (
         num_layers * sum(n & (size - 1) == 0 for n in lengths)
     ),
 }
@@ -79,7 +79,7 @@ register("06.1", Comparison(STEPS, Expected(_rows, ROW_MISTAKES), _describe_step
 
 
 class RowCache:
-    """One sequence's table row, kept until key(blocks) is another than it was."""
+    """One sequence's table row, kept until key(blocks) changes."""
 
     def __init__(self, key: Callable[[Blocks], Any]) -> None:
         self._key = key
@@ -94,7 +94,7 @@ class RowCache:
 
 MOST_BLOCKS, IDS = 3, range(5)
 BLOCK_LISTS = [list(blocks) for n in range(1, MOST_BLOCKS + 1) for blocks in permutations(IDS, n)]
-NOT_RARE = 0.01  # of all pairs give a wrong row: what a search that draws its pairs will meet
+NOT_RARE = 0.01  # of all pairs give a wrong row, so a search that draws pairs meets one
 
 Key = Callable[[Blocks], Any]
 PARTS: dict[str, Key] = {
@@ -116,13 +116,13 @@ PARTS: dict[str, Key] = {
 
 
 def wrong_pairs(key: Key) -> list[tuple[Blocks, Blocks]]:
-    """All pairs that a cache with this key gives a wrong row for; none, when the key is sound."""
+    """List all pairs for which a cache with this key gives a wrong row; none when the key is sound."""
     made = [(blocks, key(blocks)) for blocks in BLOCK_LISTS]
     return [(one, other) for one, a in made for other, b in made if a == b and one != other]
 
 
 def _keys() -> dict[str, Key]:
-    """Every part alone, the post's key, also with the first id, and parts taken together: 40 unsound, 5 sound."""
+    """Make every part alone, the post's key, also with the first id, and 44 pairs of parts, 4 of them sound."""
     keys = dict(PARTS)
     keys["(length, last id), the post's"] = lambda blocks: (len(blocks), blocks[-1])
     keys["the ids modulo 5"] = lambda blocks: [block % 5 for block in blocks]  # sound, as long as no id is 5
@@ -157,18 +157,20 @@ def unsound_key(answer: Callable[[Callable[[], RowCache]], tuple[Blocks, Blocks]
 def _require_wrong_row(key: Key, found: object) -> None:
     """Raises Wrong unless `found` is a pair of block lists for which a cache with this key gives a wrong row."""
     if not isinstance(found, (tuple, list)) or len(found) != 2:
-        raise Wrong(f"expected a pair of block lists or None, got {found!r}")
+        raise Wrong(f"you return {found!r}, expected a pair of block lists or None")
     first, second = (list(blocks) if isinstance(blocks, (list, tuple)) else blocks for blocks in found)
     for blocks in (first, second):
         if not isinstance(blocks, list) or not 1 <= len(blocks) <= MOST_BLOCKS or not set(blocks) <= set(IDS):
-            raise Wrong(f"{blocks!r} is no list of 1 to {MOST_BLOCKS} ids from {IDS.start} to {IDS.stop - 1}")
+            raise Wrong(
+                f"you return {blocks!r}, expected a list of 1 to {MOST_BLOCKS} ids from {IDS.start} to {IDS.stop - 1}"
+            )
         if len(set(blocks)) != len(blocks):
-            raise Wrong(f"{blocks} names a block twice; a sequence holds a block once")
+            raise Wrong(f"you return {blocks}, expected different ids: a sequence holds a block once")
     cache = RowCache(key)
     cache.row(first)
     if cache.row(second) == second:
-        tuples = "; row gives a list, which no tuple is equal to" if isinstance(found[1], tuple) else ""
-        raise Wrong(f"after row({first}), row({second}) is {second}, and that is right{tuples}")
+        tuples = "; row returns a list, and a tuple never equals a list" if isinstance(found[1], tuple) else ""
+        raise Wrong(f"after row({first}), row({second}) is {second}, which is right{tuples}")
 
 
 # 06.3
@@ -186,19 +188,19 @@ def nothing_changed(answer: type[Stage], model: Model) -> None:
 
 
 def _require_idle(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when a step on which nothing changes builds a row or writes the buffer."""
+    """Raises Wrong when a step in which nothing changes builds a row or writes the buffer."""
     batch = TableBatch(answer, model, num_seqs=4, room=64)
     batch.admit([5] * 4)
     batch.step()
     if rows := batch.count_rows():
-        raise Wrong(f"the tables are right, but a step on which nothing changes builds {rows} rows, the budget is 0")
+        raise Wrong(f"the tables are right, but a step in which nothing changes builds {rows} rows, the budget is 0")
     budget = dict.fromkeys(("aten::stack", "aten::cat", "aten::copy_"), 0)
     if message := explain_counts(count_ops(batch.step), budget):
-        raise Wrong(f"a step on which nothing changes: {message}")
+        raise Wrong(f"a step in which nothing changes: {message}")
 
 
 def _require_kept_rows(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when one sequence's new block makes the others' rows be built again."""
+    """Raises Wrong when one sequence's new block causes the others' rows to be built again."""
     batch = TableBatch(answer, model, num_seqs=3, room=128)
     batch.admit([5, 63, 7])
     batch.step()

@@ -1,4 +1,4 @@
-"""Checkers of lesson 08: a stage of your own, from a tensor with room to spare to a contender on the ladder."""
+"""Checkers of lesson 08: a draft to repair, and a stage of your own, from one growing tensor to a contender."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPARE = 2  # bytes held for each byte kept, of a cache that has grown token by t
 @exercise("08.1", TOKENS_KEPT)
 def room_that_doubles(answer: type) -> None:
     if not isinstance(answer, type):
-        raise Wrong(f"expected the class Room, got {answer!r}")
+        raise Wrong(f"you give {answer!r}, expected the class Room")
     require_rooms_apart(answer)
     TOKENS_KEPT(answer)
     require_device(answer)
@@ -77,6 +77,12 @@ def contender(answer: type[Stage], model: Model) -> None:
     require_contract(answer)
 
 
+@exercise("08.5")
+def draft_with_four_mistakes(answer: type[Stage], model: Model) -> None:
+    require_stage(answer)
+    require_contract(answer)
+
+
 STEPS = ((1, 20), (4, 100), (2, 170), (9, 40), (17, 30))  # sequences, and tokens of each
 
 
@@ -88,6 +94,6 @@ def _require_no_copies(stage_class: type[Stage], model: Model, num_seqs: int, nu
     if copied > 2 * new:
         raise Wrong(
             f"the tokens are right, but a step with {num_seqs} × {num_tokens} tokens cached copies {copied:,} bytes "
-            f"({copied / (new * num_tokens):.1f} times all that is cached); the budget is {2 * new:,}. Does attention "
-            "get a copy?"
+            f"({copied / (new * num_tokens):.1f} times all that is cached); the budget is {2 * new:,}. Is "
+            "attention given a copy?"
         )

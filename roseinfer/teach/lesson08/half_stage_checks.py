@@ -1,4 +1,4 @@
-"""The first half of a learner's stage: prompts that come in, sequences that go out, and errors between. For 08.2."""
+"""The first half of a learner's stage: prefills, frees, and errors in the middle of a prefill. For 08.2."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Prompts = tuple[list[int], str]  # the tokens of each, and a name in MODELS
 
 
 def require_prompts(stage_class: Any, model: Model) -> None:
-    """Raises Wrong about the smallest batch of prompts of which a room does not hold what the model gave."""
+    """Raises Wrong about the smallest batch of prompts whose rooms do not hold what the model computed."""
 
     _judge_prompts(stage_class, model, [5, 9])
     require_all(
@@ -50,9 +50,7 @@ def require_sizes(stage_class: Any, model: Model) -> None:
     made = {"num_blocks": stage.tables.num_blocks, "block_size": stage.block_size, "max_num_seqs": stage.max_num_seqs}
     for name, value in sizes.items():
         if made[name] != value:
-            raise Wrong(
-                f"a stage made with {name}={value} has {name}={made[name]}: hand all sizes on in super().__init__"
-            )
+            raise Wrong(f"a stage made with {name}={value} has {name}={made[name]}: pass all sizes to super().__init__")
 
 
 def _judge_prompts(stage_class: Any, model: Model, lengths: list[int]) -> None:
@@ -86,7 +84,7 @@ def require_rooms(stage: Any, seq: Sequence, which: str) -> None:
     rooms, num_layers = stage.rooms.get(seq.seq_id), len(attend.keys_values)
     if rooms is None or len(rooms) != num_layers:
         kept = "nothing" if rooms is None else f"{len(rooms)} rooms"
-        raise Wrong(f"{which}: self.rooms[seq.seq_id] holds {kept}, expected a list of {num_layers}, one a layer")
+        raise Wrong(f"{which}: self.rooms[seq.seq_id] holds {kept}, expected a list of {num_layers}, one per layer")
     for layer, (room, want) in enumerate(zip(rooms, attend.keys_values, strict=True)):
         pair = named_tensors(room.kv(), "k", "v")
         for (name, got), right in zip(pair.items(), want, strict=True):
@@ -105,25 +103,25 @@ def _mixed_up(got: Tensor, keys_values: list[KV], layer: int) -> str:
 
 
 def require_free(stage_class: Any, model: Model) -> None:
-    """Raises Wrong when free keeps something, takes another sequence's, or lets itself be called twice."""
+    """Raises Wrong when free keeps something, drops another sequence's, or can be called twice."""
     stage = stage_class(model, num_blocks=8)
     first, second = (Sequence([3 + i] * n, SamplingParams()) for i, n in enumerate((5, 9)))
     stage.prefill(first)
     stage.prefill(second)
     stage.free(first)
     if stage.holds(first):
-        raise Wrong("behind free the base class still holds the sequence: its blocks come back by super().free(seq)")
+        raise Wrong("after free the base class still holds the sequence: super().free(seq) frees its blocks")
     if first.seq_id in stage.rooms:
-        raise Wrong("behind free the sequence's rooms are still in self.rooms: its memory never comes back")
+        raise Wrong("after free the sequence's rooms are still in self.rooms: their memory is never freed")
     if second.seq_id not in stage.rooms:
-        raise Wrong("free threw away the rooms of another sequence")
+        raise Wrong("free dropped the rooms of another sequence")
     try:
         stage.free(first)
     except ValueError:
         return
     except Exception as error:
         raise Wrong(f"freeing twice ends in {type(error).__name__}; let super().free(seq) refuse it first") from error
-    raise Wrong("freeing twice is not refused: super().free(seq) does that, when it is asked first")
+    raise Wrong("freeing twice is not refused: super().free(seq) does that, when it is called first")
 
 
 def require_torn_prefills(stage_class: Any, model: Model) -> None:
@@ -143,14 +141,14 @@ def require_torn_prefills(stage_class: Any, model: Model) -> None:
                 f"free. By then {'nothing' if failing == 0 else 'only layer 0'} is written"
             ) from error
         if stage.rooms.get(seq.seq_id):
-            raise Wrong(f"an error in layer {failing} of a prefill leaves rooms behind in self.rooms")
+            raise Wrong(f"an error in layer {failing} of a prefill leaves rooms in self.rooms")
         stage.write_prompt = write_prompt
         stage.prefill(seq)
-        require_rooms(stage, seq, f"prefilled once more after an error in layer {failing}")
+        require_rooms(stage, seq, f"prefilled again after an error in layer {failing}")
 
 
 def require_own_device(stage_class: Any) -> None:
-    """Raises Wrong unless rooms lie where the model does: on torch's meta device, which takes nothing of the CPU's."""
+    """Raises Wrong unless rooms are on the model's device: here torch's meta device, which takes no CPU tensor."""
     stage = stage_class(_model("2 layers, 4 KV heads", "meta"), num_blocks=8)
     seq = Sequence([5, 6, 7], SamplingParams())
     why = "make rooms with the device of the model, or of k"
@@ -161,7 +159,7 @@ def require_own_device(stage_class: Any) -> None:
     for layer, room in enumerate(stage.rooms[seq.seq_id]):
         for name, tensor in named_tensors(room.kv(), "k", "v").items():
             if tensor.device.type != "meta":
-                raise Wrong(f"a model on device='meta': layer {layer}: {name} lies on {tensor.device}; {why}")
+                raise Wrong(f"a model on device='meta': layer {layer}: {name} is on {tensor.device}; {why}")
 
 
 def _failing(write_prompt: Callable[..., None], failing: int) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""A learner's room: the tokens that it keeps, its dtype and device, and that it is one sequence's alone. For 08.1."""
+"""A learner's room: the tokens that it keeps, its dtype and device, and that it shares none with others. For 08.1."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ APPENDS: list[Appends] = [
 
 
 def _tokens(counts: list[int], heads: int, dim: int, dtype: str) -> list[tuple[Tensor, Tensor]]:
-    """k and v of each append [N, H_kv, D], as a model makes them: cut from one tensor."""
+    """Make k and v of each append [N, H_kv, D], as a model does: cut from one tensor."""
     generator = torch.Generator().manual_seed(sum(counts))
     made = [torch.randn(n, 2 * heads, dim, generator=generator).to(DTYPES[dtype]) for n in counts]
     return [(tensor[:, :heads], tensor[:, heads:]) for tensor in made]
 
 
 def _kept(*appends: Any, part: int) -> Tensor:
-    """k (part 0) or v (part 1) of all that was appended, [H_kv, T, D]."""
+    """Return k (part 0) or v (part 1) of all appended tokens, [H_kv, T, D]."""
     return torch.cat([pair[part] for pair in _tokens(*appends)]).transpose(0, 1)
 
 
@@ -78,7 +78,7 @@ def _explain(got: object, want: Tensor) -> str | None:
         return "it changed with the tensor that was appended, after the call: copy the tokens, do not keep the tensor"
     wrong = [t for t in range(want.size(1)) if not torch.equal(got[:, t], want[:, t])]
     if wrong == list(range(len(wrong))) and len(wrong) < want.size(1):
-        return f"the first {len(wrong)} tokens are lost: when a room grows, what is in it has to move"
+        return f"the first {len(wrong)} tokens are lost: when a room grows, copy its tokens to the new tensors"
     return message
 
 
@@ -102,12 +102,12 @@ def require_rooms_apart(room_class: type) -> None:
     other.append(others[:3], others[:3])
     for name, got in named_tensors(room.kv(), "k", "v").items():
         if torch.equal(got, others[:3].transpose(0, 1)):
-            raise Wrong(f"{name} of a room holds the tokens of another room: have all rooms the same tensors?")
+            raise Wrong(f"{name} of a room holds the tokens of another room: do all rooms share their tensors?")
 
 
 def require_device(room_class: type) -> None:
-    """Raises Wrong unless all of a room lies where it should: torch's meta device has no memory, and a tensor that was
-    made on the CPU cannot be filled from there."""
+    """Raises Wrong unless all tensors of a room are on its device. That is torch's meta device, which has no memory, so
+    a tensor on the CPU cannot be filled from it."""
     room = make_room(room_class, dtype=torch.bfloat16, device="meta")
     for n in (5, 20, 1):
         k = torch.empty(n, H_KV, D, dtype=torch.bfloat16, device="meta")
@@ -115,8 +115,8 @@ def require_device(room_class: type) -> None:
             room.append(k, k)
         except Exception as error:
             raise Wrong(
-                f"a room made with device='meta' cannot take {n} tokens that lie there ({type(error).__name__}: "
-                f"{error}): make every tensor with device=device, when the room grows, too"
+                f"a room made with device='meta' cannot take {n} tokens on that device ({type(error).__name__}: "
+                f"{error}): make every tensor with device=device, also when the room grows"
             ) from error
     for name, tensor in named_tensors(room.kv(), "k", "v").items():
         if tensor.device.type != "meta":

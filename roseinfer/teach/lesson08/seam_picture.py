@@ -22,7 +22,7 @@ from ..views.stage_calls import METHODS, calls_through
 
 @dataclass(frozen=True)
 class Call:
-    """A method as it was called `times` times: what it gets and gives, with the shapes of the last time."""
+    """A method, called `times` times: what it gets and returns, with the shapes of the last call."""
 
     method: str
     times: int
@@ -30,11 +30,11 @@ class Call:
     gives: str
 
     def __str__(self) -> str:
-        return f"{self.method} × {self.times}: gets {self.gets}; gives {self.gives}".replace("\n", " ")
+        return f"{self.method} × {self.times}: gets {self.gets}; returns {self.gives}".replace("\n", " ")
 
 
 def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Picture:
-    """The prefill of these prompts and one decode step of all of them, each of the four methods watched."""
+    """Draw the prefill of these prompts and one decode step of all of them: the calls of each of the four methods."""
     calls = watch_seam(stage_class, model, prompt_lens)
     by_method = {call.method: call for call in calls}
     fig, ax = plt.subplots(figsize=(11, 4.2), layout="constrained")
@@ -43,17 +43,22 @@ def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) ->
     boxes = {"write_prompt": (2.9, 3.6), "build": (2.9, 1.1), "step": (6.2, 1.1), "append": (9.5, 1.1)}
     for i, (method, (x, y)) in enumerate(boxes.items()):
         call = by_method[method]
-        _box(ax, x, y, f"{method}  × {call.times}\n\ngets {call.gets}\ngives {call.gives}", PALETTE[i])
-    _box(ax, 7.85, 3.6, "the cache\n\nkept as your stage likes:\nblocks, a pool, one tensor, ...", PAPER, width=4.2)
+        _box(ax, x, y, f"{method}  × {call.times}\n\ngets {call.gets}\nreturns {call.gives}", PALETTE[i])
+    _box(
+        ax,
+        7.85,
+        3.6,
+        "the cache\n\nin the layout that your stage chooses:\nblocks, a pool, one tensor, ...",
+        PAPER,
+        width=4.2,
+    )
     ax.text(0.1, 3.6, f"prefill\nof {len(prompt_lens)} prompts", va="center")
     ax.text(0.1, 1.1, f"decode\nof {len(prompt_lens)} sequences", va="center")
     for start, end in (((4.3, 3.6), (5.75, 3.6)), ((4.3, 1.1), (4.8, 1.1)), ((7.6, 1.1), (8.1, 1.1))):
         _arrow(ax, start, end)
     _arrow(ax, (6.4, 2.75), (3.3, 1.95), "read")
     _arrow(ax, (9.5, 1.95), (8.9, 2.75), "write")
-    title = (
-        f"The prefill of {len(prompt_lens)} prompts, then a decode step, and what the methods of a stage get and give:"
-    )
+    title = f"Prefill of {len(prompt_lens)} prompts, then a decode step: what the methods of a stage get and return"
     return figure_alt(fig, "\n".join([title, *map(str, calls)]))
 
 
@@ -74,7 +79,7 @@ def watch_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -
     seqs = f"{len(prompt_lens)} sequences"
     words = {
         "write_prompt": (f"seq, layer,\nk and v {shape(k_prompt)} = [N, H_kv, D]", "nothing"),
-        "build": (seqs, "step, which the\nmodel calls once a layer"),
+        "build": (seqs, "step, which the\nmodel calls once per layer"),
         "step": (f"layer,\nq {shape(q)} = [B, H, D],\nk and v {shape(k)} = [B, H_kv, D]", f"{shape(out)} = [B, H, D]"),
         "append": (f"{seqs}, and\nthe step, which kept k and v", "nothing"),
     }

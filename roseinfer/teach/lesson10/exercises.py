@@ -66,16 +66,16 @@ def _starts(blocks: list[list[int]], cached: list[int], new: list[int], size: in
 
 
 POSITION_MISTAKES = {
-    "every sequence counts from 0: the tokens that are cached come before the new ones": (
+    "every sequence counts from 0: the cached tokens come before the new ones": (
         lambda blocks, cached, new, size: [j for n in new for j in range(n)]
     ),
-    "one more than it is: the first token of all has position 0": _per_token(lambda row, position, size: position + 1),
+    "one too many: the first token of a sequence has position 0": _per_token(lambda row, position, size: position + 1),
     "these are places in the flat batch, not in a sequence": lambda blocks, cached, new, size: list(range(sum(new))),
 }
 SLOT_MISTAKES = {
     why: _per_token(rule)
     for why, rule in {
-        "these are logical slots, as if a sequence began at the pool's first one; its row says where each block lies": (
+        "these are logical slots, as if a sequence began at the pool's first slot; its row says where blocks lie": (
             lambda row, position, size: position
         ),
         "these are block ids: a slot is block * block_size + offset": lambda row, position, size: row[position // size],
@@ -94,7 +94,7 @@ START_MISTAKES = {
     ),
     "the first sequence begins at 0": lambda blocks, cached, new, size: _starts(blocks, cached, new, size)[1:],
     "these are lengths: query_start is their running sum": lambda blocks, cached, new, size: new,
-    "it counts new tokens, not all that the pool will hold": (
+    "it counts new tokens only, not the cached ones": (
         lambda blocks, cached, new, size: [sum(cached[:i]) + sum(new[:i]) for i in range(len(new) + 1)]
     ),
 }
@@ -117,9 +117,9 @@ Written = tuple[list[tuple[int, int]], int, int, int, int, str]
 
 
 ATTEND_MISTAKES = {
-    "future": "a token of a prompt sees those after it: let it see itself and those before it alone",
+    "future": "a token of a prompt sees those after it: it may see only itself and those before it",
     "top": "the causal mask begins at key 0: the first new token comes after all cached ones and sees them",
-    "self": "a token does not see itself: its key and value are in the pool by now",
+    "self": "a token does not see itself: its key and value are in the pool already",
     "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
     "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
     "one block": "only each sequence's first block is read: its row of the table names more",
@@ -169,7 +169,7 @@ def _attended(*case: Any, mistake: str = "") -> Tensor:
 
 
 def _pool(*case: Any, name: str, source: str) -> Tensor:
-    """The pool of that name after the step. source: of k and v, what is written to it."""
+    """Return the pool of that name after the step. source: what is written to it, k or v."""
     made = _case_of(*case)
     return getattr(made._replace(**{name[0]: getattr(made, source)}).written(), name)
 
@@ -190,13 +190,13 @@ def _run_on_case(answer: Callable[..., Tensor], *case: Any) -> dict[str, Tensor]
 
 
 def _explain_pool(got: Tensor, want: Tensor) -> str | None:
-    """How many slots, of which block first, are not as they have to be; NaN is equal to NaN."""
+    """Say how many slots are wrong, and which is the first; NaN is equal to NaN."""
     same = torch.isclose(got.float(), want.float(), rtol=0.0, atol=0.0, equal_nan=True)
     wrong = ~same.all(3).all(1)  # [num_blocks, block_size]
     if not wrong.any():
         return None
     block, offset = wrong.nonzero()[0].tolist()
-    empty = "nothing is written there" if got[block, :, offset].isnan().all() else "other values stand there"
+    empty = "nothing is written there" if got[block, :, offset].isnan().all() else "other values are there"
     return f"{count(int(wrong.sum()), 'slot')} wrong, the first in block {block}, offset {offset}: {empty}"
 
 
@@ -209,7 +209,7 @@ def _explain_attention(got: object, want: Tensor) -> str | None:
 
 
 def _plain(case: FlatCase, mistake: str = "") -> Tensor:
-    """Attention sequence by sequence, in fp64, [N, H, D]; with a mistake made on purpose, one of ATTEND_MISTAKES."""
+    """Attention sequence by sequence in fp64, [N, H, D]. mistake: one of ATTEND_MISTAKES, made on purpose."""
     done = case.written()
     num_kv_heads, head_dim = case.k.shape[1:]
     head = torch.arange(case.q.size(1))
@@ -233,8 +233,8 @@ def _plain(case: FlatCase, mistake: str = "") -> Tensor:
 
 
 WRITE_THEN_ATTEND = {
-    "k_cache": _expected_pool("k_cache", "k", "v", "these are the values: k belongs there"),
-    "v_cache": _expected_pool("v_cache", "v", "k", "these are the keys: v belongs there"),
+    "k_cache": _expected_pool("k_cache", "k", "v", "these are the values: write k there"),
+    "v_cache": _expected_pool("v_cache", "v", "k", "these are the keys: write v there"),
     "attention": Expected(
         _attended,
         {why: partial(_attended, mistake=mistake) for mistake, why in ATTEND_MISTAKES.items()},
@@ -270,39 +270,39 @@ def _come(stage: Any, seq: Sequence, num_tokens: int) -> None:
 
 
 def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
-    """The inputs of a decode step, whose table has to name each sequence's blocks."""
+    """Write the inputs of a decode step. Its table must name each sequence's blocks."""
     stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
     stage.write_tables(seqs, [1] * len(seqs))
     for row, seq in enumerate(seqs):
         blocks = stage.tables.of(seq.seq_id, 0)
         got = stage.inputs_on_host["block_tables"][row, : len(blocks)].tolist()
         if got != blocks:
-            raise Wrong(f"{when}, row {row} of the table begins {got}; the blocks are {blocks}")
+            raise Wrong(f"{when}, row {row} of the table begins with {got}, expected {blocks}, the sequence's blocks")
         seq.num_cached_tokens += 1
 
 
 def _require_kept(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when a step writes rows that say the right thing already."""
+    """Raise Wrong when a step writes rows whose content is right already."""
     stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
     seqs = [Sequence([0]) for _ in range(3)]
     for seq, num_tokens in zip(seqs, (4, 7, 1), strict=True):
         _come(stage, seq, num_tokens)
-    if (rows := _rows_written(stage, seqs, "on the first step")) != len(seqs):
+    if (rows := _rows_written(stage, seqs, "in the first step")) != len(seqs):
         raise Wrong(
-            f"the first step of {len(seqs)} sequences has to write {len(seqs)} rows, and rows_built grows by {rows}: "
+            f"in the first step of {len(seqs)} sequences rows_built grows by {rows}, expected {len(seqs)}: "
             "OneTable.write_row counts what it writes"
         )
     for when, batch, budget in (
-        ("a step on which one of 3 sequences takes a block", seqs, 1),
-        ("a step on which nothing changes", seqs, 0),
+        ("a step where one of 3 sequences takes a block", seqs, 1),
+        ("a step where nothing changes", seqs, 0),
         ("a step without the batch's last sequence", seqs[:2], 0),
     ):
-        if (rows := _rows_written(stage, batch, f"on {when}")) > budget:
-            raise Wrong(f"{when} writes {count(rows, 'row')}, the budget is {budget}")
+        if (rows := _rows_written(stage, batch, f"in {when}")) > budget:
+            raise Wrong(f"{when} writes {count(rows, 'row')}, expected at most {budget}")
 
 
 def _require_repeatable(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when a row is taken for written although an error came before it was."""
+    """Raise Wrong when a row counts as written although an error came first."""
     stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
     seq = Sequence([0])
     _come(stage, seq, 4)

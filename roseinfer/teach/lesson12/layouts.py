@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,24 +30,25 @@ def time_matrices(model: GPT2) -> Table:
 
     Columns: bytes read per step, ms, GB/s, and the share of the bandwidth that this machine was measured to have.
     """
-    layers: list[Any] = list(model.h)  # blocks, whose parts torch types as Tensor | Module
+    width = model.config.hidden_size
+    layers: Any = model.h  # of nn.Module, as whose children they are typed, they would have no attn
     kinds: dict[str, list[nn.Linear]] = {
         "joined Q, K and V": [layer.attn.c_attn for layer in layers],
         "attention's output": [layer.attn.c_proj for layer in layers],
         "MLP, up": [layer.mlp.c_fc for layer in layers],
         "MLP, down": [layer.mlp.c_proj for layer in layers],
     }
-    rows = [_row(name, [each.weight for each in own], list(own)) for name, own in kinds.items()]
+    rows = [_row(name, [each.weight for each in own], own) for name, own in kinds.items()]
     rows.append(_row("output matrix", [model.wte.weight], [model.logits]))
     fastest = measure_machine().read_bytes_per_s
     for row in rows:
         row["of this machine's"] = 1e9 * row["GB/s"] / fastest
     formats = {"MB per step": "{:.1f}", "ms": "{:.2f}", "GB/s": "{:.1f}", "of this machine's": "{:.0%}"}
-    title = f"One step reads these, width {model.config.hidden_size}"
+    title = f"One step reads these, width {width}"
     return table(rows, list(formats)[1:], title, formats=formats)
 
 
-def _row(name: str, weights: list[Tensor], run: list[Callable[[Tensor], Tensor]]) -> dict[str, Any]:
+def _row(name: str, weights: list[Tensor], run: Sequence[Callable[[Tensor], Tensor]]) -> dict[str, Any]:
     x = torch.randn(1, weights[0].shape[1])
     megabytes = sum(weight.nbytes for weight in weights) / 1e6
     ms = best_ms(lambda: [each(x) for each in run])
@@ -68,7 +69,7 @@ def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
     flops per byte: for one row. A layout that this machine cannot pack is timed row by row.
     """
     num_rows = list(num_rows)
-    layers: list[Any] = list(model.h)
+    layers: Any = model.h
     linears: list[nn.Linear] = [linear for layer in layers for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
     rows = []
     for name in LAYOUTS:
@@ -127,9 +128,8 @@ def _in_layout(name: str, linear: nn.Linear) -> nn.Module:
 
 
 def _bytes(layer: nn.Module) -> int:
-    if isinstance(layer, (PackedLinear, Int8Linear)):
-        return layer.nbytes
-    return sum(p.nbytes for p in layer.parameters())
+    own: Any = getattr(layer, "nbytes", None)  # of packed and quantized matrices
+    return sum(p.nbytes for p in layer.parameters()) if own is None else int(own)
 
 
 def _multiply(layers: list[nn.Module], inputs: list[Tensor]) -> None:

@@ -82,8 +82,8 @@ def largest_over_median(model: Model, token_ids: list[int], layer: int) -> Table
         x = args[0].abs()
         ratios[name] = float((x.amax(dim=1) / x.median(dim=1).values).median())
 
-    block = model.get_submodule(f"h.{layer}")
-    watched = [(name, m) for name, m in block.named_modules() if isinstance(m, nn.Linear)]
+    layers: Any = model.h
+    watched = [(name, m) for name, m in layers[layer].named_modules() if isinstance(m, nn.Linear)]
     hooks = [linear.register_forward_pre_hook(partial(look, name)) for name, linear in watched]
     try:
         reference_logits(model, token_ids)

@@ -1,4 +1,4 @@
-"""Checkers of lesson 13: buckets, rows that fill up, a step that can be captured, graphs from the start."""
+"""Checkers of lesson 13: buckets, padding rows, a step that can be captured, graphs from the start."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ ROW_MISTAKES: dict[str, Callable[..., Any]] = {
     "a batch as large as a bucket fits into it": partial(
         padding_rows, choose=lambda size, buckets: min((b for b in buckets if b > size), default=None)
     ),
-    "those are all the rows computed; the sequences' own are no padding": lambda sizes, buckets: sum(
+    "those are all rows computed; the sequences' own rows are not padding": lambda sizes, buckets: sum(
         _smallest(size, buckets) or 0 for size in sizes
     ),
     "the smallest bucket that is large enough, not the largest": partial(
         padding_rows, choose=lambda size, buckets: max(buckets) if max(buckets) >= size else None
     ),
-    "buckets come in no order: the first that is large enough need not be the smallest": partial(
+    "buckets have no order: the first that is large enough need not be the smallest": partial(
         padding_rows, choose=lambda size, buckets: next((b for b in buckets if b >= size), None)
     ),
-    "a batch that no bucket is large enough for has no rows too many, and none too few": lambda sizes, buckets: sum(
+    "a batch that no bucket is large enough for has no padding rows": lambda sizes, buckets: sum(
         (_smallest(size, buckets) or max(buckets)) - size for size in sizes
     ),
-    "every step counts, also one of a size that was there before": lambda sizes, buckets: padding_rows(
+    "every step counts, also one of a size that came before": lambda sizes, buckets: padding_rows(
         list(dict.fromkeys(sizes)), buckets
     ),
     "the nearest bucket may be too small": lambda sizes, buckets: sum(
@@ -162,7 +162,7 @@ def _replayed(
     handed, ids = scores.clone(), list(banned)
     step = answer(handed, token_ids, positions, ids)
     if not callable(step):
-        raise Wrong(f"make_step must return the step, a function without arguments; got {type(step).__name__}")
+        raise Wrong(f"make_step returned {type(step).__name__}, expected the step, a function without arguments")
     _require_eager(step, scores, token_ids, positions, banned)
     graph = _captured(step)
     replays: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -178,7 +178,7 @@ def _replayed(
 
 
 def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
-    """A first call, with rows that begin together, as the broken step has it."""
+    """Check a first call, with rows that begin together, as in the broken step."""
     got, want = step(), next_tokens(scores, token_ids, positions, list(banned))
     if message := explain_tensor(got, want):
         raise Wrong(f"called once, with token_ids={token_ids.tolist()} and positions of 0: {message}")
@@ -188,7 +188,7 @@ def _captured(step: Callable[[], Any]) -> Any:
     for name, (given, *_) in [op for op in record_step(step, []).ops if op[0] == FROM_PYTHON]:
         if len(given) > 2:  # its shape, dtype and address; a number is a kernel's argument
             raise Wrong(
-                f"{name}: the step makes a tensor of a Python list, and a GPU would have to fetch it from the host "
+                f"{name}: the step makes a tensor of a Python list, which a GPU would have to fetch from the host "
                 "during the capture: make it once, outside of step"
             )
     try:
@@ -198,7 +198,7 @@ def _captured(step: Callable[[], Any]) -> Any:
 
 
 def _why_stale(answer: Callable[..., Any]) -> str:
-    """What explains every token of a wide case, if not the buffers."""
+    """Name what explains every token of a wide case, if the buffers do not."""
     try:
         scores, banned, replays = _replayed(answer, *WIDE)
     except Exception:
@@ -210,11 +210,11 @@ def _why_stale(answer: Callable[..., Any]) -> str:
     if all_from(lambda ids, at: (ids, torch.zeros_like(at))):
         return "; in every replay each position counts as 0: does the step read `positions` itself, and not a copy?"
     if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 4)):  # captures call it
-        return "; all come with a position that has stayed what it was at the capture"
+        return "; in every replay the position is that of the capture"
     if all_from(lambda ids, at: (torch.ones_like(ids), torch.zeros_like(at))):
         return "; all are the tokens of the capture: the step reads a copy of its buffers"
     if all_from(lambda ids, at: (ids, at[:1].expand_as(at))):
-        return "; all come with the position of row 0, whatever the row"
+        return "; all rows have the position of row 0"
     return ""
 
 
@@ -245,28 +245,32 @@ def _judge_warm(answer: Any, num_layers: int, max_num_seqs: int) -> None:
     stage = answer(model, num_blocks=40, block_size=4, max_num_seqs=max_num_seqs)
     require_sizes(stage, block_size=4, max_num_seqs=max_num_seqs)
     if not stage.buckets or max(stage.buckets) < max_num_seqs:
-        raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max_num_seqs}: the largest batch fits into none")
+        raise Wrong(f"buckets={stage.buckets} for max_num_seqs={max_num_seqs}: the largest batch fits none")
     if missing := sorted(set(stage.buckets) - set(stage.graphs)):
         raise Wrong(f"made with buckets={stage.buckets}, the stage has no graph for {missing}")
     if stage.num_free_blocks != 40:
-        raise Wrong(f"made with num_blocks=40, {stage.num_free_blocks} are free: what was begun has to be freed")
+        raise Wrong(
+            f"made with num_blocks=40, {stage.num_free_blocks} are free: expected all, so free what the captures took"
+        )
     graphs: dict[int, Any] = dict(stage.graphs)
     replayed: list[Any] = []
     stage.write_padding(0, max_num_seqs)
     for bucket, graph in graphs.items():
         if not isinstance(graph, Graph):
-            raise Wrong(f"self.graphs[{bucket}] is of type {type(graph).__name__}, which no capture has made")
+            raise Wrong(f"self.graphs[{bucket}] is of type {type(graph).__name__}, expected a graph made by capture")
         if (rows := len(graph.replay()[0])) != bucket:
-            raise Wrong(f"the graph for {bucket} computes {rows} rows")
+            raise Wrong(f"the graph for {bucket} computes {rows} rows, expected {bucket}")
         graphs[bucket].replay = partial(_noted, replayed, graph.replay)
     prompts = [[3 + i] * (1 + i % 3) for i in range(max(GROWING))]
     seqs = begin(stage, prompts, SamplingParams(max_tokens=len(GROWING) + 2, ignore_eos=True))
     for size in GROWING:
         decode_step(stage, seqs[:size])
     if again := sorted(bucket for bucket, graph in stage.graphs.items() if graphs.get(bucket) is not graph):
-        raise Wrong(f"batches of {list(GROWING)} were decoded, and graphs were captured again, for {again}")
+        raise Wrong(
+            f"batches of {list(GROWING)} were decoded, and graphs were captured again for {again}, expected none"
+        )
     if len(replayed) != len(GROWING):
-        raise Wrong(f"{len(GROWING)} steps were decoded, and {len(replayed)} of them replayed a graph of self.graphs")
+        raise Wrong(f"{len(replayed)} of {len(GROWING)} steps replayed a graph of self.graphs, expected all")
     reference = reference_generate(model, prompts, len(GROWING) + 1)
     for i, (seq, want) in enumerate(zip(seqs, reference, strict=True)):
         if message := explain_tokens(seq.output_ids, want[: len(seq.output_ids)]):

@@ -1,4 +1,4 @@
-"""draw_padding: a decode step's rows, filled up to a bucket, and the slot of the pool that each of them writes."""
+"""draw_padding: the rows of a decode step, padded to a bucket, and the slot of the pool that each row writes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ POOL = 3.5  # the pool's row
 
 
 def draw_padding(stage: Any, seqs: List[Sequence], bucket: int) -> Grid:
-    """Above: the rows of the step that `stage`, a Graphs, has just run on `seqs`, with one padding row after another up
-    to `bucket`. Below: the slots of the pool, those that a sequence has filled coloured. A line joins a row to the slot
-    that its K and V went to.
+    """Draw the rows of the step that `stage`, a Graphs, has just run on `seqs`, with padding rows up to `bucket`. Below
+    them are the slots of the pool: those that a sequence has filled are coloured. A line joins a row to the slot that
+    its K and V went to.
 
     Raises ValueError when bucket is smaller than the batch.
     """
@@ -34,7 +34,7 @@ def draw_padding(stage: Any, seqs: List[Sequence], bucket: int) -> Grid:
     return Grid(
         [Frame([Panel(cells, cell=(WIDTH / num_slots, 32), lines=lines)])],
         f"A batch of {len(seqs)} in a bucket of {bucket}. Rows 0 to {len(seqs) - 1} write the slots "
-        f"{slots[: len(seqs)]}, each in a block of its own sequence. The rows that fill up write {slots[len(seqs) :]}, "
+        f"{slots[: len(seqs)]}, each in a block of its own sequence. The padding rows write {slots[len(seqs) :]}, "
         f"in block {stage.dummy_block}, which no sequence is ever given.",
     )
 

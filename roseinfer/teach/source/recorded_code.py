@@ -19,7 +19,7 @@ RESULT = re.compile(r"^(\w+) = ")
 WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\()")  # a value's name, not a function's
 # Half-transparent, of Okabe and Ito's colours: they read on Lab's light and dark pages.
 KINDS = {
-    "input": ("rgba(230, 159, 0, 0.35)", "written again before each replay"),
+    "input": ("rgba(230, 159, 0, 0.35)", "written before each replay"),
     "pool": ("rgba(0, 158, 115, 0.28)", "the pool and buffers"),
     "weight": ("rgba(0, 114, 178, 0.3)", "weights"),
 }
@@ -51,7 +51,7 @@ class RecordedCode(View):
 
 
 def show_graph(graph: RecordedGraph, kind_of: Callable[[str], str], first: int, last: int) -> RecordedCode:
-    """The first and the last so many lines of the recorded code.
+    """Show the first and the last lines of the recorded code, that many each.
 
     kind_of: for the name of a tensor from outside "input", "pool" or "weight". Raises ValueError for another kind, or
     for fewer than no lines.

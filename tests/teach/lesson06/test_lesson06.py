@@ -111,11 +111,14 @@ test_wrong_searches = wrong_answers(
         ),
         "one pair for every key": (
             lambda new_cache: ([0], [1]),
-            "key = the first id: after row([0]), row([1]) is [1], and that is right",
+            "key = the first id: after row([0]), row([1]) is [1], which is right",
         ),
-        "an id twice": (lambda new_cache: ([0, 0], [1, 1]), "[0, 0] names a block twice"),
-        "an id out of range": (lambda new_cache: ([0], [7]), "[7] is no list of 1 to 3 ids from 0 to 4"),
-        "one block list": (lambda new_cache: [0], "expected a pair of block lists or None, got [0]"),
+        "an id twice": (lambda new_cache: ([0, 0], [1, 1]), "you return [0, 0], expected different ids"),
+        "an id out of range": (
+            lambda new_cache: ([0], [7]),
+            "you return [7], expected a list of 1 to 3 ids from 0 to 4",
+        ),
+        "one block list": (lambda new_cache: [0], "you return [0], expected a pair of block lists or None"),
         "lists of three left out": (
             lambda new_cache: search(new_cache, [b for b in BLOCK_LISTS if len(b) < 3]),
             "key = the first two ids: you found no pair, but row([0, 1]) and then row([0, 1, 2]) is one",
@@ -131,7 +134,7 @@ test_wrong_searches = wrong_answers(
         ),
         "tuples compared with lists": (
             lambda new_cache: search(new_cache, [*map(tuple, BLOCK_LISTS)]),
-            "row gives a list, which no tuple is equal to",
+            "row returns a list, and a tuple never equals a list",
         ),
         "a pair for a sound key": (lambda new_cache: search(new_cache) or ([0], [1]), "key = all ids: after row([0])"),
     },

@@ -160,7 +160,7 @@ test_wrong_ways_to_build_nothing = wrong_answers(
         "by the set of versions": (by_versions(set), "when the batch comes in another order, row 0"),
         "by the newest version": (by_versions(max), "when the batch comes in another order, row 0"),
         "by the rows built": (ByRowsBuilt, "when the batch comes in another order, row 0"),
-        "as stage 05 does it": (BlockTable, "a step on which nothing changes builds 8 rows, the budget is 0"),
+        "as stage 05 does it": (BlockTable, "a step in which nothing changes builds 8 rows, the budget is 0"),
         "as stage 06 does it": (BlockTableCache, "1 aten::stack too many (1, the budget is 0)"),
         "rows copied one by one": (CopiesRow, "4 aten::copy_ too many (4, the budget is 0)"),
         "all rows built on a change": (

@@ -1,7 +1,8 @@
-"""The classes of lesson 08's solutions, as its notebook makes them; and another right room."""
+"""The classes of lesson 08's draft and solutions, as its notebook makes them; and another right room."""
 
 from __future__ import annotations
 
+import nbformat
 import torch
 import torch.nn.functional as F
 
@@ -10,11 +11,15 @@ from roseinfer.stage import Stage
 from tools.solutions import parse_solutions
 
 SOLUTIONS = ROOT / "notebooks/solutions/08_your_own_stage.py"
+NOTEBOOK = ROOT / "notebooks/08_your_own_stage.ipynb"
 names = {"torch": torch, "F": F, "Stage": Stage, "__name__": __name__}
+for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+    if cell.source.startswith(("class DraftStep", "class Draft(")):
+        exec(cell.source, names)
 for source in parse_solutions(SOLUTIONS.read_text(encoding="utf-8")).values():
     exec(source, names)
-Room, Contiguous, MyStep, Mine, Doubling = (
-    names[name] for name in ("Room", "Contiguous", "MyStep", "Mine", "Doubling")
+Room, Contiguous, MyStep, Mine, Doubling, Draft, Repaired = (
+    names[name] for name in ("Room", "Contiguous", "MyStep", "Mine", "Doubling", "Draft", "Repaired")
 )
 
 

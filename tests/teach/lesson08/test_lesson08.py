@@ -122,7 +122,10 @@ test_wrong_halves = wrong_answers(
     "08.2",
     {
         "one room for all layers": (OneRoom, "prompt 0 of 2 (5 tokens), layer 1: k: these are layer 0's keys"),
-        "the last layer alone": (LastLayer, "self.rooms[seq.seq_id] holds 1 rooms, expected a list of 2, one a layer"),
+        "the last layer alone": (
+            LastLayer,
+            "self.rooms[seq.seq_id] holds 1 rooms, expected a list of 2, one per layer",
+        ),
         "keys and values swapped": (
             writing(lambda config, k, v: (v, k)),
             "prompt 0 of 2 (5 tokens), layer 0: k: these are the values",
@@ -133,7 +136,7 @@ test_wrong_halves = wrong_answers(
         ),
         "blocks kept": (
             freeing(lambda stage, seq: stage.rooms.pop(seq.seq_id, None)),
-            "its blocks come back by super().free(seq)",
+            "super().free(seq) frees its blocks",
         ),
         "rooms kept": (freeing(Stage.free), "the sequence's rooms are still in self.rooms"),
         "rooms before blocks": (
@@ -144,7 +147,7 @@ test_wrong_halves = wrong_answers(
             freeing(free_and_delete),
             "an error in layer 0 of a prefill: the caller gets KeyError instead of it",
         ),
-        "all rooms cleared": (freeing(free_all), "free threw away the rooms of another sequence"),
+        "all rooms cleared": (freeing(free_all), "free dropped the rooms of another sequence"),
         "freeing twice allowed": (
             freeing(lambda stage, seq: Contiguous.free(stage, seq) if stage.holds(seq) else None),
             "freeing twice is not refused",
@@ -155,7 +158,7 @@ test_wrong_halves = wrong_answers(
             "a model of 2 layers in bf16: prompt 0 of 2 (5 tokens), layer 0: k: dtype float32, expected bfloat16",
         ),
         "rooms on the CPU": (CpuRooms, "a model on device='meta': prefill ends in NotImplementedError"),
-        "sizes mixed up": (OtherSizes, "a stage made with block_size=8 has block_size=3: hand all sizes on"),
+        "sizes mixed up": (OtherSizes, "a stage made with block_size=8 has block_size=3: pass all sizes to super"),
         "a size not handed on": (DropsSizes, "a stage made with max_num_seqs=3 has max_num_seqs=64"),
         "two layers": (
             TwoLayers,

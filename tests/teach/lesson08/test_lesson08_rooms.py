@@ -153,13 +153,13 @@ test_wrong_rooms = wrong_answers(
         "huge from the start": (Huge, "the room for 500 tokens holds 262,144 bytes; twice what is kept"),
         "doubles once": (DoublesOnce, "RuntimeError"),
         "keys alone": (giving(lambda k, v: k), "expected (k, v), got Tensor"),
-        "an object": (3, "expected the class Room, got 3"),
-        "one for all": (OneForAll, "k of a room holds the tokens of another room: have all rooms the same tensors?"),
+        "an object": (3, "you give 3, expected the class Room"),
+        "one for all": (OneForAll, "k of a room holds the tokens of another room: do all rooms share their tensors?"),
         "fp32 when grown": (Fp32WhenGrown, "bf16: k: dtype float32, expected bfloat16"),
-        "on the CPU": (always(device="cpu"), "a room made with device='meta' cannot take 5 tokens that lie there"),
+        "on the CPU": (always(device="cpu"), "a room made with device='meta' cannot take 5 tokens on that device"),
         "on the CPU when grown": (
             OnTheCpuWhenGrown,
-            "a room made with device='meta' cannot take 20 tokens that lie there",
+            "a room made with device='meta' cannot take 20 tokens on that device",
         ),
         "2 heads of 4": (
             always(num_kv_heads=2, head_dim=4),

@@ -308,7 +308,7 @@ test_wrong_contenders = wrong_answers(
             "with 1 × 20 tokens cached copies 21,504 bytes (2.1 times all that is cached)",
         ),
         "the first layer alone counts": (NotCounted, "prompt 2 of 4 (mixed lengths): token"),
-        "a copy for later": (Stacks, "Does attention get a copy?"),
+        "a copy for later": (Stacks, "Is attention given a copy?"),
         "one token short in a batch": (CountsInBuild, "prompt 3 of 4 (mixed lengths): token"),
         "an object": ("Doubling", "expected a subclass of a stage, got 'Doubling'"),
         "copies when alone": (copying(lambda seqs, tokens: seqs == 1), "with 1 × 20 tokens cached copies 8,960 bytes"),
@@ -339,6 +339,6 @@ def test_half_a_stub_is_judged(small):
     class NoAppend(Mine):
         def append(self, seqs, step): ...
 
-    assert_refused("08.2", HalfWritten, "behind free the base class still holds the sequence", model=small)
+    assert_refused("08.2", HalfWritten, "after free the base class still holds the sequence", model=small)
     assert_refused("08.3", NoAppend, "the promise **One sequence**", model=small)
     assert check("08.4", None, model=small).outcome == "not attempted"

@@ -173,10 +173,10 @@ def nothing_written(q, k, v, k_cache, v_cache, slot_mapping, *rest):
 test_a_wrong_write_then_attend = wrong_answers(
     "10.2",
     {
-        "nothing returned": (returns_nothing, "attention: got None: is a `return` missing?"),
+        "nothing returned": (returns_nothing, "attention: you return None, expected tensor"),
         "into a copy of the pools": (nothing_written, "k_cache: 1 slot wrong, the first in block"),
         "into a copy by reshape": (partial(run, write=on_a_copy), "nothing is written there"),
-        "token-major index": (partial(run, write=token_major), "other values stand there"),
+        "token-major index": (partial(run, write=token_major), "other values are there"),
         "a token's heads together": (partial(run, write=flat_view), "slots wrong, the first in block"),
         "the last token alone": (partial(run, write=last_token_alone), "k_cache: 1 slot wrong, the first in block 2"),
         "attend first": (attend_first, "in the slots of new tokens until they are written"),

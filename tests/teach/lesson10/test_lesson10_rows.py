@@ -144,11 +144,11 @@ test_wrong_kept_rows = wrong_answers(
         "another family": (NumbaPaged, "expected a subclass of OneTable, got NumbaPaged"),
         "every row, in other words": (
             writing(lambda self, row, seq: OneTable.write_row(self, row, seq)),
-            "a step on which one of 3 sequences takes a block writes 3 rows, the budget is 1",
+            "a step where one of 3 sequences takes a block writes 3 rows, expected at most 1",
         ),
         "by the sequence": (
             remembering(lambda blocks, seq: seq.seq_id),
-            "on a step on which one of 3 sequences takes a block, row 1",
+            "in a step where one of 3 sequences takes a block, row 1",
         ),
         "by the number of blocks": (
             remembering(lambda blocks, seq: len(blocks)),
@@ -156,7 +156,7 @@ test_wrong_kept_rows = wrong_answers(
         ),
         "by the post's key": (
             remembering(lambda blocks, seq: (seq.seq_id, len(blocks), blocks[-1])),
-            "row 1 of the table begins [0, 1, 2]; the blocks are [1, 0, 2]",
+            "row 1 of the table begins with [0, 1, 2], expected [1, 0, 2]",
         ),
         # Which grows in place and so is always equal to itself.
         "by the engine's own list": (remembering(lambda blocks, seq: blocks), "the table begins"),
@@ -164,16 +164,16 @@ test_wrong_kept_rows = wrong_answers(
             remembering(lambda blocks, seq: frozenset(blocks)),
             "behind the last of these calls, row",
         ),
-        "a row a sequence": (ARowASequence, "on the first step, row"),
+        "a row a sequence": (ARowASequence, "in the first step, row"),
         "prefills forgotten": (PrefillsForgotten, "row 0 of the table begins"),
-        "all or nothing": (AllOrNothing, "takes a block writes 3 rows, the budget is 1"),
-        "at edges": (writing(write_at_edges), "on the first step, row"),
+        "all or nothing": (AllOrNothing, "takes a block writes 3 rows, expected at most 1"),
+        "at edges": (writing(write_at_edges), "in the first step, row"),
         "forgets when the batch shrinks": (
             ForgetsWhenItShrinks,
-            "a step without the batch's last sequence writes 2 rows, the budget is 0",
+            "a step without the batch's last sequence writes 2 rows, expected at most 0",
         ),
         "noted before it is written": (NotedFirst, "when an error ended the step before, and it is repeated, row 0"),
-        "uncounted": (writing(write_uncounted), "has to write 3 rows, and rows_built grows by 0"),
+        "uncounted": (writing(write_uncounted), "rows_built grows by 0, expected 3"),
     },
     model="small",
 )

@@ -122,15 +122,15 @@ test_wrong_fillings = wrong_answers(
     {
         "slot 0": (
             filled_with(slot_mapping=lambda *_: 0),
-            "writes to slot 0, but block 0 is handed out like any other",
+            "writes to slot 0, but block 0 is given to sequences like any other",
         ),
-        "slots left": (filled_with(slot_mapping=None), "may be a living sequence's by now"),
+        "slots left": (filled_with(slot_mapping=None), "may belong to a running sequence by now"),
         "the block as a slot": (
             filled_with(slot_mapping=lambda n, t, b, dummy, size: dummy),
             "that is the number of the dummy block",
         ),
         "slot -1": (filled_with(slot_mapping=lambda *_: -1), "a negative index writes at the end of the pool"),
-        "query_start left": (filled_with(query_start=None), "it does not go on after the batch"),
+        "query_start left": (filled_with(query_start=None), "it does not continue after the batch"),
         "sequences without rows": (filled_with(query_start=lambda n, t, *_: t), "it has no row"),
         "sequences counted": (
             filled_with(query_start=lambda n, t, bucket, *_: list(range(n + 1, n + 1 + bucket - t))),
@@ -138,10 +138,10 @@ test_wrong_fillings = wrong_answers(
         ),
         "no context": (filled_with(context_lens=lambda *_: 0), "its own token is written, then attended to"),
         "context left": (filled_with(context_lens=None), "99 tokens of an older step"),
-        "tables left": (filled_with(block_tables=None), "its token lies in"),
+        "tables left": (filled_with(block_tables=None), "where its token is"),
         "block 0": (filled_with(block_tables=lambda *_: 0), "reads block 0"),
         "as for a decode step": (as_for_a_decode_step, "slot_mapping: the batch's own part"),
-        "new arrays": (in_new_arrays, "another array now, and the graph reads the one of before"),
+        "new arrays": (in_new_arrays, "another array now, but the graph reads"),
         "over the batch's last": (over_the_last, "the batch's own part"),
         "slots in 16 bits": (
             filled_with(slot_mapping=lambda n, t, b, dummy, size: (dummy * size + 2**15) % 2**16 - 2**15),
@@ -153,7 +153,7 @@ test_wrong_fillings = wrong_answers(
         ),
         "contexts that grow": (
             filled_with(context_lens=lambda n, t, bucket, *_: list(range(2, bucket - t + 2))),
-            "one is its own",
+            "expected 1, its own",
         ),
         "nothing written": (lambda inputs, *sizes: dict(inputs), "nothing in inputs has changed"),
     },

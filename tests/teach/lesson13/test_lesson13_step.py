@@ -117,7 +117,7 @@ def test_what_no_mistake_explains_is_not_explained():
 test_wrong_steps = wrong_answers(
     "13.3",
     {
-        "position in Python": (counts_itself, "a position that has stayed what it was at the capture"),
+        "position in Python": (counts_itself, "the position is that of the capture"),
         "a list each time": (makes_the_list, "the step makes a tensor of a Python list"),
         "copies of the buffers": (copies_its_buffers, "the step reads a copy of its buffers"),
         "the table changed": (changes_the_table, "scores was handed in, and you have changed it"),
@@ -127,7 +127,7 @@ test_wrong_steps = wrong_answers(
         "a list of tokens": (step_maker(lambda *a: tokens_of(*a).tolist()), "expected a tensor, got list"),
         "row 0's position": (
             step_maker(lambda s, t, p, b: tokens_of(s, t, p[:1].expand_as(p), b)),
-            "the position of row 0, whatever the row",
+            "have the position of row 0",
         ),
         "counts positions on": (step_maker(changes_its_buffers), "positions was handed in, and you have changed it"),
         "goes on after the end": (step_maker(lambda *a: tokens_of(*a, ends=False)), "values differ"),
@@ -150,7 +150,7 @@ test_wrong_steps = wrong_answers(
         "the first banned one": (step_maker(lambda s, t, p, b: tokens_of(s, t, p, b[:1])), "values differ"),
         "tokens in int32": (step_maker(lambda *given: tokens_of(*given).int()), "dtype int32, expected int64"),
         "an end remembered": (remembers_ends, "got 0, expected"),
-        "the tokens themselves": (lambda s, t, p, b: tokens_of(s, t, p, b), "must return the step"),
+        "the tokens themselves": (lambda s, t, p, b: tokens_of(s, t, p, b), "expected the step"),
     },
 )
 
@@ -327,21 +327,21 @@ test_wrong_warm_graphs = wrong_answers(
         "nothing": (warm(lambda stage: None), "the stage has no graph for [1, 2, 4, 8, 9]"),
         "all but the smallest": (warm(lambda s: capture_all(s, s.buckets[1:])), "the stage has no graph for [1]"),
         "one graph for all": (warm(capture_the_largest_for_all), "the graph for 1 computes 9 rows"),
-        "requests kept": (warm(keep_a_request), "what was begun has to be freed"),
+        "requests kept": (warm(keep_a_request), "free what the captures took"),
         "captured again": (warm(capture_all, graph_of=capture_again), "graphs were captured again"),
-        "not used": (warm(capture_in_vain), "and 0 of them replayed a graph"),
+        "not used": (warm(capture_in_vain), "0 of 6 steps replayed a graph"),
         "sizes that are lost": (LosesSizes, "made with block_size=4, the stage has 64: pass all sizes on"),
         "too early": (TooEarly, "object has no attribute 'buckets'"),
-        "too few buckets": (warm(capture_few), "the largest batch fits into none"),
+        "too few buckets": (warm(capture_few), "the largest batch fits none"),
         "shared by all stages": (warm(share), "sequence 0: token"),
         "the stage before": (PackedWeights, "expected a subclass of Graphs, got PackedWeights"),
         "a function": (lambda model: None, "expected a subclass of Graphs, got <lambda>"),
         "up to 16": (warm(lambda s: capture_all(s, [b for b in s.buckets if b <= 16])), "has no graph for [32, 40]"),
         "at the first replay": (
             warm(capture_at_the_first_replay),
-            "self.graphs[1] is of type Eager, which no capture has made",
+            "self.graphs[1] is of type Eager, expected a graph made by capture",
         ),
-        "a living block as the dummy": (warm(move_the_dummy_block), "sequence 0: token"),
+        "a running block as the dummy": (warm(move_the_dummy_block), "sequence 0: token"),
     },
 )
 

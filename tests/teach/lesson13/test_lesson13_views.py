@@ -9,8 +9,11 @@ from roseinfer import teach
 from roseinfer.contract.small_models import small_model
 from roseinfer.generate import begin, decode_step
 from roseinfer.graphs import capture
+from roseinfer.profiling.replay import replay_differences
 from roseinfer.sequence import SamplingParams
-from stages import Graphs
+from roseinfer.teach.lesson13 import step_speeds
+from roseinfer.teach.lesson13.step_operations import decode_operations
+from stages import Graphs, PackedWeights
 
 WEIGHT, INPUT, POOL = torch.randn(4, 6), torch.zeros(3, 4), torch.zeros(3, 6)
 NAMES = {"w": WEIGHT, "tokens": INPUT, "pool": POOL}
@@ -71,10 +74,45 @@ def test_the_picture_says_which_slots_are_written():
     stage, seqs = running(3)
     slots = [stage.tables.of(seq.seq_id, 0)[(n := seq.num_cached_tokens - 1) // 4] * 4 + n % 4 for seq in seqs]
     text = repr(teach.draw_padding(stage, seqs, 4))
-    assert f"write the slots {slots}" in text and "fill up write [32], in block 8" in text
+    assert f"write the slots {slots}" in text and "padding rows write [32], in block 8" in text
 
 
 def test_a_bucket_smaller_than_its_batch_is_refused():
     stage, seqs = running(3)
     with pytest.raises(ValueError, match="bucket must be at least the 3 sequences, got 2"):
         teach.draw_padding(stage, seqs, 2)
+
+
+def test_operations_are_counted_with_their_views():
+    model = small_model()
+    shown = repr(teach.count_operations([PackedWeights], model, [2]))
+    operations = decode_operations(PackedWeights, model, 2)
+    row = shown.splitlines()[-1].split()
+    assert row == ["s12_packed_weights", "2", str(len(operations)), str(sum(each.is_view for each in operations))]
+
+
+def test_a_decode_step_is_recorded_with_its_addresses():
+    stage, seqs = teach.ready_batch(Graphs, small_model(), [4, 5], steps=1)
+    first, second = (teach.record_decode(stage, seqs, stage.static_step(2)) for _ in range(2))
+    assert first.violations == [] and replay_differences(first, second) == []
+    assert teach.record_decode(*teach.ready_batch(PackedWeights, small_model(), [4], steps=1)).ops
+
+
+def test_a_stages_graph_is_shown_with_its_names():
+    stage, _ = teach.ready_batch(Graphs, small_model(), [4, 5], steps=1)
+    shown = teach.show_stage_graph(stage, 2, first=3, last=2)
+    assert shown.num_outside["input"] == 6 and "k_cache_0" in shown.kinds
+
+
+def test_what_a_graph_gains_is_said_of_each_size():
+    speeds = teach.compare_graphs(PackedWeights, Graphs, small_model(), (1, 9), steps=2)
+    assert repr(speeds).splitlines()[2:] == [
+        "        1  s12_packed_weights              1",
+        "        1  s13_graphs                      1",
+        "        9  s12_packed_weights              9",
+        "        9  s13_graphs                     16",
+    ]
+    assert list(speeds.speeds) == [1, 9] and "step ms" in speeds.to_html() and "step ms" not in repr(speeds)
+    one, padded = (step_speeds._sentence(*given) for given in ((1, 1, 2.0, 1.5), (9, 16, 2.0, 2.5)))
+    assert one == "**1 sequence**: a graph gains 0.50 ms of a step of 2.00 ms."
+    assert padded == "**9 sequences, with 7 padding rows**: a graph loses 0.50 ms of a step of 2.00 ms."

@@ -1,0 +1,48 @@
+"""Lesson 08: each mistake of the draft is named by its promise, and the draft without them passes."""
+
+from __future__ import annotations
+
+import pytest
+from lesson08_solutions import Draft, Repaired
+from wrong_answers import changed, right_answers, wrong_answers
+
+from roseinfer.stage import Stage
+from roseinfer.teach import contract
+from roseinfer.teach.lesson08.cat_append import CatAppend
+
+pytestmark = pytest.mark.slow
+
+
+class OnlyPops(Repaired):
+    def free(self, seq):
+        del self.caches[seq.seq_id]
+
+
+class NeedsAnEntry(Repaired):
+    def free(self, seq):
+        Stage.free(self, seq)
+        del self.caches[seq.seq_id]
+
+
+test_a_draft_with_mistakes = wrong_answers(
+    "08.5",
+    {
+        "as it was": (changed(Draft), "the promise **One sequence**"),
+        "keys among the values": (changed(Repaired, append=Draft.append), "the promise **One sequence**"),
+        "the longest one's position": (
+            changed(Repaired, positions=Draft.positions),
+            "the promise **A batch of mixed lengths**",
+        ),
+        "blocks kept": (OnlyPops, "the promise **Every block comes back**"),
+        "the error in layer 0": (NeedsAnEntry, "the caller gets a KeyError instead"),
+        "no stage": (int, "expected a subclass of a stage, got int"),
+    },
+    model="small",
+)
+
+
+test_a_repaired_draft = right_answers("08.5", {"repaired": Repaired}, model="small")
+
+
+def test_the_stage_that_the_lesson_goes_on_with_keeps_the_contract():
+    assert contract(CatAppend, quick=True)
