@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
