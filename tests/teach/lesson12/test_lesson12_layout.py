@@ -147,7 +147,7 @@ test_wrong_layouts = wrong_answers(
             "dtype bfloat16, expected float32",
         ),
         "doubled": (forwarding(lambda self, x: 2 * Half.forward(self, x)), "values differ"),
-        "the output matrix left": (OutputLeft, "the output matrix, the largest of all"),
+        "the output matrix left": (OutputLeft, "the output matrix, the largest, is still"),
         "the caller's model": (InTheCallersModel, "the caller's model has lost its matrices"),
         "rounds the caller's weights": (RoundsTheCallers, "it is the caller's"),
         "the stage before": (FusedStep, "expected a subclass of PackedWeights, got FusedStep"),
