@@ -1,11 +1,9 @@
 # --- 11.1
-def flat_batch(cached, num_new):
-    query_start, positions, last_rows = [0], [], []
-    for first, n in zip(cached, num_new, strict=True):
-        positions += range(first, first + n)
-        query_start.append(query_start[-1] + n)
-        last_rows.append(query_start[-1] - 1)
-    return query_start, positions, last_rows
+def masked(logits, allowed, counts, presence, frequency):
+    penalised = logits - frequency[:, None] * counts - presence[:, None] * (counts > 0)
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    bits = (allowed[:, tokens // 32] >> (tokens % 32)) & 1
+    return torch.where(bits.bool(), penalised, -torch.inf)
 
 
 # --- 11.2

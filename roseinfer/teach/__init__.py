@@ -41,8 +41,9 @@ from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
+from .lesson11.logit_bits import say_logit_bits
 from .lesson12.layouts import say_layouts, time_layouts, time_matrices
-from .lesson12.qkv_apart import QKVApart, products_of_a_step
+from .lesson12.qkv_apart import products_of_a_step, with_qkv_apart
 from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import largest_over_median, round_inputs, round_weights, text_price
 from .lesson12.weight_order import draw_weight_order

@@ -79,7 +79,7 @@ def test_the_short_tracks_are_as_long_as_they_say():
 
 
 def test_the_projects_readme_says_the_minutes_of_each_lesson():
-    """Of the core path, and of all exercises."""
+    """Minutes of the core path, and of all exercises."""
     rows = re.findall(r"^\| \[(\d\d) .*?\| (\d+) \+ (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     parts = {part.lesson: part for part in lesson_parts(DAYS)}
     core = {

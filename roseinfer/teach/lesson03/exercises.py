@@ -5,20 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from roseinfer.generate import begin, generate
 from roseinfer.models import Model
-from roseinfer.models.gpt2 import GPT2
 from roseinfer.posts.data import post_table
 from roseinfer.profiling.slice_rule import slice_dispatches
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
-from stages import SelectAppend
-from stages.s02_prealloc_gather import KV
-from stages.s03_select_append import DenseStep
 
 from ..exercises.drawn import Case, Comparison, Expected, draw
 from ..exercises.exercise import exercise, register
@@ -161,46 +158,48 @@ def posts_batch(answer: list[int]) -> None:
 # 03.3
 
 
-class ReadsPadding(SelectAppend):
-    """Attends to every column of the batch."""
-
-    def build(self, seqs: list[Sequence]) -> DenseStep:
-        step = super().build(seqs)
-        step.mask.fill_(True)
-        return step
-
-
-class FirstBlockAlone(SelectAppend):
-    """Gathers a sequence's first block, and no other."""
-
-    def filled_blocks(self, seq: Sequence, layer: int, num_tokens: int) -> Iterator[tuple[int, int, KV]]:
-        return itertools.islice(super().filled_blocks(seq, layer, num_tokens), 1)
-
-
-class OldBlock(SelectAppend):
-    """Stores the first token of a new block in the block before it."""
-
-    def append_token(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
-        index, slot = (seq.num_cached_tokens - 1) // self.block_size, seq.num_cached_tokens % self.block_size
-        k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
-        k_block[:, slot], v_block[:, slot] = k, v
-
-
 NEW_TOKENS = 12
 TOLERANCE = 1e-5
-# A broken stage of the checker's -> what it does, and which prompts would show it.
-BUGS: dict[type[Stage], tuple[str, str]] = {
-    ReadsPadding: ("reads padding", "make the lengths differ more"),
-    FirstBlockAlone: ("gathers only the first block", f"no sequence outgrows its block of {BLOCK_SIZE}"),
-    OldBlock: (
-        "stores the first token of a new block in the block before it",
-        "no sequence crosses the edge of a block while it decodes, and is read afterwards",
-    ),
-}
+
+
+def broken_stages(right: type[Any]) -> dict[type[Stage], tuple[str, str]]:
+    """Stages made from the right one: each with what it does wrong, and which prompts would show it."""
+
+    class ReadsPadding(right):
+        """Attends to every column of the batch."""
+
+        def build(self, seqs: list[Sequence]) -> Any:
+            step = super().build(seqs)
+            step.mask.fill_(True)
+            return step
+
+    class FirstBlockAlone(right):
+        """Gathers a sequence's first block, and no other."""
+
+        def filled_blocks(self, seq: Sequence, layer: int, num_tokens: int) -> Iterator[Any]:
+            return itertools.islice(super().filled_blocks(seq, layer, num_tokens), 1)
+
+    class OldBlock(right):
+        """Stores the first token of a new block in the block before it."""
+
+        def append_token(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
+            index, slot = (seq.num_cached_tokens - 1) // self.block_size, seq.num_cached_tokens % self.block_size
+            k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
+            k_block[:, slot], v_block[:, slot] = k, v
+
+    return {
+        ReadsPadding: ("reads padding", "make the lengths differ more"),
+        FirstBlockAlone: ("gathers only the first block", f"no sequence outgrows its block of {BLOCK_SIZE}"),
+        OldBlock: (
+            "stores the first token of a new block in the block before it",
+            "no sequence crosses the edge of a block while it decodes, and is read afterwards",
+        ),
+    }
 
 
 @exercise("03.3")
-def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: GPT2) -> None:
+def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
+    right_stage: Any = buggy_stage.__mro__[1]  # that the lesson's buggy stage is made from
     got = answer()
     prompts = plain(got)
     valid = isinstance(prompts, list) and all(isinstance(p, list) and p for p in prompts)
@@ -212,7 +211,7 @@ def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], m
         raise Wrong(f"all prompts have {len(prompts[0])} tokens: the longest length is right for each of them")
     params = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
     num_blocks = sum(-(-(len(prompt) + NEW_TOKENS) // BLOCK_SIZE) for prompt in prompts)
-    right = [seq.output_ids for seq in generate(SelectAppend(model, num_blocks=num_blocks), prompts, params)]
+    right = [seq.output_ids for seq in generate(right_stage(model, num_blocks=num_blocks), prompts, params)]
 
     def logits(stage_class: type[Stage]) -> Tensor:
         """Logits of each decode step that is given the right tokens."""
@@ -225,8 +224,8 @@ def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], m
         return torch.stack(steps)
 
     position = "gives every sequence the longest length as its position", "make the lengths differ more"
-    expected = logits(SelectAppend)
-    for stage_class, (bug, hint) in ({buggy_stage: position} | BUGS).items():
+    expected = logits(right_stage)
+    for stage_class, (bug, hint) in ({buggy_stage: position} | broken_stages(right_stage)).items():
         if torch.allclose(logits(stage_class), expected, rtol=0, atol=TOLERANCE):
             raise Wrong(f"the stage that {bug} has stage 03's logits on these prompts: {hint}")
 

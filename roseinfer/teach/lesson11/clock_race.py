@@ -1,4 +1,4 @@
-"""draw_clock_race: the exponential race, draw by draw: when each token's clock rings, and who has won so far."""
+"""draw_clock_race: the exponential race, draw by draw: when each token's clock rings, and how often each has won."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from roseinfer.display.figure import PALETTE
 from roseinfer.sampling import exponential_race
 
 HEIGHT = 150
-LATEST = 4.0  # the end of the time axis: a clock that rings later stands at its edge
+LATEST = 4.0  # the end of the time axis: a clock that rings later is drawn at its edge
 
 
 def draw_clock_race(probs: Tensor, draws: int = 300, seed: int = 0) -> Chart:
-    """probs [V] of a few tokens. A slider goes through the draws: to the left the clocks of this one, the first to ring
-    filled; to the right how often each token has won so far, above the line that it should reach.
+    """Draw the race of a few tokens with the probabilities probs [V]. A slider goes through the draws: to the left the
+    clocks of this draw, the first to ring in colour; to the right how often each token has won so far, and its p.
 
     The race is that of sampling.exponential_race, on noise from a generator of the CPU with that seed.
     """
@@ -49,7 +49,7 @@ def draw_clock_race(probs: Tensor, draws: int = 300, seed: int = 0) -> Chart:
     token = alt.Y("token:N", sort=names, title=None)
     colour = alt.Color(
         "first:N",
-        scale=alt.Scale(domain=["yes", "no"], range=[PALETTE[1], "#BBBBBB"]),
+        scale=alt.Scale(domain=["yes", "no"], range=[PALETTE[2], "#BBBBBB"]),
         title="rings first",
         legend=alt.Legend(orient="bottom"),
     )
@@ -67,7 +67,7 @@ def draw_clock_race(probs: Tensor, draws: int = 300, seed: int = 0) -> Chart:
     share = alt.X(
         "share:Q", title="share of the draws won so far", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5)
     )
-    bars = base.mark_bar(color=PALETTE[0]).encode(share, token, tooltip=facts)
+    bars = base.mark_bar(color=PALETTE[2]).encode(share, token, tooltip=facts)
     ticks = base.mark_tick(color=INK, thickness=3, size=24).encode(alt.X("p:Q"), token)
     won_so_far = (bars + ticks).properties(width=PAGE_WIDTH // 2 - 90, title="Won so far; the mark is p")
     chart = alt.hconcat(clocks, won_so_far).add_params(slider)

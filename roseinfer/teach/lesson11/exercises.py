@@ -1,9 +1,9 @@
-"""Checkers of lesson 11: a flat batch, the exponential race, inputs that stay int32, and a step that chooses well."""
+"""Checkers of lesson 11: masks, the exponential race, inputs that stay int32, and a step that chooses well."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,13 +14,13 @@ from torch import Tensor
 from roseinfer.contract.broken_promises import count
 from roseinfer.graphs import capture
 from roseinfer.models import Model
-from roseinfer.profiling import host_reads
+from roseinfer.profiling import HostReads, host_reads
 from roseinfer.sampling import exponential_race
 from roseinfer.stage import Stage
 
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
-from ..exercises.exercise import exercise, register
+from ..exercises.drawn import Comparison, Expected, draw, require_all
+from ..exercises.exercise import exercise
 from ..exercises.explain import explain_tensor
 from ..exercises.stage_checks import require_tokens
 from ..exercises.tensor_checks import require_unchanged
@@ -29,61 +29,146 @@ from .choice_checks import require_choices, require_finite, require_sampled, req
 
 # 11.1
 
-
-def _draw_step(rng: Random) -> tuple[list[int], list[int]]:
-    seqs = range(rng.randint(1, 5))
-    return [rng.choice((0, 0, rng.randint(1, 20))) for _ in seqs], [rng.choice((1, rng.randint(2, 9))) for _ in seqs]
+WORD = 32  # bits
 
 
-# cached tokens of each sequence, new tokens of each
-STEPS = [([0], [3]), ([0, 0], [2, 3]), ([4], [1]), ([5, 2, 9], [1, 1, 1]), ([0, 7, 4], [3, 1, 2]), *draw(_draw_step)]
+def _draw_masked(rng: Random) -> tuple[int, int, int]:
+    return rng.randint(1, 4), rng.choice((3, 8, 31, 32, 33, 40, 64, 70)), rng.randrange(1000)
 
 
-def _starts(cached: list[int], num_new: list[int]) -> list[int]:
-    return [0, *accumulate(num_new)]
+# rows, vocabulary, seed
+MASKED = [(1, 2, 0), (1, 3, 1), (2, 3, 2), (1, 32, 3), (1, 33, 4), (2, 40, 5), *draw(_draw_masked)]
+Mask = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _positions(cached: list[int], num_new: list[int]) -> list[int]:
-    return [c + i for c, n in zip(cached, num_new, strict=True) for i in range(n)]
+def _mask_tensors(rows: int, vocab: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """All numbers are quarters, so that sums are exact in any order."""
+    ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
+    logits = ints(-40, 40, (rows, vocab)) / 4
+    words = -(-vocab // WORD)
+    allowed = ints(-(2**31), 2**31, (rows, words)).int() | 1  # token 0 is always allowed
+    counts = ints(0, 4, (rows, vocab))
+    presence, frequency = (ints(1, 8, (rows,)) / 4 for _ in range(2))
+    return logits, allowed, counts, presence, frequency
 
 
-def _last_rows(cached: list[int], num_new: list[int]) -> list[int]:
-    return [end - 1 for end in accumulate(num_new)]
+def _bits(allowed: Tensor, vocab: int) -> Tensor:
+    tokens = torch.arange(vocab, device=allowed.device)
+    return (allowed[:, tokens // WORD] >> (tokens % WORD)) & 1
 
 
-START_MISTAKES = {
-    "the first sequence begins at 0": lambda cached, num_new: list(accumulate(num_new)),
-    "the end of the last one belongs to it: B + 1 numbers": lambda cached, num_new: _starts(cached, num_new)[:-1],
-    "those are the lengths, not where they begin": lambda cached, num_new: [0, *num_new],
-    "tokens that are cached already are not in the batch": lambda cached, num_new: [
-        0,
-        *accumulate(c + n for c, n in zip(cached, num_new, strict=True)),
-    ],
-}
-POSITION_MISTAKES = {
-    "those are the rows of the batch; a position counts in its own sequence": lambda cached, num_new: list(
-        range(sum(num_new))
+def _penalised(logits: Tensor, counts: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:
+    return logits - frequency[:, None] * counts - presence[:, None] * (counts > 0)
+
+
+def masked_logits(logits: Tensor, allowed: Tensor, counts: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:
+    penalised = _penalised(logits, counts, presence, frequency)
+    return penalised.where(_bits(allowed, logits.shape[1]).bool(), -torch.inf)
+
+
+def _with_bits(bits: Callable[[Tensor, int], Tensor]) -> Mask:
+    """Right, but for the bits that allow tokens."""
+    return lambda logits, allowed, counts, presence, frequency: _penalised(logits, counts, presence, frequency).where(
+        bits(allowed, logits.shape[1]).bool(), -torch.inf
+    )
+
+
+def _with_penalties(penalised: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
+    """Right, but for the penalties."""
+    return lambda logits, allowed, counts, presence, frequency: penalised(
+        logits, counts, presence[:, None], frequency[:, None]
+    ).where(_bits(allowed, logits.shape[1]).bool(), -torch.inf)
+
+
+def _swapped(allowed: Tensor, vocab: int) -> Tensor:
+    tokens, words = torch.arange(vocab), allowed.shape[1]
+    return (allowed[:, tokens % words] >> (tokens // words)) & 1
+
+
+def _highest_first(allowed: Tensor, vocab: int) -> Tensor:
+    tokens = torch.arange(vocab)
+    return (allowed[:, tokens // WORD] >> (WORD - 1 - tokens % WORD)) & 1
+
+
+MASK_MISTAKES: dict[str, Mask] = {
+    "bit 0 of a word is its lowest bit": _with_bits(_highest_first),
+    "a 1 allows the token, and a 0 does not": _with_bits(lambda allowed, vocab: 1 - _bits(allowed, vocab)),
+    "token j is bit j % 32 of word j // 32": _with_bits(_swapped),
+    "each row has its own words": _with_bits(lambda allowed, vocab: _bits(allowed[:1].expand_as(allowed), vocab)),
+    "bit 31 is a bit like the others, though it makes its word negative": _with_bits(
+        lambda allowed, vocab: _bits(allowed, vocab) * (torch.arange(vocab) % WORD < WORD - 1)
     ),
-    "the first new token stands behind the cached ones": lambda cached, num_new: [i for n in num_new for i in range(n)],
-    "the first position is 0, not 1": lambda cached, num_new: [p + 1 for p in _positions(cached, num_new)],
-    "every token has one, not every sequence": lambda cached, num_new: list(cached),
-}
-ROW_MISTAKES = {
-    "there the next sequence begins": lambda cached, num_new: list(accumulate(num_new)),
-    "those are the first rows": lambda cached, num_new: _starts(cached, num_new)[:-1],
-    "that counts in each sequence, and rows count through the batch": lambda cached, num_new: [n - 1 for n in num_new],
-    "those are positions, not rows of the batch": lambda cached, num_new: [
-        c + n - 1 for c, n in zip(cached, num_new, strict=True)
-    ],
+    "only the lowest bit of a shifted word belongs to the token": _with_bits(
+        lambda allowed, vocab: allowed[:, torch.arange(vocab) // WORD] >> (torch.arange(vocab) % WORD)
+    ),
+    "the grammar is missing: a token that is not allowed gets -inf": lambda logits, allowed, *given: _penalised(
+        logits, *given
+    ),
+    "a token that is not allowed gets -inf, not 0": lambda logits, allowed, *given: _penalised(logits, *given).where(
+        _bits(allowed, logits.shape[1]).bool(), 0.0
+    ),
+    "the presence penalty counts once, however often the token came": _with_penalties(
+        lambda logits, n, presence, frequency: logits - (frequency + presence) * n
+    ),
+    "the frequency penalty counts every time": _with_penalties(
+        lambda logits, n, presence, frequency: logits - (frequency + presence) * (n > 0)
+    ),
+    "penalties are subtracted": _with_penalties(
+        lambda logits, n, presence, frequency: logits + frequency * n + presence * (n > 0)
+    ),
+    "a token that has not come has no penalty": _with_penalties(
+        lambda logits, n, presence, frequency: logits - frequency * n - presence
+    ),
+    "presence and frequency are swapped": _with_penalties(
+        lambda logits, n, presence, frequency: logits - presence * n - frequency * (n > 0)
+    ),
+    "the penalties are missing": _with_penalties(lambda logits, n, presence, frequency: logits),
 }
 
 
-FLAT_BATCH = {
-    "query_start": Expected(_starts, START_MISTAKES),
-    "positions": Expected(_positions, POSITION_MISTAKES),
-    "last_rows": Expected(_last_rows, ROW_MISTAKES),
-}
-register("11.1", Comparison(STEPS, FLAT_BATCH, inputs("cached", "num_new")))
+def _of_mask_case(mask: Mask) -> Callable[..., Tensor]:
+    return lambda *case: mask(*_mask_tensors(*case))
+
+
+def _call_mask(answer: Mask, *case: Any) -> Tensor:
+    given, handed, got = _mask_tensors(*case), _mask_tensors(*case), []
+    found = host_reads(lambda: got.append(answer(*handed)))
+    require_unchanged(given, handed, ("logits", "allowed", "counts", "presence", "frequency"))
+    _require_no_read(found)
+    return got[0]
+
+
+def _require_no_read(found: HostReads) -> None:
+    if found.reads:
+        calls = ", ".join(sorted(found.by_call))
+        raise Wrong(f"the host reads {count(found.reads, 'time')} ({calls}), expected 0: on a GPU each read is a wait")
+
+
+MASKS = Comparison(
+    MASKED,
+    Expected(
+        _of_mask_case(masked_logits),
+        {why: _of_mask_case(wrong) for why, wrong in MASK_MISTAKES.items()},
+        explain_tensor,
+    ),
+    lambda rows, vocab, seed: f"{count(rows, 'row')}, {count(vocab, 'token')}, seed {seed}",
+    call=_call_mask,
+)
+
+
+@exercise("11.1", MASKS)
+def own_mask(answer: Mask) -> None:
+    MASKS(answer)
+    _require_capture(answer, _mask_tensors(2, 40, 5))
+
+
+def _require_capture(answer: Callable[..., Tensor], handed: tuple[Tensor, ...]) -> None:
+    """Raises Wrong for an answer whose host waits in a way that host_reads does not see, such as numpy()."""
+    try:
+        capture(lambda: answer(*handed), handed[0].device)
+    except RuntimeError as error:
+        raise Wrong(f"the result is right, but the host waits: {error}") from error
+
 
 # 11.2
 
@@ -133,19 +218,17 @@ def _call_choice(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *case: Any)
     given, handed, got = _race_tensors(*case), _race_tensors(*case), []
     found = host_reads(lambda: got.append(answer(*handed)))
     require_unchanged(given, handed, ("logits", "temperature", "noise"))
-    if found.reads:
-        calls = ", ".join(sorted(found.by_call))
-        raise Wrong(f"the host reads {count(found.reads, 'time')} ({calls}): on a GPU each read is a wait")
+    _require_no_read(found)
     return got[0]
 
 
 CHOICE_MISTAKES: dict[str, Choice] = {
     "all rows are greedy": lambda logits, t, noise: logits.argmax(-1),
-    "rows with temperature 0 are drawn, too": _race,
+    "rows with temperature 0 are not drawn": _race,
     "the last to ring wins: a clock rings at noise / p": _drawn_by(
         lambda logits, t, n: (_probs(logits, t) / n).argmin(-1)
     ),
-    "p x noise is no race: a clock rings at noise / p": _drawn_by(
+    "p x noise is not a race: a clock rings at noise / p": _drawn_by(
         lambda logits, t, n: (_probs(logits, t) * n).argmax(-1)
     ),
     "that is the earliest noise, whatever p is": _drawn_by(lambda logits, t, n: n.argmin(-1)),
@@ -154,7 +237,7 @@ CHOICE_MISTAKES: dict[str, Choice] = {
         lambda logits, t, n: ((logits * t[:, None]).softmax(-1) / n).argmax(-1)
     ),
     "clocks ring at the rates p, not at the logits": _drawn_by(lambda logits, t, n: (logits / n).argmax(-1)),
-    "what is added to logits / temperature is -log(noise), Gumbel's noise": _drawn_by(
+    "to logits / temperature one adds -log(noise), Gumbel noise": _drawn_by(
         lambda logits, t, n: (logits / torch.where(t > 0, t, 1.0)[:, None] + n).argmax(-1)
     ),
     "greedy and drawn rows are swapped": lambda logits, t, noise: torch.where(
@@ -174,11 +257,7 @@ CHOICES = Comparison(
 @exercise("11.2", CHOICES)
 def own_choice(answer: Choice) -> None:
     CHOICES(answer)
-    handed = _race_tensors((2.0, 0.0, 0.7), 6, 5)
-    try:
-        capture(lambda: answer(*handed), handed[0].device)  # which sees what host_reads does not, such as numpy()
-    except RuntimeError as error:
-        raise Wrong(f"the tokens are right, but the host waits: {error}") from error
+    _require_capture(answer, _race_tensors((2.0, 0.0, 0.7), 6, 5))
 
 
 # 11.3
@@ -263,19 +342,17 @@ def _judge_ids(answer: Callable[..., Any], prompts: list[list[int]], made: list[
     if got.dtype != np.int32:
         raise Wrong(f"dtype {got.dtype}, expected int32")
     if got.shape != (len(want),):
-        raise Wrong(f"shape {got.shape}, expected ({len(want)},): the piece that the ids take")
+        raise Wrong(f"shape {got.shape}, expected ({len(want)},): the slice with the ids")
     if not np.shares_memory(got, buffer):
-        raise Wrong(
-            "that is a new array: a step reads the buffer's own memory, so write there and return a slice of it"
-        )
+        raise Wrong("you return a new array, expected a slice of the buffer: a step reads the buffer's own memory")
     if got.tolist() != want:
         raise Wrong(f"you return {got.tolist()}, expected {want}")
     if buffer[: len(want)].tolist() != want:
         raise Wrong("the ids are not at the beginning of the buffer")
     if (buffer[len(want) :] != UNTOUCHED).any():
-        raise Wrong("what lies behind the ids was written, too")
+        raise Wrong("the buffer has changed after the ids, expected it as before")
     if [list(prompt) for prompt in handed] != prompts:
-        raise Wrong("prompts was handed in, and you have changed it")
+        raise Wrong("you have changed prompts, expected it as before")
 
 
 def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: list[str], room: int) -> None:
@@ -285,15 +362,17 @@ def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: l
         answer(_made(prompts, made), buffer)
     except Exception:
         if (buffer != UNTOUCHED).any():
-            raise Wrong("an error is raised, but some ids are written by then: check all of them first") from None
+            raise Wrong(
+                "an error is raised after some ids were written, expected it before: check all of them first"
+            ) from None
         return
     if len(ids) > room:
-        raise Wrong(f"{count(len(ids), 'id')} in {count(room, 'slot')}, and nothing was raised")
+        raise Wrong(f"{count(len(ids), 'id')} in {count(room, 'slot')}: nothing was raised, expected an error")
     if kinds := [kind for kind in made if kind in NOT_WHOLE]:
-        raise Wrong(f"ids of {kinds[0]} are taken: an np.zeros or a division has made them, and no error says so")
+        raise Wrong(f"ids of {kinds[0]} are accepted, expected an error: an np.zeros or a division has made them")
     outside = next(i for i in ids if not LIMITS.min <= i <= LIMITS.max)
     cut = (outside + 2**31) % 2**32 - 2**31
-    raise Wrong(f"id {outside} does not fit into int32 and is taken: it comes out as {cut}")
+    raise Wrong(f"id {outside} does not fit into int32 and is accepted as {cut}, expected an error")
 
 
 # 11.4

@@ -14,7 +14,8 @@ LABELS = 60
 
 
 def draw_flat_batch(query_start: List[int]) -> Grid:
-    """query_start [B + 1]: where each sequence begins in the flat batch, and the end. Last rows have a thick frame.
+    """Draw the padded batch and the flat one. query_start [B + 1]: where each sequence begins in the flat one, and the
+    end. Last rows have a thick frame.
 
     Raises ValueError when it does not begin with 0 and grow.
     """

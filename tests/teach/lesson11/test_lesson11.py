@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -12,50 +11,60 @@ from wrong_answers import right_answers, wrong_answers
 # 11.1
 
 
-def flat(cached, num_new):
-    starts = [0, *accumulate(num_new)]
-    positions = [c + i for c, n in zip(cached, num_new, strict=True) for i in range(n)]
-    return starts, positions, [end - 1 for end in starts[1:]]
+def penalised(logits, counts, presence, frequency):
+    return logits - frequency[:, None] * counts - presence[:, None] * counts.clamp(max=1)
 
 
-def flat_in_numpy(cached, num_new):
-    starts = np.concatenate(([0], np.cumsum(num_new)))
-    positions = np.arange(starts[-1]) + np.repeat(np.array(cached) - starts[:-1], num_new)
-    return starts, positions, starts[1:] - 1
+def bits_of(allowed, vocab):
+    """A column for every bit of every word, in the order of the tokens."""
+    return (allowed[:, :, None] >> torch.arange(32) & 1).flatten(1)[:, :vocab].bool()
 
 
-def flat_in_torch(cached, num_new):
-    num_new = torch.tensor(num_new)
-    ends = num_new.cumsum(0)
-    first = torch.tensor(cached) - (ends - num_new)
-    positions = torch.arange(int(ends[-1])) + first.repeat_interleave(num_new)
-    return torch.nn.functional.pad(ends, (1, 0)), positions, ends - 1
+def by_columns(logits, allowed, *given):
+    return penalised(logits, *given).masked_fill(~bits_of(allowed, logits.shape[1]), -torch.inf)
 
 
-def flat_by_while(cached, num_new):
-    starts, positions, last = [0], [], []
-    for i, n in enumerate(num_new):
-        position = cached[i]
-        while position < cached[i] + n:
-            positions.append(position)
-            position += 1
-        starts.append(len(positions))
-        last.append(len(positions) - 1)
-    return tuple(starts), tuple(positions), tuple(last)
+def by_adding(logits, allowed, *given):
+    forbidden = torch.zeros_like(logits).masked_fill(~bits_of(allowed, logits.shape[1]), -torch.inf)
+    return forbidden + penalised(logits, *given)
 
 
-test_a_wrong_flat_batch_is_refused = wrong_answers(
+def in_place(logits, allowed, counts, presence, frequency):
+    logits -= frequency[:, None] * counts + presence[:, None] * (counts > 0)
+    return logits.masked_fill_(~bits_of(allowed, logits.shape[1]), -torch.inf)
+
+
+def under_a_mask(logits, allowed, *given):
+    result = penalised(logits, *given)
+    result[~bits_of(allowed, logits.shape[1])] = -torch.inf
+    return result
+
+
+def in_numpy(logits, allowed, *given):
+    words = np.ascontiguousarray(allowed.numpy()).view(np.uint8)
+    bits = np.unpackbits(words, axis=1, bitorder="little")[:, : logits.shape[1]]
+    return torch.where(torch.from_numpy(bits).bool(), penalised(logits, *given), -torch.inf)
+
+
+test_a_wrong_mask_is_refused = wrong_answers(
     "11.1",
     {
-        "two lists": (lambda c, n: flat(c, n)[:2], "expected (query_start, positions, last_rows)"),
-        "nothing": (lambda c, n: print(c), "expected (query_start, positions, last_rows), got None"),
+        "in place": (in_place, "logits was handed in, and you have changed it"),
+        "under a mask": (under_a_mask, "expected 0: on a GPU each read is a wait"),
+        "through NumPy": (in_numpy, "the host waits"),
+        "one word alone": (
+            lambda logits, allowed, *given: by_columns(logits, allowed[:, :1].expand(-1, allowed.shape[1]), *given),
+            "expected",
+        ),
+        "very small, not -inf": (
+            lambda logits, allowed, *given: by_columns(logits, allowed, *given).clamp(min=-1e4),
+            "expected",
+        ),
+        "nothing": (lambda *given: None, "got None"),
     },
 )
 
-
-test_an_unusual_flat_batch_passes = right_answers(
-    "11.1", {"NumPy": flat_in_numpy, "torch": flat_in_torch, "while loops, tuples": flat_by_while}
-)
+test_another_mask_passes = right_answers("11.1", {"columns of bits": by_columns, "a sum": by_adding})
 
 
 # 11.2
@@ -124,10 +133,10 @@ def choose_row_by_row(logits, temperature, noise):
 test_a_wrong_choice_is_refused = wrong_answers(
     "11.2",
     {
-        "item": (choose_by_item, "the host reads 1 time (item): on a GPU each read is a wait"),
+        "item": (choose_by_item, "the host reads 1 time (item), expected 0: on a GPU each read is a wait"),
         "a mask": (choose_by_mask, "the host reads 3 times (__getitem__, __setitem__)"),
         "an if": (choose_by_if, "the host reads 1 time (__bool__)"),
-        "numpy": (choose_in_numpy, "the tokens are right, but the host waits"),
+        "numpy": (choose_in_numpy, "the result is right, but the host waits"),
         "tolist": (lambda *a: right_choice(*a).tolist(), "the host reads 1 time (tolist)"),
         "in place": (choose_in_place, "logits was handed in, and you have changed it"),
         "a column": (lambda *a: right_choice(*a)[:, None], "shape (1, 1), expected (1,)"),
@@ -241,29 +250,38 @@ def write_by_torch(prompts, buffer):
 test_a_wrong_buffer_is_refused = wrong_answers(
     "11.3",
     {
-        "a new array": (lambda p, b: write(p, b).copy(), "that is a new array: a step reads the buffer's own memory"),
+        "a new array": (
+            lambda p, b: write(p, b).copy(),
+            "you return a new array, expected a slice of the buffer: a step reads the buffer's own memory",
+        ),
         "int64": (lambda p, b: write(p, b).astype(np.int64), "dtype int64, expected int32"),
         "float64 from zeros": (
             lambda p, b: np.concatenate((write(p, b), np.zeros(0))),
             "dtype float64, expected int32",
         ),
-        "the whole buffer": (lambda p, b: (write(p, b), b)[1], "expected (3,): the piece that the ids take"),
+        "the whole buffer": (lambda p, b: (write(p, b), b)[1], "expected (3,): the slice with the ids"),
         "nothing returned": (lambda p, b: (write(p, b), None)[1], "got NoneType: is a `return` missing?"),
         "a list": (lambda p, b: write(p, b).tolist(), "expected a NumPy array, got list"),
-        "written behind the ids": (write_behind, "what lies behind the ids was written, too"),
+        "written behind the ids": (write_behind, "the buffer has changed after the ids"),
         "at the end": (write_at_the_end, "the ids are not at the beginning of the buffer"),
         "backwards": (write_backwards, "expected [1, 2]"),
-        "no check of the room": (partial(write, room=False), "1 id in 0 slots, and nothing was raised"),
-        "floats taken": (partial(write, whole=""), "ids of float64 are taken"),
-        "no lower limit": (partial(write, low=False), "id -2147483649 does not fit into int32 and is taken"),
-        "float32 taken": (writing_too(np.float32), "ids of float32 are taken"),
-        "float16 taken": (writing_too(np.float16), "ids of float16 are taken"),
-        "prompts emptied": (write_and_empty, "prompts was handed in, and you have changed it"),
+        "no check of the room": (partial(write, room=False), "1 id in 0 slots: nothing was raised, expected an error"),
+        "floats taken": (partial(write, whole=""), "ids of float64 are accepted"),
+        "no lower limit": (partial(write, low=False), "id -2147483649 does not fit into int32 and is accepted"),
+        "float32 taken": (writing_too(np.float32), "ids of float32 are accepted"),
+        "float16 taken": (writing_too(np.float16), "ids of float16 are accepted"),
+        "prompts emptied": (write_and_empty, "you have changed prompts"),
         "each id once": (write_each_once, "shape (1,), expected (2,)"),
         "only the first prompt's type": (partial(write, first=True), "[[5], [6]] as int32, float64"),
         "uint64 that wraps": (partial(write, wraps=True), "id 18446744073709551611 does not fit into int32"),
-        "limits not checked": (partial(write, limits=False), "does not fit into int32 and is taken: it comes out as -"),
-        "written before all are checked": (write_one_by_one, "some ids are written by then: check all of them first"),
+        "limits not checked": (
+            partial(write, limits=False),
+            "does not fit into int32 and is accepted as -",
+        ),
+        "written before all are checked": (
+            write_one_by_one,
+            "after some ids were written, expected it before: check all of them first",
+        ),
     },
 )
 

@@ -12,6 +12,8 @@ from roseinfer.contract.small_models import small_model
 from roseinfer.teach.lesson12 import layouts
 from stages import FusedStep
 
+QKV_APART = teach.with_qkv_apart(FusedStep)
+
 
 @pytest.fixture(autouse=True)
 def one_pass(monkeypatch):
@@ -59,9 +61,9 @@ def test_the_verdict_follows_from_the_times(eight_bits, verdict):
 
 def test_three_products_for_one_and_the_same_tokens(small):
     layers = small.config.num_layers
-    apart, joined = (teach.products_of_a_step(stage, small) for stage in (teach.QKVApart, FusedStep))
+    apart, joined = (teach.products_of_a_step(stage, small) for stage in (QKV_APART, FusedStep))
     assert (apart, joined) == (6 * layers + 1, 4 * layers + 1)
-    assert "differs" not in repr(teach.prove(teach.QKVApart, small, max_tokens=3))
+    assert "differs" not in repr(teach.prove(QKV_APART, small, max_tokens=3))
 
 
 def test_weights_of_fewer_bits_take_fewer_values():
