@@ -32,6 +32,7 @@ from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs
 from .lesson08.growth_picture import draw_growth
 from .lesson08.seam_picture import draw_seam
+from .lesson09.read_rates import cached_bytes, head_major, read_rates
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
 from .lesson10.change_times import draw_changes, say_changes, time_changes

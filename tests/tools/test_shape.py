@@ -10,13 +10,9 @@ from tools.shape import FOLD, Shape, lessons
 from tools.timetables import load
 
 MOST_WORDS, MOST_CODE_CELLS, LATEST_STUB, MOST_SETUP_LINES, MOST_MINUTES = 900, 25, 12, 8, 45
-FIRST_EDITION = (
-    "09",
-)  # fmt: skip
-SHAPED = [path for path in lessons() if path.name[:2] not in FIRST_EDITION]
 
 
-@pytest.fixture(params=SHAPED, ids=lambda path: path.stem)
+@pytest.fixture(params=lessons(), ids=lambda path: path.stem)
 def lesson(request):
     return Shape(request.param)
 

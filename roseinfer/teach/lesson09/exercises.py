@@ -1,4 +1,4 @@
-"""Checkers of lesson 09: what the busiest thread does, fp32 stored in 16 bits, and the learner's own compiled loop."""
+"""Checkers of lesson 09: the busiest thread, fp32 stored in 16 bits, and the learner's own compiled loop."""
 
 from __future__ import annotations
 
@@ -75,21 +75,23 @@ SHARE_MISTAKES: dict[str, Callable[..., Any]] = {
     "tasks are numbered head by head here: task n serves sequence n % len(lengths)": lambda lengths, heads, threads: (
         max(map(sum, _runs(_by_sequence(lengths, heads), threads)))
     ),
-    "tasks are dealt out in runs, not in turns": lambda lengths, heads, threads: max(
+    "threads get runs of consecutive tasks, not tasks in turn": lambda lengths, heads, threads: max(
         sum(_by_head(lengths, heads)[t::threads]) for t in range(threads)
     ),
-    "the tasks that are left over go to the first threads, one each": _rest_to_the_last,
+    "the remaining tasks go to the first threads, one each": _rest_to_the_last,
     "a sequence is a task for each of its KV heads": lambda lengths, heads, threads: max(
         map(sum, _runs(lengths, threads))
     ),
-    "that is how many tasks it has; count their tokens": lambda lengths, heads, threads: max(
+    "that is its number of tasks; count their tokens": lambda lengths, heads, threads: max(
         map(len, _runs(_by_head(lengths, heads), threads))
     ),
     "that is the first thread's; another one may have more": lambda lengths, heads, threads: sum(
         _runs(_by_head(lengths, heads), threads)[0]
     ),
-    "that is all threads together": lambda lengths, heads, threads: sum(lengths) * heads,
-    "that is its longest task alone; it walks over all of its own": lambda lengths, heads, threads: max(lengths),
+    "that is the sum of all threads": lambda lengths, heads, threads: sum(lengths) * heads,
+    "that is the longest task alone; a thread walks over all of its tasks": lambda lengths, heads, threads: max(
+        lengths
+    ),
 }
 
 
@@ -101,8 +103,8 @@ Pattern = tuple[list[int], tuple[int, ...]]  # bits of float32 numbers, the arra
 
 
 def _draw_pattern(rng: Random) -> Pattern:
-    """Any bits; ordinary numbers; such as lie half-way between two bfloat16 numbers, or next to that; subnormal
-    numbers and NaN of either sign."""
+    """Draw any bits, ordinary numbers, numbers half-way between two bfloat16 numbers or next to that, subnormal numbers
+    and NaN of either sign."""
     shape = rng.choice(((1,), (3,), (2, 3), (2, 1, 2)))
     kinds = (
         lambda: rng.getrandbits(32),
@@ -167,15 +169,15 @@ def _in_float16(bits: list[int], shape: tuple[int, ...]) -> np.ndarray:
 
 
 BIT_MISTAKES: dict[str, Callable[..., np.ndarray]] = {
-    "the cut makes an infinity of a NaN whose upper half has no bit after the exponent; set one": _with_nan_cut,
+    "the cut turns a NaN whose upper half has no bit after the exponent into infinity; set one": _with_nan_cut,
     "subnormal numbers are numbers, too: only some of them round to 0": _without_subnormals,
-    "what is added carries into the exponent of a NaN, or past it; a NaN has to stay one": partial(
+    "the addition carries into the exponent of a NaN, or past it; a NaN must stay a NaN": partial(
         _stored, add=lambda wide: 0x7FFF + ((wide >> 16) & 1)
     ),
     "the lower half is cut off; round to the nearest": partial(_stored, add=lambda wide: np.uint32(0)),
-    "a tie goes to the even one, and not always up": partial(_stored, add=lambda wide: np.uint32(0x8000)),
-    "a tie goes to the even one, and not always down": partial(_stored, add=lambda wide: np.uint32(0x7FFF)),
-    "those are float16's bits; bfloat16 has the exponent of a float32, and 7 bits behind it": _in_float16,
+    "a tie goes to the even number, not always up": partial(_stored, add=lambda wide: np.uint32(0x8000)),
+    "a tie goes to the even number, not always down": partial(_stored, add=lambda wide: np.uint32(0x7FFF)),
+    "those are float16's bits; bfloat16 has the exponent of a float32, and 7 bits after it": _in_float16,
 }
 
 
@@ -206,7 +208,7 @@ register("09.2", Comparison(PATTERNS, Expected(_stored, BIT_MISTAKES, _explain_b
 
 
 def _as_attention(loop: Callable[..., Any]) -> Attention:
-    """With the arguments of paged_attention_reference."""
+    """Wrap a loop so that it takes the arguments of paged_attention_reference."""
 
     def attention(q: Tensor, *rest: Tensor) -> Tensor:
         handed = [q, *rest]
@@ -218,7 +220,7 @@ def _as_attention(loop: Callable[..., Any]) -> Attention:
             if not np.array_equal(array, old, equal_nan=array.dtype == np.float32):
                 raise Wrong(f"{name} was handed in, and you have changed it: only out is written")
         if returned is not None:
-            raise Wrong("something is returned; write it to out[seq, head] and return nothing")
+            raise Wrong("your loop returns something; write it to out[seq, head] and return nothing")
         return torch.from_numpy(out)
 
     return attention
@@ -229,7 +231,7 @@ ARGUMENTS = ("q", "k", "v", "k_cache", "v_cache", "block_table", "context_lens")
 
 
 def _require_compiled(answer: Any) -> None:
-    """On the same batches as before, where plain Python has shown that no index is out of range."""
+    """Judge the compiled loop on the batches on which plain Python has found no index out of range."""
     from numba.core.errors import NumbaError
 
     try:
@@ -241,7 +243,7 @@ def _require_compiled(answer: Any) -> None:
     except Wrong as wrong:
         raise Wrong(
             f"right as plain Python, wrong when tasks run side by side: {wrong}. Does a task use what another one "
-            "changes? Make top, total and acc inside of the prange"
+            "changes? Make top, total and acc inside the prange"
         ) from wrong
 
 
@@ -251,17 +253,18 @@ def _first_lines(error: Exception) -> str:
 
 
 def _require_tasks(plain: Callable[..., Any]) -> None:
-    """The loop has tasks, and none of them writes to an array that another one writes to: `out` apart, whose values
-    are compared. A race between threads may be won by chance, so the tasks run one after the other here."""
+    """Raise Wrong unless the loop has tasks, and no two of them write to the same array, `out` apart.
+
+    A race between threads may be won by chance, so the tasks run one after the other here."""
     tasks = _Tasks()
     with patch.object(numba.prange, "__new__", lambda _, *bounds: tasks.run(*bounds)):
         _as_attention(plain)(*paged_case([9, 3, 0], group=2, head_dim=4, block_size=4))
     if not tasks.number:
-        raise Wrong("right, but nothing runs side by side: loop over the tasks with prange")
+        raise Wrong("the values are right, but no task runs side by side with another: loop over the tasks with prange")
     if tasks.shared:
         raise Wrong(
             f"right as plain Python, wrong when tasks run side by side: {tasks.shared} is made before the loop, and "
-            "more than one task writes to it. Make it inside of the prange"
+            "more than one task writes to it. Make it inside the prange"
         )
 
 
@@ -293,7 +296,7 @@ class _Tasks:
 
 
 def _walk(shrink_acc: bool = True, shrink_total: bool = True) -> Attention:
-    """The running softmax token by token, [B, H, D]; with something that does not shrink when a larger score comes."""
+    """The online softmax token by token, [B, H, D]; acc or total may keep its size when a larger score comes."""
 
     def attention(q, k, v, k_cache, v_cache, block_table, context_lens):
         out = torch.empty_like(q)
@@ -320,7 +323,7 @@ LOOP_MISTAKES = {
     "scale": "the scores are not multiplied by `scale`",
     "new": "the new token is left out: it is not in the cache yet, its key and value are k and v",
     "v": "the weighted sum is of keys: the values are in v and v_cache",
-    "v_cache": "cached keys are summed up where cached values should be: these are in v_cache",
+    "v_cache": "the weighted sum is of cached keys: the cached values are in v_cache",
     "head": "a wrong KV head: query head h reads KV head h // group, with group = H // H_kv",
     "last": "each sequence's last cached token is left out",
     "first block": "every token is looked up in the sequence's first block: the column is position // block_size",
@@ -331,7 +334,7 @@ WALKS = {
     "when a larger score comes, acc must shrink by exp(top - new_top)": _walk(shrink_acc=False),
     "when a larger score comes, total must shrink by exp(top - new_top)": _walk(shrink_total=False),
     "when a larger score comes, acc and total must shrink by exp(top - new_top)": _walk(False, False),
-    "out holds whatever was in memory before: write to it, do not add to it": lambda *case: _walk()(*case) + LEFT,
+    "out holds what was in memory before: write to it, do not add to it": lambda *case: _walk()(*case) + LEFT,
 }
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def count_rows(loop: Callable[..., None], case: PagedCase) -> tuple[Tensor, Tensor]:
-    """How often loop(out, *case, scale) takes each row of k_cache and of v_cache, [num_blocks, block_size, H_kv].
+    """Count how often loop(out, *case, scale) takes each row of k_cache and of v_cache, [num_blocks, block_size, H_kv].
 
     loop: what Numba compiles, or has compiled; it takes NumPy arrays and indexes the pool as [block, slot, head], or
     [block, slot, head, d], where each of a row's elements counts as one part of it. In fp32, on a CPU.
@@ -29,7 +29,7 @@ def count_rows(loop: Callable[..., None], case: PagedCase) -> tuple[Tensor, Tens
 
 
 class CountedPool:
-    """An array [num_blocks, block_size, H_kv, D] that counts who takes a row from it."""
+    """An array [num_blocks, block_size, H_kv, D] that counts how often each of its rows is taken."""
 
     def __init__(self, pool: np.ndarray) -> None:
         self.pool, self.shape = pool, pool.shape

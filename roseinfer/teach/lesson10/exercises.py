@@ -75,7 +75,7 @@ POSITION_MISTAKES = {
 SLOT_MISTAKES = {
     why: _per_token(rule)
     for why, rule in {
-        "these are logical slots, as if a sequence began at the pool's first slot; its row says where blocks lie": (
+        "these are logical slots, as if a sequence began at the pool's first slot; its row names its blocks": (
             lambda row, position, size: position
         ),
         "these are block ids: a slot is block * block_size + offset": lambda row, position, size: row[position // size],

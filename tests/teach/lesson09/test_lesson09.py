@@ -181,7 +181,10 @@ test_a_wrong_loop = wrong_answers(
     {
         "not scaled": (loop_with(("score *= scale", "pass"), ("top *= scale", "pass")), "not multiplied by `scale`"),
         "the new token left out": (loop_with(*NEW_TOKEN_LEFT_OUT), "the new token is left out"),
-        "cached values are keys": (loop_with(("weight * v_cache", "weight * k_cache")), "these are in v_cache"),
+        "cached values are keys": (
+            loop_with(("weight * v_cache", "weight * k_cache")),
+            "the cached values are in v_cache",
+        ),
         "KV heads dealt out": (loop_with(("head // group", "head % k_cache.shape[2]")), "a wrong KV head"),
         "last cached token left out": (
             loop_with(("range(context_lens[seq])", "range(context_lens[seq] - 1)")),
@@ -211,7 +214,7 @@ test_a_wrong_loop = wrong_answers(
         "v is changed": (loop_with((".copy()", "")), "v was handed in, and you have changed it: only out is written"),
         "added to what out holds": (
             loop_with(("] = acc[d] / total", "] += acc[d] / total")),
-            "out holds whatever was in memory before: write to it, do not add to it",
+            "out holds what was in memory before: write to it, do not add to it",
         ),
         "nothing written where nothing is cached": (
             loop_with(
@@ -224,7 +227,7 @@ test_a_wrong_loop = wrong_answers(
         ),
         "returned": (
             loop_with(("for d in range(head_dim):\n            out[seq, head, d] = acc[d] / total", "return acc")),
-            "something is returned; write it to out[seq, head]",
+            "your loop returns something; write it to out[seq, head]",
         ),
         "one thread": (loop_with(("(parallel=True)", "")), "expected parallel=True in @njit(...)"),
         "no tasks": (loop_with(("in prange(", "in range(")), "loop over the tasks with prange"),

@@ -15,9 +15,9 @@ from numba import njit, prange
 
 from roseinfer.kernels.paged_numba import write_then_attend
 from roseinfer.paths import ROOT
-from roseinfer.teach import count_rows, paged_case, show_source, walk_tasks
-from roseinfer.teach.lesson09.task_picture import numbered, shares
-from stages.s09_numba_paged import compiled, paged_decode_loop
+from roseinfer.teach import cached_bytes, count_rows, head_major, paged_case, read_rates, show_source, walk_tasks
+from roseinfer.teach.lesson09.task_picture import in_pieces, numbered, shares, shares_by_tokens
+from stages.s09_numba_paged import compiled, paged_attention_numba, paged_decode_loop
 
 
 @pytest.mark.parametrize("shape", [{}, {"group": 4}, {"num_kv_heads": 3, "head_dim": 80, "block_size": 5}], ids=str)
@@ -74,6 +74,35 @@ def test_a_picture_of_tasks_says_who_waits():
         "2 threads, numbered head by head: the busiest walks over 40 tokens, 1.00 times an even share",
     ]
     assert [sum(len(panel.cells) for panel in frame.panels) for frame in shown.frames] == [2 * 4] * 3
+
+
+def test_a_split_keeps_all_tokens_and_makes_no_long_task():
+    tasks = numbered([30, 0, 10], 2, "head by head")
+    pieces = in_pieces(tasks, 8)
+    assert max(tokens for *_, tokens in pieces) == 8
+    for seq, head, tokens in tasks:
+        assert sum(n for *of, n in pieces if of == [seq, head]) == tokens
+    runs = shares_by_tokens(pieces, 3)
+    assert [task for run in runs for task in run] == pieces
+    shown = repr(walk_tasks([30, 10], num_kv_heads=1, threads=[4], split=8)).splitlines()
+    assert shown[-1] == (
+        "4 threads, numbered head by head, split after 8 tokens, shared out by tokens: the busiest walks over 14 "
+        "tokens, 1.40 times an even share"
+    )
+
+
+def test_a_head_major_batch_gives_the_same_attention_and_has_the_same_bytes():
+    case = paged_case([20, 3], num_kv_heads=2, group=3, head_dim=8)
+    laid_out = head_major(case)
+    assert laid_out.k_cache.size(2) == 1 and laid_out.k_cache.is_contiguous()
+    assert torch.equal(paged_attention_numba(*laid_out).flatten(), paged_attention_numba(*case).flatten())
+    assert cached_bytes(case) == cached_bytes(laid_out) == 2 * 23 * 2 * 8 * 4
+
+
+def test_a_rate_is_bytes_of_the_cache_over_time():
+    seen = []
+    rates = read_rates(lambda *case: seen.append(case), {"a": paged_case([5]), "b": paged_case([9])}, repeats=1)
+    assert list(rates) == ["a", "b"] and min(rates.values()) > 0 and len(seen) == 2 * (1 + 2)
 
 
 def test_a_function_of_the_library_is_shown_and_its_lines_are_not_recorded():
