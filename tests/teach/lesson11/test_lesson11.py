@@ -64,13 +64,12 @@ test_a_wrong_mask_is_refused = wrong_answers(
     },
 )
 
+
 def by_where(logits, allowed, *given):
     return torch.where(bits_of(allowed, logits.shape[1]), penalised(logits, *given), float("-inf"))
 
 
-test_another_mask_passes = right_answers(
-    "11.1", {"columns of bits": by_columns, "a sum": by_adding, "where": by_where}
-)
+test_another_mask_passes = right_answers("11.1", {"columns of bits": by_columns, "a sum": by_adding, "where": by_where})
 
 
 # 11.2
