@@ -80,4 +80,5 @@ bars"""
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_the_course_was_recorded_on_a_quiet_machine(path):
     nb = nbformat.read(path, as_version=4)
-    assert list(races(nb)) and busy_signs(nb) == []
+    has_race = any("teach.race(" in cell.source for cell in nb.cells)  # 13 and 17 time in other ways
+    assert bool(list(races(nb))) == has_race and busy_signs(nb) == []
