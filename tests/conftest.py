@@ -26,9 +26,11 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Numba's first parallel loop gives torch, whose OpenMP it shares, as many threads as it takes itself."""
+def one_thread_and_gradients() -> None:
+    """What a test before this one set for its process: Numba's first parallel loop gives torch, whose OpenMP it shares,
+    as many threads as it takes itself, and `teach.setup` turns gradients off."""
     torch.set_num_threads(1)
+    torch.set_grad_enabled(True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
