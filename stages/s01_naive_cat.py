@@ -31,7 +31,7 @@ class DenseStep:
     """One decode step's attention over a padded batch. Called by the model, one layer after another.
 
     past: for each layer the cached k and v, [B, H_kv, T, D]. mask [B, 1, 1, T + 1]: True where a key may be read.
-    presents: for each layer past k and v with the new token's behind, [B, H_kv, T + 1, D]; filled in by the calls.
+    presents: for each layer past k and v and after them the new token's, [B, H_kv, T + 1, D]; filled in by the calls.
     """
 
     def __init__(self, past: list[KV], mask: Tensor) -> None:
@@ -107,7 +107,7 @@ class NaiveCat(Stage):
         lengths = torch.tensor([seq.num_cached_tokens for seq in seqs], device=self.model.device)
         longest = max(seq.num_cached_tokens for seq in seqs)
         keys = torch.arange(longest + 1, device=self.model.device)
-        # A sequence reads its own cached tokens and the new one, which lies behind the longest for everybody.
+        # A sequence reads its own cached tokens and the new one, which lies in the last column for all sequences.
         mask = (keys < lengths[:, None]) | (keys == longest)
         with span("roseinfer.decode_step_sessions.build_batched_past"):
             past = self.build_batched_past(seqs, longest)
@@ -122,7 +122,7 @@ class NaiveCat(Stage):
                 self.append_token(seq, layer, k_new[0, :, 0, :], v_new[0, :, 0, :])
 
     def append_token(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
-        """Write one token's k and v [H_kv, D] behind the sequence's cached tokens."""
+        """Write one token's k and v [H_kv, D] after the sequence's cached tokens."""
         index, slot = divmod(seq.num_cached_tokens, self.block_size)
         k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
         k_block[:, slot, :] = k

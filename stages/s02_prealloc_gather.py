@@ -3,7 +3,7 @@
 What was slow:  stage 01 makes two zeroed tensors for each (layer, sequence), pads the shorter ones, and then copies
                 everything once more in cat: 2LB allocations and 2L cats a step for equal lengths, more for mixed ones.
 The change:     allocate the padded batch [B, H_kv, T, D] once a layer, and gather each sequence straight into its row.
-What it gives:  no cat in the gather and 2L allocations, whatever the batch; each cached byte is gathered by one copy
+What it gives:  no cat in the gather and 2L allocations for any batch; each cached byte is gathered by one copy
                 instead of two.
 Where it loses: there are still 2 copies for each (layer, sequence, block), and the batch is still filled with zeros
                 that are then overwritten. One long sequence makes the padded batch large for all.

@@ -5,8 +5,8 @@ What was slow:  to store one token, stage 02 cuts [1, H_kv, 1, D] out of the bat
 The change:     one `select` of the new position a layer gives [B, H_kv, D] for all sequences; a row of it is a token.
 What it gives:  2 selects a layer and 4 for each (layer, sequence): 24 + 384 instead of 576 at 12 layers and a batch
                 of 8. These are views: no byte is moved, the gain is host time alone.
-Where it loses: the copies are the same, 2 for each (layer, sequence). A device that is already the bottleneck gains
-                nothing, and neither does a batch of 1.
+Where it loses: the copies are the same, 2 for each (layer, sequence). Where the device is already the bottleneck,
+                nothing is gained; nor with a batch of 1.
 
 Post: "Performance", the step that removes the slices.
 """

@@ -1,11 +1,11 @@
 """Stage 04, vectorised gather: one pool a layer, and one indexing call instead of a loop over sequences.
 
 What was slow:  to read B sequences in L layers, stage 03 copies block by block: 2LB copies a step to gather, 2LB more
-                to append, each started by the host on its own. With more sequences the host only gets busier.
+                to append, and the host starts each of them. More sequences mean more work for the host.
 The change:     all blocks of a layer lie in one tensor [num_blocks, block_size, H_kv, D]. Two index tensors, block and
                 slot of every token, gather K of the whole batch in one call and V in another; one index_put_ for K and
                 one for V append the new token of all sequences.
-What it gives:  2L indexing calls and 2L index_put_, whatever the batch. No zeros: the padding is read and masked.
+What it gives:  2L indexing calls and 2L index_put_ for any batch. No zeros: the padding is read and masked.
 Where it loses: every cached byte is still copied twice a step, by the gather and by the cat before attention, and
                 the index tensors are built from Python lists on every step.
 
@@ -56,7 +56,7 @@ class VectorizedGather(SelectAppend):
         ]
 
     def block_ids(self, seqs: list[Sequence], longest: int) -> Tensor:
-        """Blocks of every sequence in every layer [L, B, max_blocks]; behind a shorter one's, block 0 fills up."""
+        """Blocks of every sequence in every layer [L, B, max_blocks]; shorter rows are padded with block 0."""
         width = self.tables.blocks_for(longest)
         rows = [
             [(self.tables.of(seq.seq_id, layer) + [0] * width)[:width] for seq in seqs]

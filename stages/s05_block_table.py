@@ -1,14 +1,14 @@
 """Stage 05, block tables: attention reads the blocks where they lie, and nothing is gathered.
 
-What was slow:  stage 04 copies every cached byte of the batch twice a step, padding included, to hand attention the
-                dense tensor that it asks for, and reads it a third time to attend.
-The change:     attention that takes the pool and a block table, [B, max_blocks] block ids a layer, and walks over a
+What was slow:  stage 04 copies every cached byte of the batch twice a step, padding included, to give attention the
+                dense tensor that it needs, and attention reads it a third time.
+The change:     attention takes the pool and a block table, [B, max_blocks] block ids for each layer, and goes through a
                 sequence's blocks with an online softmax. The tables of all layers are built on the host in one pinned
                 buffer [L, B, max_blocks] and go to the device in one asynchronous copy.
-What it gives:  no gather, no padded batch, no attention mask. Outside of attention, nothing grows with the context.
-Where it loses: the tables are built anew from Python lists on every step: L rows for each sequence, nearly all of them
-                the same as on the step before. And this attention is written in PyTorch, some twenty operations a
-                block, which can read a block only by copying it. It is what the kernel of stage 07 is held to.
+What it gives:  no gather, no padded batch, no attention mask. Outside attention, no cost grows with the context.
+Where it loses: the tables are rebuilt from Python lists on every step: L rows for each sequence, nearly all of them
+                the same as in the step before. And this attention is written in PyTorch, about twenty operations a
+                block, which can read a block only by copying it. The kernel of stage 07 is tested against it.
 
 This module is complete: the paged family starts here. Paged attention: Kwon et al., "Efficient Memory Management for
 Large Language Model Serving with PagedAttention", 2023. Online softmax: Milakov and Gimelshein, 2018.
@@ -29,14 +29,14 @@ from roseinfer.stage import Stage
 def paged_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor
 ) -> Tensor:
-    """Attention of B new tokens over their own sequences' blocks and over themselves; [B, H, D] in q's dtype.
+    """Attention of B new tokens, each over its sequence's blocks and itself; returns [B, H, D] in q's dtype.
 
     q [B, H, D]; k, v [B, H_kv, D] of the new tokens, not in the cache yet. k_cache, v_cache [num_blocks, block_size,
-    H_kv, D]. block_table [B, max_blocks]: row i names the blocks of sequence i in token order; entries behind them
-    are ignored, as are slots behind context_lens [B], the number of cached tokens (0 and more). Every column of the
-    table is looked at, so a narrow one saves time.
+    H_kv, D]. block_table [B, max_blocks]: row i names the blocks of sequence i in token order; entries after them
+    are ignored, as are slots from context_lens [B] on, the number of cached tokens (0 or more). The loop goes over
+    every column of the table, so a narrow table saves time.
 
-    Accumulates in fp32, block by block. The new token is the softmax's first element, so that there always is one.
+    Accumulates in fp32, block by block. The new token is the softmax's first element, so the softmax is never empty.
     """
     batch_size, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
@@ -53,8 +53,8 @@ def paged_attention_reference(
         scores = scores.masked_fill(~cached[:, None, None, :], float("-inf"))
         new_top = torch.maximum(top, scores.amax(-1))
         weights = torch.exp(scores - new_top[..., None])
-        shrink = torch.exp(top - new_top)  # what was summed up against the old top
-        # An unwritten slot may hold anything, and 0 x NaN is NaN.
+        shrink = torch.exp(top - new_top)  # rescales the sums, which are relative to the old top
+        # A slot that was never written may hold NaN, and 0 x NaN is NaN.
         v_block = v_block.masked_fill(~cached[:, :, None, None], 0.0)
         out = out * shrink[..., None] + torch.einsum("bhgs,bshd->bhgd", weights, v_block)
         total = total * shrink + weights.sum(-1)
@@ -83,7 +83,7 @@ class PagedStep:
 
 
 class BlockTable(Stage):
-    """A pool a layer, read through block tables that are built on every step."""
+    """A pool for each layer, read through block tables that are built on every step."""
 
     name = "s05_block_table"
     attention = staticmethod(paged_attention_reference)
@@ -95,8 +95,8 @@ class BlockTable(Stage):
         self.k_cache = torch.zeros(pool, dtype=model.dtype, device=model.device)
         self.v_cache = torch.zeros_like(self.k_cache)
         self.max_blocks = min(num_blocks, self.tables.blocks_for(c.max_model_len))  # of one sequence
-        # Flat, so that the tables of any batch are one piece of it: a copy to the device that first has to pick its
-        # bytes together is neither one copy nor asynchronous.
+        # Flat, so that the tables of any batch are contiguous in it: a strided copy to the device would be neither a
+        # single copy nor asynchronous.
         size = c.num_layers * max_num_seqs * self.max_blocks
         self.host_buffer = torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
         self.device_buffer = torch.zeros(size, dtype=torch.int32, device=model.device)
@@ -129,13 +129,13 @@ class BlockTable(Stage):
         return buffer[: shape[0] * shape[1] * shape[2]].view(shape)
 
     def build_block_tables(self, seqs: list[Sequence], out: Tensor) -> None:
-        """Write the block ids of every sequence in every layer to out [L, B, max_blocks], zeros behind them."""
+        """Write the block ids of every sequence in every layer to out [L, B, max_blocks], zeros after them."""
         for layer, table in enumerate(out):
             rows = [self.padded_row(self.tables.of(seq.seq_id, layer)) for seq in seqs]
             table.copy_(torch.tensor(rows, dtype=torch.int32))
 
     def padded_row(self, blocks: list[int]) -> list[int]:
-        """A sequence's block ids, max_blocks long. Raises ValueError when they are more: nothing is cut off."""
+        """A sequence's block ids, padded to max_blocks. Raises ValueError when there are more: none is cut off."""
         if len(blocks) > self.max_blocks:
             raise ValueError(f"blocks must be at most max_blocks={self.max_blocks}, got {len(blocks)}")
         return blocks + [0] * (self.max_blocks - len(blocks))

@@ -1,15 +1,15 @@
 """Stage 06, block-table cache: a sequence's rows are kept, and built again only when its block ids have changed.
 
-What was slow:  stage 05 turns L lists a sequence into table rows on every step, although a sequence takes a new block
-                only once in block_size steps: 63 of 64 steps build what was there already.
+What was slow:  stage 05 turns L lists per sequence into table rows on every step, although a sequence takes a new block
+                only once in block_size steps: 63 of 64 steps build rows that exist already.
 The change:     keep each sequence's rows [L, max_blocks] as a tensor, with the version of the block list that they
                 were made from. A step stacks the rows of its batch into the pinned buffer, in one call.
-What it gives:  no row is built away from a block's edge, and one copy for all layers instead of two a layer.
-Where it loses: sequences that started together cross their edges together, and that step builds every row. And all of
-                this keeps L tables that say the same thing: one table for all layers would need neither.
+What it gives:  rows are built only when a block is added, and there is one copy for all layers instead of two a layer.
+Where it loses: sequences that started together take their next blocks together, and that step builds every row. And it
+                keeps L equal tables: one table for all layers would need less of both.
 
-The post's cache takes a row for unchanged when the number of blocks and the last id are the same. That holds only
-while lists grow at their end; here a version number, never used twice, says it for any change.
+The post's cache treats a row as unchanged when the number of blocks and the last id are the same. That is right only
+while lists grow at their end; a version number, which is never used twice, detects any change.
 Post: "Paged Attention Block Table Cache".
 """
 
@@ -27,7 +27,7 @@ __all__ = ["BlockTableCache", "paged_attention_reference"]
 
 
 class BlockTableCache(BlockTable):
-    """BlockTable with the rows of every sequence kept. rows_built: how many it has built so far, L a sequence."""
+    """BlockTable that keeps the rows of every sequence. rows_built: rows built so far, L for each sequence."""
 
     name = "s06_block_table_cache"
 
@@ -37,7 +37,7 @@ class BlockTableCache(BlockTable):
         self.rows_built = 0
 
     def build_block_tables(self, seqs: list[Sequence], out: Tensor) -> None:
-        """Write the block ids of every sequence in every layer to out [L, B, max_blocks], zeros behind them."""
+        """Write the block ids of every sequence in every layer to out [L, B, max_blocks], zeros after them."""
         torch.stack([self.rows_of(seq) for seq in seqs], dim=1, out=out)
 
     def rows_of(self, seq: Sequence) -> Tensor:

@@ -1,11 +1,11 @@
-"""Stage 07, Triton paged attention: the walk over the blocks of a sequence becomes one kernel.
+"""Stage 07, Triton paged attention: the loop over the blocks of a sequence becomes one kernel.
 
-What was slow:  stage 05's attention reads the blocks where they lie, but each step of its online softmax is a PyTorch
-                operation of its own: some twenty launches for each block of the longest sequence, in every layer.
+What was slow:  stage 05's attention needs no gather, but each step of its online softmax is a PyTorch operation of its
+                own: about twenty launches for each block of the longest sequence, in every layer.
 The change:     one kernel launch a layer. A program serves one sequence and the query heads that share a KV head: it
                 loads each cached K and V of that head once, and keeps the running softmax in registers.
-What it gives:  one launch a layer for any length and batch, nothing written but the result, and no padding: a program
-                stops at its own sequence's last token.
+What it gives:  one launch a layer for any length and batch, only the result is written, and no padding is read: a
+                program stops at its own sequence's last token.
 Where it loses: one program walks a whole sequence, so a small batch with a long context leaves most of a GPU idle. All
                 products are sums in fp32, not tensor cores. Without a GPU it runs in Triton's interpreter: exact, and
                 far slower than the reference.
@@ -76,7 +76,7 @@ def paged_decode_kernel(
         scores = tl.where(cached[None, None, :], scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=2))
         weights = tl.exp(scores - new_top[:, :, None])
-        shrink = tl.exp(top - new_top)  # what was summed up against the old top
+        shrink = tl.exp(top - new_top)  # rescales the sums, which are relative to the old top
         acc = acc * shrink[:, :, None] + tl.sum(weights[:, :, :, None] * values[:, None, :, :], axis=2)
         total = total * shrink + tl.sum(weights, axis=2)
         top = new_top
@@ -145,7 +145,7 @@ class TritonPaged(BlockTableCache):
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         triton_mode.require_triton(model.device.type)
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-        if block_size != power_of_two(block_size):  # said here too, and not only on the first step
+        if block_size != power_of_two(block_size):  # raised here too, not only in the first step
             raise ValueError(f"block_size must be a power of two for {self.name}, got {block_size}")
 
     @classmethod

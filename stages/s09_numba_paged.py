@@ -1,15 +1,15 @@
-"""Stage 09, Numba paged attention: stage 07's walk once more, as plain loops that are compiled for a CPU.
+"""Stage 09, Numba paged attention: stage 07's kernel as plain loops, compiled for a CPU.
 
-What was slow:  without a GPU nothing of the paged family is fast. Stage 06's attention is some twenty PyTorch
+What was slow:  without a GPU no paged stage is fast. Stage 06's attention is about twenty PyTorch
                 operations for each block of the longest sequence, and copies every block that it reads; stage 07's
                 kernel runs in an interpreter.
-The change:     the same walk as loops over single numbers, which Numba compiles to machine code. A task is what a
-                program was, one sequence and the query heads that share a KV head, and threads share out the tasks.
-What it gives:  one call a layer on any machine that has a CPU. Each cached row is read where it lies, once, and
+The change:     the same algorithm as loops over single numbers, which Numba compiles to machine code. A task is what a
+                Triton program was: one sequence and the query heads that share a KV head. Threads share the tasks.
+What it gives:  one call a layer on any machine that has a CPU. Each cached row is read in place, once, and
                 nothing is padded: a task stops at its own sequence's last token.
-Where it loses: a head's rows lie a whole token apart in this pool, so a task reads in small pieces. The first use of
-                a dtype waits for the compiler. Threads get equal numbers of tasks, so that with more of them than KV
-                heads one may get all the long sequences. And on short contexts the rest of the step is all there is.
+Where it loses: in this pool, consecutive rows of a head are a whole token apart, so a task reads in small pieces. The
+                first use of a dtype waits for the compiler. Threads get equal numbers of tasks, so with more threads
+                than KV heads one may get all the long sequences. On short contexts, attention is little of a step.
 
 Numba: Lam, Pitrou and Seibert, "Numba: a LLVM-based Python JIT compiler", 2015. Online softmax as in stage 05.
 """
@@ -35,19 +35,19 @@ from .s07_triton_paged import BlockTableCache, paged_attention_reference
 
 __all__ = ["NumbaPaged", "paged_attention_numba", "paged_attention_reference", "paged_decode_loop"]
 
-# What the compiler may do to sums: without an order that it may change, it cannot add 16 products at once. Not among
-# them are "nnan" and "ninf", which fastmath=True has too: by these no number is ever NaN or infinite, so that a model
-# that does make NaN might not show it.
+# What the compiler may do to sums: unless it may reorder them, it cannot add 16 products at once. fastmath=True would
+# also set "nnan" and "ninf", which assume that no number is NaN or infinite: a model that produces NaN might then not
+# show it.
 SUMS = {"reassoc", "contract", "nsz", "arcp", "afn"}
-# NumPy has no bfloat16. A pool of 16-bit numbers goes to the loops as integers: their type says what the bits mean.
+# NumPy has no bfloat16. A pool of 16-bit numbers goes to the loops as integers: their type tells what the bits mean.
 BITS = {torch.float32: torch.float32, torch.bfloat16: torch.int16, torch.float16: torch.uint16}
 SPAN = "roseinfer.paged_attention"
-# Of Numba's ways to run threads, the one that is always there ends the process when two callers meet.
+# Numba has several threading layers; the one that is always available aborts the process when two callers overlap.
 one_caller = threading.Lock()
 
 
 def as_float(stored):
-    """The number that an element of the pool stands for, in fp32. Compiled it is one of the three below."""
+    """An element of the pool as an fp32 number. When compiled, it is one of the three functions below."""
     return stored
 
 
@@ -57,7 +57,7 @@ def compiled_as_float(stored):
         return lambda stored: stored
     if stored == types.int16:  # bfloat16 is the upper half of an fp32
         return lambda stored: np.int32(np.int32(stored) << 16).view(np.float32)
-    # float16: its exponent and fraction in an fp32's places, then the exponent counted from -127 and not from -15.
+    # float16: shift exponent and fraction to fp32's positions, then change the exponent's bias from 15 to 127.
     return lambda stored: (
         np.int32((np.int32(stored) & 0x8000) << 16 | (np.int32(stored) & 0x7FFF) << 13).view(np.float32)
         * np.float32(2.0**112)
@@ -65,12 +65,12 @@ def compiled_as_float(stored):
 
 
 def paged_decode_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
-    """Attention of every sequence, a task each for its KV heads. Plain Python too, if k_cache and v_cache are fp32."""
+    """Attention of every sequence, one task for each KV head. Also runs as plain Python, on fp32 caches."""
     num_seqs, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
     for task in prange(num_seqs * num_kv_heads):
-        # Threads get runs of tasks. Numbered head by head, each run has some of every sequence, the longest too.
+        # A thread gets consecutive tasks. Numbered head by head, each thread has a share of every sequence.
         head, seq = task // num_seqs, task % num_seqs
         query = np.empty((group, head_dim), np.float32)
         acc = np.empty((group, head_dim), np.float32)
@@ -90,9 +90,9 @@ def paged_decode_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens,
         num_cached = context_lens[seq]
         for start in range(0, num_cached, block_size):
             block = block_table[seq, start // block_size]
-            cached = min(block_size, num_cached - start)  # no slot behind the last token is ever looked at
+            cached = min(block_size, num_cached - start)  # slots after the last token are not read
             for slot in range(cached):
-                key = k_cache[block, slot, head]  # where it lies: a view, no copy
+                key = k_cache[block, slot, head]  # a view, no copy
                 for g in range(group):
                     score = np.float32(0)
                     for d in range(head_dim):
@@ -102,7 +102,7 @@ def paged_decode_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens,
                 new_top = top[g]
                 for slot in range(cached):
                     new_top = max(new_top, weights[g, slot])
-                shrink = math.exp(top[g] - new_top)  # what was summed up against the old top
+                shrink = math.exp(top[g] - new_top)  # rescales the sums, which are relative to the old top
                 top[g] = new_top
                 total[g] *= shrink
                 for d in range(head_dim):
@@ -123,7 +123,7 @@ def paged_decode_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens,
 
 @cache
 def compiled(dtype: torch.dtype) -> Callable[..., None]:
-    """paged_decode_loop in machine code, for a pool of that dtype: seconds, or read from disk where it was kept.
+    """paged_decode_loop compiled for a pool of that dtype. Takes seconds; later processes read it from Numba's cache.
 
     The types are given, so that one compilation does for cuts of any tensor ("A": any strides).
     """
@@ -132,18 +132,18 @@ def compiled(dtype: torch.dtype) -> Callable[..., None]:
     signature = types.void(new, new, new, new, pool, pool, table, types.Array(types.int32, 1, "C"), types.float32)
     options = {"parallel": True, "fastmath": SUMS}
     threads = torch.get_num_threads()
-    numba.get_num_threads()  # Numba starts its threads. Where they are OpenMP's, PyTorch is told their number, too.
+    numba.get_num_threads()  # Numba starts its threads; if these are OpenMP's, it sets PyTorch's number, too
     torch.set_num_threads(threads)
     try:
         return njit([signature], cache=True, **options)(paged_decode_loop)
-    except (RuntimeError, OSError):  # no folder to keep it in: every process compiles its own
+    except (RuntimeError, OSError):  # no writable cache folder: every process compiles again
         return njit([signature], **options)(paged_decode_loop)
 
 
 def paged_attention_numba(
     q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor
 ) -> Tensor:
-    """As paged_attention_reference, on a CPU, in one call and as many threads as PyTorch takes.
+    """As paged_attention_reference, on a CPU, in one call and with as many threads as PyTorch uses.
 
     Raises ValueError for tensors on another device, a pool that is not contiguous or not float32, bfloat16 or float16.
     """
@@ -180,7 +180,7 @@ class NumbaPaged(BlockTableCache):
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         check_readable(self.k_cache, self.v_cache)
-        compiled(model.dtype)  # here, and not in the first step
+        compiled(model.dtype)  # here rather than in the first step
 
     @classmethod
     def why_untimed(cls, device: torch.device) -> str | None:

@@ -1,16 +1,16 @@
 """Stage 10, one table: every layer reads the same block table, and attention writes K and V before it reads them.
 
-What was slow:  the stages before keep a block table a layer, as the first post did. All of them say the same, and each
+What was slow:  the stages before keep a block table for each layer, as the first post did. All are equal, and each
                 costs rows to build, to keep and to upload. New K and V wait in a list until the forward is over; then
-                an append works out on the device where they belong, and stores them with two calls a layer.
-The change:     one table for all layers. The host works out where each new token goes, its slot; attention takes
-                these slots, writes K and V there and attends over the cache, the new token in it. All inputs of a
+                append computes on the device where they belong, and stores them with two calls a layer.
+The change:     one table for all layers. The host computes where each new token goes, its slot; attention takes
+                these slots, writes K and V there and attends over the cache, including the new token. All inputs of a
                 step lie in one buffer, at the same addresses on every step.
 What it gives:  one row a sequence instead of L. No append. One upload. A prompt, a chunk of one and a new token are
-                the same case, so one attention serves all. And what one head keeps in a block is one piece of memory:
-                the pool is head-major now.
-Where it loses: every row is still built from a Python list on every step. And a GPU gets the whole buffer each time,
-                most of it room for a long prompt.
+                the same case, so one attention serves all. And a head's part of a block is contiguous in
+                memory: the pool is head-major now.
+Where it loses: every row is still built from a Python list on every step. And the whole buffer is uploaded to a
+                GPU each time, although most of it is room for a long prompt.
 
 This module is complete: the third family starts here. The attention is the library's, roseinfer/kernels: loops that
 Numba compiles on a CPU, Triton's on a GPU. slot_mapping is vLLM's name (Kwon et al., 2023).
@@ -89,7 +89,7 @@ class OneTable(Stage):
         return device["token_ids"][:num_tokens], device["positions"][:num_tokens]
 
     def write_tables(self, seqs: list[Sequence], num_new: list[int]) -> WriteThenAttend:
-        """Which blocks each sequence holds and where each new token goes; then all inputs to the device, at once."""
+        """Write each sequence's blocks and each new token's slot, then upload all inputs in one copy."""
         host, size = self.inputs_on_host, self.block_size
         with span("roseinfer.decode_step_sessions.build_block_tables"):
             slots, starts, lengths = [], [0], []
@@ -109,7 +109,7 @@ class OneTable(Stage):
         return WriteThenAttend(self, len(slots), len(seqs))
 
     def write_row(self, row: int, seq: Sequence) -> None:
-        """The sequence's blocks, as a row of the table. What an older batch left after them is never looked at."""
+        """The sequence's blocks, as a row of the table. What an older batch left after them is not read."""
         blocks = self.tables.of(seq.seq_id, 0)
         self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
         self.rows_built += 1
@@ -127,10 +127,10 @@ class OneTable(Stage):
         return self.write_tables(seqs, [1] * len(seqs))
 
     def append(self, seqs: list[Sequence], step: WriteThenAttend) -> None:
-        """Nothing is left to do: attention has written K and V."""
+        """Nothing to do: attention has written K and V."""
 
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
-        """Nothing here either: a prompt goes the same way as a new token."""
+        """Nothing to do: a prompt takes the same path as a new token."""
 
 
 def cut(buffer: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

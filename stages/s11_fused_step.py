@@ -1,17 +1,17 @@
 """Stage 11, tokens, not logits: a step chooses its tokens on the device, and prompts are prefilled together.
 
-What was slow:  after each forward the host reads numbers back to choose tokens: twice for a greedy batch; with drawn
+What was slow:  after each forward the host reads numbers back to choose tokens: twice for a greedy batch; with sampled
                 rows a third time, and once more for each of them. Each time it waits until the device has caught up,
-                and nothing is queued meanwhile. And prompts go one by one, each with a forward of its own.
-The change:     the choice is part of the step. Greedy rows are an argmax; drawn rows run an exponential race, which
-                needs no check on the host; what requests ask for goes up in one copy. All prompts that are there form
-                one flat batch, since attention knows who belongs to whom.
+                and queues nothing meanwhile. And each prompt has a forward of its own.
+The change:     the choice is part of the step. Greedy rows take an argmax; sampled rows use an exponential race,
+                which needs no check on the host; sampling parameters are uploaded in one copy. All queued prompts form
+                one flat batch, since attention knows which tokens belong to which sequence.
 What it gives:  8 bytes a sequence come back, once a step. The weights are read once for all prompts, not once for each.
-Where it loses: a greedy step on a CPU, where there is nobody to wait for. One drawn row among greedy ones: all rows run
-                the race then, and when one asks for top-k or top-p, all are sorted. And the first calls of a process,
+Where it loses: a greedy step on a CPU, where the host never waits for a device. One sampled row among greedy ones: then
+                all rows run the race, and if one has top-k or top-p, all are sorted. And the first calls of a process,
                 which a warm-up hides.
 
-NaN in a row's logits shows when the tokens are read: such a row gives -1. The same seed gives the same tokens as
+A row with NaN in its logits gives -1, which raises when the tokens are read. The same seed gives the same tokens as
 roseinfer.sampling.sample. Post: "Scheduling and benchmark" has the fused argmax and the prefill of many prompts.
 """
 
@@ -29,7 +29,7 @@ from .s10_one_table import OneTable
 
 
 class FusedStep(OneTable):
-    """OneTable with the choice of tokens in the step and all prompts in one flat batch."""
+    """OneTable that chooses tokens within the step and prefills all prompts in one flat batch."""
 
     name = "s11_fused_step"
 
@@ -62,12 +62,12 @@ class FusedStep(OneTable):
         try:
             return read(self.choose(logits, seqs))
         except BaseException:
-            for seq in seqs:  # the step is made again: K and V are written to the same slots
+            for seq in seqs:  # the step may be repeated: K and V are written to the same slots
                 seq.num_cached_tokens -= 1
             raise
 
     def groups(self, seqs: list[Sequence]) -> list[list[Sequence]]:
-        """seqs in order, cut where the prompts would be more than max_num_tokens tokens together."""
+        """seqs in order, in groups whose prompts have at most max_num_tokens tokens together."""
         groups: list[list[Sequence]] = []
         room = 0
         for seq in seqs:
@@ -80,7 +80,7 @@ class FusedStep(OneTable):
 
     def choose(self, logits: Tensor, seqs: list[Sequence]) -> Tensor:
         """logits [B, V] -> token ids [B] int64, on the device; -1 for a row with NaN or infinity."""
-        largest, tokens = logits.max(dim=-1)  # of equals, the first
+        largest, tokens = logits.max(dim=-1)  # the first of equal ones
         params = [seq.params for seq in seqs]
         if any(p.temperature > 0 for p in params):
             is_drawn, probs = self.probabilities((logits - largest[:, None]).float(), params)
@@ -88,7 +88,7 @@ class FusedStep(OneTable):
         return torch.where(largest.isfinite(), tokens, -1)
 
     def probabilities(self, logits: Tensor, params: list[SamplingParams]) -> tuple[Tensor, Tensor]:
-        """Which rows are drawn [B], and the distributions [B, V]; what params ask for goes up in one copy."""
+        """Which rows are sampled [B], and the distributions [B, V]; the parameters are uploaded in one copy."""
         self.wishes_on_host[:, : len(params)] = torch.tensor([
             [finite_temperature(p) if p.temperature > 0 else 0.0 for p in params],
             [min(p.top_k, self.config.vocab_size) for p in params],
@@ -105,7 +105,7 @@ class FusedStep(OneTable):
         return is_drawn[:, 0], probs
 
     def noise(self, probs: Tensor, seqs: list[Sequence]) -> Tensor:
-        """Like probs, from the exponential distribution: rows with a seed from a generator of their own."""
+        """Like probs, from the exponential distribution; rows with a seed use a generator of their own."""
         noise = torch.empty_like(probs).exponential_()
         for row, seq in zip(noise, seqs, strict=True):
             if generator := generator_of(seq, probs.device):

@@ -1,18 +1,17 @@
-"""Stage 12, packed weights: every matrix is put once into the order in which this CPU multiplies it.
+"""Stage 12, packed weights: every weight matrix is rearranged once into the layout in which this CPU multiplies it.
 
-What was slow:  the forward, and in it the reading of weights: a decode step reads every matrix once for a few rows. A
-                matrix product on a CPU wants the matrix in blocks that fit its registers, and a linear layer whose
-                weights lie row by row rearranges them on every call, or reads them as they are, far below the speed
-                of the memory.
-The change:     oneDNN, which PyTorch carries along, rearranges each matrix once, when the stage is made. The output
-                matrix, the largest of all, goes the same way.
-What it gives:  the same products of the same bytes, read at the speed of the memory.
-Where it loses: memory: lookups need the embedding table as it is, so a tied output matrix is there twice, and this
-                stage leaves the caller's matrices alone, so all are. Time when the stage is made. A GPU gains nothing:
-                its libraries read rows at full speed, and the matrices stay.
+What was slow:  reading the weights: a decode step reads every matrix once for a few rows. A CPU multiplies fastest with
+                the matrix in blocks that fit its registers. A linear layer with row-major weights either rearranges
+                them on every call, or reads them as they are, far below the memory's bandwidth.
+The change:     oneDNN, which is part of PyTorch, rearranges each matrix once, when the stage is created. So does the
+                output matrix, the largest of all.
+What it gives:  the same products of the same bytes, read close to the memory's bandwidth.
+Where it loses: memory: lookups need the embedding table as it is, so a tied output matrix is stored twice; and this
+                stage keeps the caller's matrices, so all are. Creating the stage takes time. A GPU gains nothing: its
+                libraries read row-major weights at full speed, so the matrices stay.
 
-The ops are private ones of torch.compile's. Where they are missing or refuse, the stage is the one before.
-Post: "Scheduling and benchmark" joins Q, K and V into one matrix; the models of this course have them joined.
+The ops are private ones of torch.compile. Where they are missing or fail, the stage behaves as stage 11.
+Post: "Scheduling and benchmark" joins Q, K and V into one matrix; this course's models do so from the start.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from .s11_fused_step import FusedStep
 
 
 class PackedLinear(nn.Module):
-    """x [N, K] -> x @ weight.T + bias [N, M], with weight [M, K] in oneDNN's order."""
+    """x [N, K] -> x @ weight.T + bias [N, M], with weight [M, K] in oneDNN's layout."""
 
-    rows_of_x = 16  # a hint for the order; it serves one row and a thousand as well
+    rows_of_x = 16  # a hint for the layout, which works for any number of rows
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedWeights(FusedStep):
-    """FusedStep on a model of its own, which shares all but its matrices with the caller's."""
+    """FusedStep on a copy of the model, which shares all tensors but the matrices with the caller's."""
 
     name = "s12_packed_weights"
 
@@ -56,7 +55,7 @@ class PackedWeights(FusedStep):
 
     @classmethod
     def can_pack(cls, model: Model) -> bool:
-        """Whether `pack` works here in the model's dtype, found out by trying."""
+        """Whether `pack` works here in the model's dtype; it is tried out."""
         if model.device.type != "cpu":
             return False
         x, weight, bias = (torch.ones(shape, dtype=model.dtype) for shape in ((2, 32), (16, 32), (16,)))
@@ -67,7 +66,7 @@ class PackedWeights(FusedStep):
 
     @classmethod
     def pack(cls, weight: Tensor, bias: Tensor | None) -> nn.Module:
-        """The layer that stands for x @ weight.T + bias. A subclass with another layout overrides this method."""
+        """The layer that computes x @ weight.T + bias. A subclass with another layout overrides this method."""
         return PackedLinear(weight, bias)
 
     def with_packed_matrices(self, model: Model) -> Model:

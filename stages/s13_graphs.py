@@ -1,20 +1,20 @@
-"""Stage 13, graphs: a decode step is written down once for each size of batch, and then played back.
+"""Stage 13, graphs: a decode step is captured once for each batch size, and then replayed.
 
 What was slow:  the host. It starts every operation of every step: the model's modules, PyTorch's checks, a launch for
-                each kernel, though each step does just what the one before it did. Where the device is fast or the
-                batch small, that takes longer than the computing.
-The change:     a step whose every input lies where it lay before is a graph: on a GPU the kernels with their addresses
-                (a CUDA graph), on a CPU the operations with their tensors. It is captured once. A step then writes its
-                inputs and replays the graph, the choice of greedy tokens in it.
+                each kernel, though every step is the same. Where the device is fast or the batch small, this takes
+                longer than the computation.
+The change:     a step whose inputs are always at the same addresses can be a graph: on a GPU the kernels with their
+                addresses (a CUDA graph), on a CPU the operations with their tensors. It is captured once. A step then
+                writes its inputs and replays the graph, which also chooses the greedy tokens.
 What it gives:  one call instead of a launch for each kernel. On a CPU the operations are still started one by one, but
-                no module runs, and no view is made twice.
-Where it loses: a graph has one size. So a batch gets rows that nobody asked for, up to the next size there is; they
-                write to a block of their own. Each size is captured when it first comes, which takes as long as several
-                steps, and its graph stays in memory. What depends on values on the host cannot be in it: drawn rows are
-                chosen after it, and prompts go the old way.
+                no module runs, and views are created only once.
+Where it loses: a graph has one size. So a batch is padded to the next size; the padding rows write to a block of their
+                own. Each size is captured when it is first needed, which takes as long as several steps, and its graph
+                stays in memory. What depends on values on the host cannot be in it: sampled rows are chosen after it,
+                and prompts run without a graph.
 
-A value that the step takes from Python stays what it was at the capture, and no error says so;
-roseinfer.profiling.replay finds such things. Sizes and padding are as in vLLM and nano-vllm.
+A value that the step takes from Python stays what it was at the capture, without any error;
+roseinfer.profiling.replay finds such values. Sizes and padding are as in vLLM and nano-vllm.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .s12_packed_weights import PackedWeights
 
 
 class Graphs(PackedWeights):
-    """PackedWeights with a decode step that is captured for each bucket, a size that batches are filled up to."""
+    """PackedWeights with a decode step captured for each bucket, a size that batches are padded to."""
 
     name = "s13_graphs"
 
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         require_count("num_blocks", num_blocks, at_least=1)
-        # One block more than is handed out: rows that only fill a batch up write their K and V there.
+        # One block more than sequences can get: padding rows write their K and V there.
         super().__init__(model, num_blocks=num_blocks + 1, block_size=block_size, max_num_seqs=max_num_seqs)
         self.tables = BlockTables(1, num_blocks, block_size)
         self.dummy_block = num_blocks
@@ -71,7 +71,7 @@ class Graphs(PackedWeights):
         return token_ids
 
     def replay(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
-        """One decode step, to be counted once its result is safe: logits [B, V] and greedy token ids [B]."""
+        """One decode step: logits [B, V] and greedy token ids [B]. The caller calls advance afterwards."""
         self._check_decodable(seqs)
         self.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
         bucket = self.buckets[bisect_left(self.buckets, len(seqs))]
@@ -83,7 +83,7 @@ class Graphs(PackedWeights):
         return logits[: len(seqs)], tokens[: len(seqs)]
 
     def write_padding(self, num_seqs: int, bucket: int) -> None:
-        """Rows num_seqs to bucket: a token at position 0 of a sequence of its own, all of them in the dummy block."""
+        """Rows num_seqs to bucket: each a token at position 0 of its own sequence, all in the dummy block."""
         rows, host = slice(num_seqs, bucket), self.inputs_on_host
         host["token_ids"][rows] = 0
         host["positions"][rows] = 0
@@ -93,13 +93,13 @@ class Graphs(PackedWeights):
         host["block_tables"][rows, 0] = self.dummy_block
 
     def graph_of(self, bucket: int) -> Graph:
-        """Captured with whatever the inputs hold: a capture writes K and V of this very step, to the same slots."""
+        """The graph of a bucket, captured if new. A capture writes K and V of the current inputs, to their slots."""
         if bucket not in self.graphs:
             self.graphs[bucket] = capture(self.static_step(bucket), self.model.device)
         return self.graphs[bucket]
 
     def static_step(self, bucket: int) -> Callable[[], tuple[Tensor, Tensor]]:
-        """The step as a function without arguments: all that it reads lies in buffers, and all sizes are fixed."""
+        """The step as a function without arguments: all its inputs are in buffers, and all sizes are fixed."""
         inputs = self.inputs_on_device
         token_ids, positions = inputs["token_ids"][:bucket], inputs["positions"][:bucket]
         slot_mapping, query_start = inputs["slot_mapping"][:bucket], inputs["query_start"][: bucket + 1]
@@ -112,19 +112,19 @@ class Graphs(PackedWeights):
 
         def step() -> tuple[Tensor, Tensor]:
             logits = self.model.logits(self.model(token_ids, positions, attend))
-            largest, tokens = logits.max(dim=-1)  # of equals, the first
+            largest, tokens = logits.max(dim=-1)  # the first of equal ones
             return logits, torch.where(largest.isfinite(), tokens, -1)  # -1 for a row with NaN or infinity
 
         return step
 
 
 def advance(seqs: list[Sequence]) -> None:
-    """Last, when no error can come any more: after one, the step is made again and writes to the same slots."""
+    """Called last, when no error can follow: after an error, the step is repeated and writes to the same slots."""
     for seq in seqs:
         seq.num_cached_tokens += 1
 
 
 def buckets_up_to(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8, 16 and on in steps of 16: few graphs, and never more than 15 rows too many."""
+    """1, 2, 4, 8, 16 and on in steps of 16: few graphs, and at most 15 padding rows."""
     small = [1, 2, 4, 8, *range(16, max_num_seqs, 16)]
     return [bucket for bucket in small if bucket < max_num_seqs] + [max_num_seqs]

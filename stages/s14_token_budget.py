@@ -1,18 +1,18 @@
-"""Stage 14, token budget: requests come when they like, and a step takes tokens from all of them.
+"""Stage 14, token budget: requests arrive at any time, and a step takes tokens from all of them.
 
-What was slow:  a prompt has a forward of its own, and until it is done nobody decodes: one long prompt, and every
-                request that runs stands still. A request joins only if the pool has blocks for the longest that it
-                may become, so most of the pool waits for tokens that do not come.
+What was slow:  a prompt has a forward of its own, and no sequence decodes until it is done: one long prompt stalls
+                every running request. A request joins only if the pool has blocks for its maximum length, so most of
+                the pool is reserved for tokens that never come.
 The change:     a step is no longer "a prompt" or "a decode step" but at most max_num_batched_tokens tokens: one of each
-                sequence that decodes, and what is left for prompts. A prompt that does not fit is cut, and goes on in
-                the next step. A sequence joins with blocks for the tokens that it has. When the pool runs out, the
-                youngest gives its blocks back, waits, and is computed again: greedy tokens stay the same.
-What it gives:  the longest step has as many tokens as the budget, whatever comes. The batch stays full.
-Where it loses: a cut prompt reads the weights, and its own cache, once a chunk: its first token comes later. Steps with
-                a prompt in them are not replayed. And what was preempted is paid for twice.
+                decoding sequence, and the rest from prompts. A prompt that does not fit is split into chunks, one for
+                each step. A sequence joins with blocks for the tokens that it has. When the pool runs out, the newest
+                sequence is preempted: it frees its blocks and is recomputed later. Greedy tokens stay the same.
+What it gives:  no step has more tokens than the budget. The batch stays full.
+Where it loses: a prompt in chunks reads the weights, and its own cache, once a chunk: its first token comes later. A
+                step that contains a prompt has no graph. And a preempted sequence is computed twice.
 
-Steps over all requests that there are: Orca (Yu et al., 2022). Preemption by recomputation: vLLM (Kwon et al., 2023).
-Chunks beside decodes: Sarathi-Serve (Agrawal et al., 2024). Post: "Tuning decoding models" has the budget as its knob.
+Iteration-level scheduling: Orca (Yu et al., 2022). Preemption by recomputation: vLLM (Kwon et al., 2023).
+Chunks beside decodes: Sarathi-Serve (Agrawal et al., 2024). Post: "Tuning decoding models" tunes the budget.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from .s13_graphs import Graphs
 
 
 class TokenBudget(Graphs):
-    """Graphs with a queue. Sequences are added, and step() makes one token more of some, until has_work is False.
+    """Graphs with a queue. add() queues a sequence; call step(), which gives tokens to some, until has_work is False.
 
-    max_num_batched_tokens: of a step, from max_num_seqs to max_num_tokens; None for max_num_tokens, which cuts no
-    prompt that comes alone. waiting: in the order of arrival. running: the oldest first; their prompts may be in parts.
+    max_num_batched_tokens: of a step, from max_num_seqs to max_num_tokens; None for max_num_tokens, with which a
+    prompt alone is never split. waiting: in order of arrival. running: the oldest first; prompts may be partly done.
     Raises ValueError for a budget that is out of range.
     """
 
@@ -66,14 +66,14 @@ class TokenBudget(Graphs):
         return bool(self.waiting or self.running)
 
     def add(self, seq: Sequence) -> None:
-        """Let a sequence wait for its turn. Raises ValueError for one that could never run to its end, or is here."""
+        """Queue a sequence. Raises ValueError for one that could never finish, or that was added before."""
         if seq in self.waiting or seq in self.running:
             raise ValueError(f"sequence {seq.seq_id} waits or runs here already")
         check_startable(self, [seq])
         self.waiting.append(seq)
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence that waits or runs. Raises ValueError for any other."""
+        """End a sequence that is waiting or running. Raises ValueError for any other."""
         queue = self.waiting if seq in self.waiting else self.running
         if seq not in queue:
             raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
@@ -83,9 +83,9 @@ class TokenBudget(Graphs):
         seq.finish_reason = "abort"
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more. After an error of the model it can be made again.
+        """Run one step; return the sequences that got a token. After an error in the model, call it again.
 
-        Raises ValueError without work, and OutOfBlocks when blocks that nobody here can give back leave room for none.
+        Raises ValueError without work, and OutOfBlocks when blocks held elsewhere leave no room for any sequence.
         """
         if not self.has_work:
             raise ValueError("step needs a sequence that waits or runs: add one first")
@@ -93,8 +93,8 @@ class TokenBudget(Graphs):
         return self.commit(seqs, self.run(seqs, num_new))
 
     def schedule(self) -> tuple[list[Sequence], list[int]]:
-        """The sequences of the next step and how many tokens of each, blocks for them reserved. At most the last one
-        is cut. Not empty while anything waits or runs."""
+        """The sequences of the next step and how many tokens of each; their blocks are reserved. At most the last one
+        is split. Never empty while a sequence is waiting or running."""
         was_full = self.make_room()
         seqs = [seq for seq in self.running if seq.num_cached_tokens == len(seq) - 1]
         num_new = [1] * len(seqs)
@@ -110,9 +110,9 @@ class TokenBudget(Graphs):
         return seqs, num_new
 
     def make_room(self) -> bool:
-        """Blocks for the token that each running sequence computes next. True when somebody had to give up theirs."""
+        """Reserve blocks for the next token of each running sequence. True when a sequence was preempted for it."""
         before = self.num_preemptions
-        for seq in list(self.running):  # the oldest first; the youngest pays
+        for seq in list(self.running):  # the oldest first; the newest is preempted
             while self.holds(seq):
                 try:
                     self.tables.reserve({seq.seq_id: len(seq)})
@@ -122,7 +122,7 @@ class TokenBudget(Graphs):
         return self.num_preemptions > before
 
     def preempt(self, seq: Sequence) -> None:
-        """It gives back its blocks, keeps its tokens, and is the next to join. Raises ValueError unless it runs."""
+        """Free its blocks, keep its tokens, and put it first in the queue. Raises ValueError unless it is running."""
         if seq not in self.running:
             raise ValueError(f"sequence {seq.seq_id} does not run here: only what runs can be preempted")
         self.running.remove(seq)
@@ -131,13 +131,13 @@ class TokenBudget(Graphs):
         self.num_preemptions += 1
 
     def prompts(self, may_admit: bool) -> Iterator[Sequence]:
-        """Running sequences with more than one token to compute, and then, as they are asked for, those that join."""
+        """Yield running sequences with more than one token to compute, and then those that join, one at a time."""
         yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
         while may_admit and self.waiting and self.admit(self.waiting[0]):
             yield self.running[-1]
 
     def admit(self, seq: Sequence) -> bool:
-        """Let a waiting sequence run, if there is a place for it and blocks for all tokens that it has."""
+        """Let a waiting sequence run, if max_num_seqs and the free blocks allow it."""
         if len(self.tables) == self.max_num_seqs or self.tables.blocks_for(len(seq)) > self.tables.num_free:
             return False
         self.tables.reserve({seq.seq_id: len(seq)})
@@ -147,8 +147,8 @@ class TokenBudget(Graphs):
 
     @torch.inference_mode()
     def run(self, seqs: list[Sequence], num_new: list[int]) -> list[int]:
-        """One forward for the next num_new[i] tokens of each sequence. The token that follows each; a last one whose
-        prompt is cut gets none."""
+        """One forward for the next num_new[i] tokens of each sequence. Returns the token that follows each; the last
+        one gets none if its prompt is split."""
         chosen = self.chosen(seqs, num_new)
         if sum(num_new) == len(chosen):
             return self.next_tokens(seqs)
@@ -161,7 +161,7 @@ class TokenBudget(Graphs):
         return tokens
 
     def chosen(self, seqs: list[Sequence], num_new: list[int]) -> list[Sequence]:
-        """The sequences that get a token: all but a last one whose prompt is cut."""
+        """The sequences that get a token: all, except a last one whose prompt is split."""
         is_cut = seqs[-1].num_cached_tokens + num_new[-1] < len(seqs[-1])
         return seqs[:-1] if is_cut else seqs
 
@@ -174,7 +174,7 @@ class TokenBudget(Graphs):
         return self.choose(logits, chosen) if chosen else last_rows
 
     def read(self, tokens: Tensor, seqs: list[Sequence]) -> list[int]:
-        """[B] on the host, the one time that a step waits. Raises ValueError for -1, where logits are not finite."""
+        """Token ids [B] on the host: the only wait of a step. Raises ValueError for -1: NaN or infinite logits."""
         read = tokens.tolist()
         if -1 in read:
             seq = seqs[read.index(-1)]
@@ -182,7 +182,7 @@ class TokenBudget(Graphs):
         return read
 
     def commit(self, seqs: list[Sequence], tokens: list[int]) -> list[Sequence]:
-        """Append a step's tokens; whoever ends gives its blocks back. The sequences that have a new token."""
+        """Append a step's tokens and free the sequences that end. Returns the sequences with a new token."""
         done = seqs[: len(tokens)]
         commit(self, done, tokens)
         self.running = [seq for seq in self.running if not seq.finish_reason]

@@ -1,21 +1,21 @@
-"""Stage 15, prefix cache: a text that was computed once is found again, block by block, and shared.
+"""Stage 15, prefix cache: K and V of a text that was computed before are found by its blocks, and shared.
 
-What was slow:  every request computes its whole prompt. In a chat they all begin with the same system prompt, and the
-                next turn begins with all turns before it; n samples have one prompt. The same K and V are computed
-                again and again, and kept as often. So is all that a preempted sequence had.
-The change:     a full block gets a key, a hash over its tokens and the key of the block before it: one key, one text.
-                Once the block is computed, the key finds it. A request that joins holds the blocks that have its
-                beginning, and computes the rest. A block may stand in many tables; ref_counts says in how many. In
-                none, it is idle: not free, still found, and evicted when no block is free, the longest idle first.
-What it gives:  what is found is not computed: no forward, no budget, and a first token after one step. Blocks for the
-                common part are there once. A preempted sequence finds what was not evicted meanwhile.
-Where it loses: where texts have nothing in common, all keys are computed for nothing. Only full blocks are found, and
+What was slow:  every request computes its whole prompt. In a chat all requests begin with the same system prompt, and
+                each turn begins with all turns before it; n samples share one prompt. The same K and V are computed
+                again and again, and stored as often. A preempted sequence computes all of its text again.
+The change:     a full block gets a key, a hash over its tokens and the key of the block before it: one key for one
+                text. Once the block is computed, its key finds it. A request that joins shares the blocks of its
+                prefix, and computes the rest. A block may be in many tables; ref_counts counts them. At 0 it is idle:
+                still found, and evicted when no block is free, the least recently used first.
+What it gives:  a prefix that is found costs no forward and no budget, and the first token comes after one step. Its
+                blocks are stored once. A preempted sequence finds its own blocks, unless they were evicted.
+Where it loses: where texts have no common prefix, all keys are computed for nothing. Only full blocks are found, and
                 only after the step that computed them: equal prompts that join in one step are all computed.
 
-At least one token is always computed, since a next token needs logits. It is written, and so needs a block of its own:
-where the found part ends within a block, that block is copied (copy-on-write). Keys are trusted: two texts with one key
-would share K and V. Of sha256 no such pair is known. The first seam (prefill, decode, free) shares nothing.
-Shared blocks and copy-on-write: vLLM (Kwon et al., 2023), as are a key over a key and eviction from the end of a text.
+At least one token is always computed, since the next token needs logits. Its K and V need a block of its own: where
+the found part ends within a block, that block is copied (copy-on-write). Two texts with equal keys would share K and V;
+for sha256 no such pair is known. The first seam (prefill, decode, free) shares nothing.
+Shared blocks and copy-on-write: vLLM (Kwon et al., 2023), as are chained keys and eviction from the end of a text.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .s14_token_budget import TokenBudget
 
 
 class SharedTables(BlockTables):
-    """One table whose blocks may be held by several sequences, and are found by their keys once they are computed.
+    """One block table whose blocks several sequences may hold, and which finds computed blocks by their keys.
 
     ref_counts: sequences that hold each block. block_of, key_of: of the blocks that can be found. idle: those of them
-    that nobody holds, the longest idle first; num_free and free_blocks count them in, as blocks to be had.
+    that no sequence holds, the least recently used first; num_free and free_blocks include them.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -56,14 +56,14 @@ class SharedTables(BlockTables):
         return super().free_blocks(table) + list(self.idle)
 
     def share(self, seq_id: int, blocks: list[int]) -> None:
-        """Let a sequence that holds none hold these, which are idle or held by others; to be followed by reserve."""
+        """Let a sequence without blocks hold these, which are idle or held by others. Call reserve next."""
         self._held[seq_id] = [list(blocks)]
         for block in blocks:
             self.ref_counts[block] += 1
             self.idle.pop(block, None)
 
     def put(self, key: bytes, block: int) -> None:
-        """Let a block that is held be found."""
+        """Register a held block under its key."""
         self.block_of[key], self.key_of[block] = block, key
 
     def take(self, table: int) -> int:
@@ -72,7 +72,7 @@ class SharedTables(BlockTables):
         return block
 
     def give_back(self, table: int, block: int) -> None:
-        """Called from the end of a sequence to its beginning: of a text, the end is evicted first."""
+        """Called from a sequence's last block to its first, so the end of a text is evicted first."""
         self.ref_counts[block] -= 1
         if block in self.key_of and not self.ref_counts[block]:
             self.idle[block] = None
@@ -80,13 +80,13 @@ class SharedTables(BlockTables):
             super().give_back(table, block)
 
     def evict(self) -> int:
-        """Forget the block that has been idle longest."""
+        """Free the least recently used idle block."""
         block = next(iter(self.idle))
         del self.idle[block], self.block_of[self.key_of.pop(block)]
         return block
 
     def check(self) -> None:
-        """Every block is free, or idle, or held by as many sequences as ref_counts says; who is found is not free."""
+        """Every block is free, idle, or held by as many sequences as ref_counts says; no free block has a key."""
         held = Counter(block for [blocks] in self._held.values() for block in blocks)
         assert [held[block] for block in range(self.num_blocks)] == self.ref_counts, "ref_counts are not who holds it"
         assert sorted([*self.free_blocks(0), *held]) == list(range(self.num_blocks)), "blocks lost, or owned twice"
@@ -96,10 +96,10 @@ class SharedTables(BlockTables):
 
 
 class PrefixCache(TokenBudget):
-    """TokenBudget whose sequences share what their texts have in common.
+    """TokenBudget whose sequences share the blocks of common prefixes.
 
-    num_asked_tokens, num_found_tokens: of all sequences that joined, each time that they did. copies: {block: block
-    whose contents it needs before the next step}. Who overrides block_key chooses what counts as the same text.
+    num_asked_tokens, num_found_tokens: of all sequences, counted each time that one joined. copies: {block: block
+    whose contents it needs before the next step}. Override block_key to change what counts as the same text.
     """
 
     name = "s15_prefix_cache"
@@ -112,11 +112,11 @@ class PrefixCache(TokenBudget):
 
     @staticmethod
     def block_key(before: bytes, token_ids: list[int]) -> bytes:
-        """Of a full block: sha256 over the key of the block before it (b"" for the first) and its own tokens."""
+        """Key of a full block: sha256 over the key of the block before it (b"" for the first) and its own tokens."""
         return sha256(before + array("q", token_ids).tobytes()).digest()
 
     def keys(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """Of a sequence's first blocks. It keeps them, so that no token is hashed twice."""
+        """Keys of a sequence's first blocks. The sequence keeps them, so that no token is hashed twice."""
         keys, size = seq.block_keys, self.block_size
         for i in range(len(keys), num_blocks):
             keys.append(self.block_key(keys[-1] if keys else b"", seq.token_ids[i * size : (i + 1) * size]))
@@ -124,13 +124,13 @@ class PrefixCache(TokenBudget):
 
     def add(self, seq: Sequence) -> None:
         super().add(seq)
-        seq.block_keys.clear()  # where it was before, blocks may have had another size
+        seq.block_keys.clear()  # another stage's blocks may have had another size
 
     def find(self, seq: Sequence) -> tuple[list[int], int]:
-        """Blocks that have the beginning of a sequence, and how many of its tokens are cached in them: not all.
+        """Blocks that hold a prefix of a sequence, and how many of its tokens they cache: never all.
 
-        They are the cache's, or those of the sequence whose prompt it shares, where a block that is not full is of use
-        too: whoever holds it writes behind the prompt.
+        They are the cache's, or those of the sequence whose prompt it shares. Then a block that is not full is of use
+        too: its holder writes only after the prompt.
         """
         found = map(self.tables.block_of.get, self.keys(seq, len(seq) // self.block_size))
         blocks = list(takewhile(lambda block: block is not None, found))
@@ -142,9 +142,9 @@ class PrefixCache(TokenBudget):
         return blocks, num_cached
 
     def admit(self, seq: Sequence) -> bool:
-        """Let a waiting sequence run, if there is a place for it and blocks for the tokens that are not found.
+        """Let a waiting sequence run, if max_num_seqs allows it and there are blocks for the tokens that are not found.
 
-        One whose parent is computing the prompt waits, and so do those behind it.
+        A sequence whose parent is still computing the prompt waits, and so do those after it.
         """
         parent = seq.parent
         if parent and self.holds(parent) and parent.num_cached_tokens < parent.num_prompt_tokens:
@@ -175,7 +175,7 @@ class PrefixCache(TokenBudget):
         return super().run(seqs, num_new)
 
     def commit(self, seqs: list[Sequence], tokens: list[int]) -> list[Sequence]:
-        """From now on the step's full blocks are found."""
+        """Register the step's full blocks under their keys."""
         for seq in seqs:
             n, blocks = seq.num_cached_tokens // self.block_size, self.tables.of(seq.seq_id, 0)
             keys = self.keys(seq, n)

@@ -1,19 +1,19 @@
-"""Stage 16, overlap: the next step is planned, written and launched while this one is computed.
+"""Stage 16, overlap: the host prepares and launches the next step while the device computes this one.
 
-What was slow:  host and device take turns. While a step is planned, its inputs are written and its tokens appended, the
-                device has nothing to do; while the device computes, the host waits for the tokens.
-The change:     one step behind. The host plans step k+1 as if step k were over, launches it, and only then asks for the
-                tokens of step k. It does not know them yet, and need not: the device has them, and takes them from
-                there. A sequence that reaches max_tokens in step k is not scheduled again. One that emits a stop token
-                is not known yet: step k+1 computes one token too many for it, which is dropped.
-What it gives:  a step takes as long as the slower of the two, no longer as long as both.
-Where it loses: where host and device share their cores, there is nothing to gain. A request that arrives when the next
-                step is launched already joins the one after it. A surplus token is a row of a step. And no sequence
-                can be preempted while a step is in flight: when the pool runs out, host and device take turns again.
+What was slow:  host and device take turns. While the host schedules a step, writes its inputs and appends its tokens,
+                the device is idle; while the device computes, the host waits for the tokens.
+The change:     one step ahead. The host schedules step k+1 as if step k were over, launches it, and only then reads the
+                tokens of step k. It does not need to know them: step k+1 takes them on the device. A sequence that
+                reaches max_tokens in step k is not scheduled again. That a sequence emits a stop token is not known
+                yet: step k+1 computes a surplus token for it, which is dropped.
+What it gives:  a step takes as long as the slower of the two, not as long as both together.
+Where it loses: where host and device share their cores, nothing is gained. A request that arrives after the next step
+                was launched joins the one after it. A surplus token costs a row of a step. And no sequence can be
+                preempted while a step is in flight: when the pool runs out, host and device take turns again.
 
-Inputs go to one of two buffers: the step in flight may be reading the other. Blocks are free as soon as their sequence
-has ended: a device works in order, and writes to them for the next owner after it has read them for the last.
-Tokens that are known by their place alone: SGLang (Zheng et al., 2024). Post: "Tuning decoding models".
+There are two input buffers: the step in flight may still read one of them. A sequence's blocks are freed as soon as it
+ends: the device works in order, so it writes to them for the next owner only after it has read them for the last.
+Placeholders for tokens not yet known: SGLang (Zheng et al., 2024). Post: "Tuning decoding models".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .s15_prefix_cache import PrefixCache
 
 
 class Side:
-    """What the host writes for one step, and gets back from it. On a GPU: pinned, and an event says when it is free."""
+    """Host buffers for one step's inputs and tokens. On a GPU: pinned, with an event that tells when they are free."""
 
     def __init__(self, stage: PrefixCache) -> None:
         on_gpu = stage.model.device.type == "cuda"
@@ -55,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A step that was launched: num_new[i] tokens of seqs[i]. Row i of its num_rows tokens is what follows seqs[i]."""
+    """A launched step: num_new[i] tokens of seqs[i]. Row i of its num_rows tokens is the token that follows seqs[i]."""
 
     seqs: list[Sequence]
     num_new: list[int]
@@ -64,15 +64,15 @@ class InFlight:
     launched: Launched[None]
 
     def alive(self) -> list[tuple[int, Sequence, int]]:
-        """Row, sequence and number of tokens of those that have not ended since."""
+        """Row, sequence and number of tokens of the sequences that have not ended since."""
         rows = enumerate(zip(self.seqs, self.num_new, strict=True))
         return [(row, seq, n) for row, (seq, n) in rows if not seq.finish_reason]
 
 
 class Overlap(PrefixCache):
-    """PrefixCache whose step() launches a step and ends the one before. device: who computes; None for InTurn.
+    """PrefixCache whose step() launches a step and finishes the one before. device: an executor; None for InTurn.
 
-    in_flight: steps launched and not ended, the oldest first; between two calls of step() one at most.
+    in_flight: steps launched and not finished, the oldest first; at most one between two calls of step().
     """
 
     name = "s16_overlap"
@@ -83,7 +83,7 @@ class Overlap(PrefixCache):
         self.in_flight: list[InFlight] = []
         self.sides = Side(self), Side(self)
         self.side = self.sides[0]
-        self.copied = None  # whoever writes inputs waits for a side instead
+        self.copied = None  # the host waits for a side instead
         self.last_tokens = torch.zeros(self.max_num_seqs, dtype=torch.int64, device=model.device)
         self.wishes_on_host = torch.zeros(3, self.max_num_seqs)  # not pinned: a copy has read it when it returns
 
@@ -92,8 +92,8 @@ class Overlap(PrefixCache):
         return super().has_work or bool(self.in_flight)
 
     def step(self) -> list[Sequence]:
-        """Launch the next step, then end the one that was in flight: the sequences that have one token more by that.
-        After an error nothing is in flight, and whoever ran is computed again. Raises as the stage before."""
+        """Launch the next step, then finish the one that was in flight; return the sequences that got a token from it.
+        After an error nothing is in flight, and the running sequences are recomputed. Raises as stage 15."""
         if not self.has_work:
             raise ValueError("step needs a sequence that waits or runs: add one first")
         is_in_flight = bool(self.in_flight)
@@ -107,8 +107,8 @@ class Overlap(PrefixCache):
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Inside, all is as it will be when the step in flight is over: its tokens are cached, whoever gets a new one
-        has it, as -1 - row, and whoever ends with it does not run."""
+        """Inside, the state is as it will be after the step in flight: its tokens are cached, a new token is the
+        placeholder -1 - row, and a sequence that ends with it is not running."""
         pending = [(step, *entry) for step in self.in_flight for entry in step.alive()]
         for step, row, seq, n in pending:
             if row < step.num_rows:
@@ -126,16 +126,16 @@ class Overlap(PrefixCache):
                     seq.token_ids.pop()
 
     def preempt(self, seq: Sequence) -> None:
-        """Raises OutOfBlocks while a step is in flight: the token that it draws would be drawn again."""
+        """Raises OutOfBlocks while a step is in flight: a token sampled by it would be sampled a second time."""
         if self.in_flight:
             raise OutOfBlocks("no block is free before the step in flight is over")
         super().preempt(seq)
 
     def launch(self, seqs: list[Sequence], num_new: list[int]) -> None:
-        """Write a step's inputs, and hand it to the device."""
+        """Write a step's inputs and launch it."""
         chosen = self.chosen(seqs, num_new)
         token_ids, positions = self.write_inputs(seqs, num_new)
-        attend = super().write_tables(seqs, num_new)  # without the upload, which the device does in its turn
+        attend = super().write_tables(seqs, num_new)  # without the upload, which the device does in order
         if sum(num_new) == len(chosen):
             bucket = self.buckets[bisect_left(self.buckets, len(chosen))]
             self.write_padding(len(chosen), bucket)
@@ -158,7 +158,7 @@ class Overlap(PrefixCache):
         self.upload(self.side)
         return attend
 
-    # What the device does, whenever it comes to it. It reads one side, and of a sequence only what stays the same.
+    # The device's work, done some time later. It reads one side, and of a sequence only what does not change.
 
     @torch.inference_mode()
     def compute(self, side: Side, copies: dict[int, int], token_ids: Tensor, forward: Callable[[], Tensor]) -> None:
@@ -186,7 +186,7 @@ class Overlap(PrefixCache):
         return self.choose(logits[: len(chosen)], chosen) if is_drawn else tokens[: len(chosen)]
 
     def noise(self, probs: Tensor, seqs: list[Sequence]) -> Tensor:
-        """As before, by the lengths that the step was written with: the host may have appended a token since."""
+        """As in stage 11, by the lengths that the step was written with: the host may have appended a token since."""
         noise = torch.empty_like(probs).exponential_()
         for row, seq, length in zip(noise, seqs, self.lengths.tolist(), strict=False):
             if generator := generator_of(seq, probs.device, length):
@@ -194,7 +194,7 @@ class Overlap(PrefixCache):
         return noise
 
     def finish(self) -> list[Sequence]:
-        """End the oldest step: the tokens of sequences that have not ended since it was launched."""
+        """Finish the oldest step: append its tokens to the sequences that have not ended since it was launched."""
         step = self.in_flight[0]
         step.launched.result()
         step.side.wait()
@@ -207,7 +207,7 @@ class Overlap(PrefixCache):
         return self.commit([seq for _, seq, _ in alive], tokens)
 
     def drop(self) -> None:
-        """Forget all that was launched, once the device is done with it."""
+        """Discard all launched steps, once the device is done with them."""
         for step in self.in_flight:
             step.launched.wait()
             step.side.wait()

@@ -1,17 +1,17 @@
-"""Stage 17, policies: of those that wait, the next to join need not be the one that came first.
+"""Stage 17, policies: a policy chooses which waiting request joins next.
 
-What was slow:  the end of a run. First come, first served may begin a long output late, and then a few requests decode
-                for long in a batch that is nearly empty; a step reads all weights for few as for many. And when the
-                first in the queue needs more blocks than are free, all others wait, and those blocks are idle.
-The change:     who joins is a policy's choice: a function from those that wait to one of them. First come, shortest
-                prompt, longest output, the longest prompt that fits. Before any policy comes a request's priority, and
-                then its round: requests 0 to ROUND - 1 go before the next ROUND, so of equal priority fewer than ROUND
-                requests can overtake one.
-What it gives:  longest output first ends full batches with short outputs: fewer steps, and the same tokens. Packed
-                leaves no block idle that the prompt of a queued request would fit into.
-Where it loses: other requests pay. An order that lets some join earlier lets others join later. Longest first has to
-                know the lengths, which a server outside of a contest does not, and in a small pool what it preempts is
-                long. And the whole queue is looked through for each request that joins.
+What was slow:  the end of a run. First come, first served may start a long output late, and then a few requests decode
+                for long in a batch that is nearly empty; a step reads all weights for few rows as for many. And when
+                the first in the queue needs more blocks than are free, all others wait, and those blocks are idle.
+The change:     a policy is a function from the waiting requests to one of them: first come, shortest prompt, longest
+                output, the longest prompt that fits. A request's priority goes before any policy, and then its round:
+                requests 0 to ROUND - 1 go before the next ROUND, so fewer than ROUND requests of equal priority can
+                overtake one.
+What it gives:  longest output first fills the end of a run with short outputs: fewer steps, and the same tokens. Packed
+                leaves no free blocks that the prompt of a queued request would fit into.
+Where it loses: an order that lets some requests join earlier lets others join later. Longest first has to know the
+                lengths, which a server does not, and in a small pool it preempts long sequences. And each request that
+                joins costs a search through the whole queue.
 
 Longest first is the LPT rule (Graham, 1969); packed is best fit (Johnson et al., 1974). Post: "Scheduling and
 benchmark" has longest output first.
@@ -30,7 +30,7 @@ from .s16_overlap import Overlap
 
 ROUND = 256
 
-# (those who may be next, in the order in which they came; tokens that the free blocks hold) -> who it is.
+# (candidates in order of arrival; tokens that fit into the free blocks) -> the one that joins.
 Policy = Callable[[list[Sequence], int], Sequence]
 
 
@@ -39,7 +39,7 @@ def first_come(waiting: list[Sequence], room: int) -> Sequence:
 
 
 def shortest(waiting: list[Sequence], room: int) -> Sequence:
-    return min(waiting, key=len)  # of equals the first, here and below
+    return min(waiting, key=len)  # the first of equal ones, here and below
 
 
 def longest_output(waiting: list[Sequence], room: int) -> Sequence:
@@ -47,7 +47,7 @@ def longest_output(waiting: list[Sequence], room: int) -> Sequence:
 
 
 def packed(waiting: list[Sequence], room: int) -> Sequence:
-    """The longest that free blocks have room for; the shortest where there is none, and it has to wait."""
+    """The longest prompt that fits into the free blocks; if none fits, the shortest, which then waits."""
     fitting = [seq for seq in waiting if len(seq) <= room]
     return max(fitting, key=len) if fitting else min(waiting, key=len)
 
@@ -58,10 +58,10 @@ POLICIES: dict[str, Policy] = {
 
 
 class Policies(Overlap):
-    """Overlap with a choice of who is next. policy: a name in POLICIES, or a function of one's own.
+    """Overlap whose policy chooses who joins next. policy: a name in POLICIES, or your own function.
 
-    sizes: as the stage before has them. A sequence is overtaken by fewer than ROUND that came later. Whoever was
-    preempted goes first again. Raises ValueError for an unknown policy.
+    sizes: as in stage 16. Fewer than ROUND later sequences overtake one. A preempted sequence goes first again.
+    Raises ValueError for an unknown policy.
     """
 
     name = "s17_policies"
@@ -71,11 +71,11 @@ class Policies(Overlap):
         if not callable(policy) and (not isinstance(policy, str) or policy not in POLICIES):
             raise ValueError(f"policy must be one of {listed(POLICIES)}, or a function, got {policy!r}")
         self.policy = policy if callable(policy) else POLICIES[policy]
-        self.rounds: dict[int, int] = {}  # of those that have not joined yet, by seq_id
+        self.rounds: dict[int, int] = {}  # of the sequences that have not joined yet, by seq_id
         self.num_added = 0
 
     def add(self, seq: Sequence) -> None:
-        """As before. Raises ValueError also where the policy has to know how long an output gets, and cannot."""
+        """Queue a sequence. Also raises ValueError where the policy needs the output's length and cannot know it."""
         if self.policy is longest_output and may_stop_early(seq.params):
             raise ValueError(
                 "policy='longest_output' has to know how many tokens come: it needs ignore_eos=True and no "
@@ -91,20 +91,20 @@ class Policies(Overlap):
         self.rounds.pop(seq.seq_id, None)
 
     def prompts(self, may_admit: bool) -> Iterator[Sequence]:
-        """Running sequences with more than one token to compute, and then those that join, in the policy's order."""
+        """Yield running sequences with more than one token to compute, then those that join, in the policy's order."""
         yield from super().prompts(may_admit=False)
         while may_admit and self.waiting and self.admit(seq := self.next_in_line()):
             self.rounds.pop(seq.seq_id, None)
             yield seq
 
     def next_in_line(self) -> Sequence:
-        """The policy's choice among the most important, and of these the earliest round."""
+        """The policy's choice among the requests of the lowest priority number, and of these the earliest round."""
         first = min(map(self.rank, self.waiting))
         equals = [seq for seq in self.waiting if self.rank(seq) == first]
         return self.policy(equals, self.tables.num_free * self.block_size)
 
     def rank(self, seq: Sequence) -> tuple[int, int]:
-        """Priority, the lowest first, and round. Who was preempted has joined before, and goes before all rounds."""
+        """Priority, the lowest first, and round. A preempted sequence has joined before, and goes before all rounds."""
         return seq.priority, self.rounds.get(seq.seq_id, -1)
 
 

@@ -3,7 +3,7 @@
 What becomes a slide follows from the notebook, so that its cells need no metadata:
 
 - a heading of level 1 or 2 starts a slide; a deeper one, or prose, starts one below it;
-- the first code cell behind prose comes on a key press, below the prose: time to ask what it will show. The next one
+- the first code cell after prose comes on a key press, below the prose: time to ask what it will show. The next one
   has a slide of its own. Code of more than 12 lines is folded;
 - a cell without an output joins the slide before it;
 - a prediction after another one, and a card that reveals or says something, join the slide before;

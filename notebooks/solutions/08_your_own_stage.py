@@ -2,6 +2,22 @@
 
 
 # --- 08.1
+class Repaired(Draft):
+    positions = Stage.positions
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                cache = self.caches[seq.seq_id][layer]
+                cache[0] = torch.cat([cache[0], k[i].unsqueeze(1)], dim=1)
+                cache[1] = torch.cat([cache[1], v[i].unsqueeze(1)], dim=1)
+
+    def free(self, seq):
+        Stage.free(self, seq)
+        self.caches.pop(seq.seq_id, None)
+
+
+# --- 08.2
 class Room:
     """K and V of one sequence in one layer, with room to spare."""
 
@@ -33,7 +49,7 @@ class Room:
         return self.keys[:, : self.length], self.values[:, : self.length]
 
 
-# --- 08.2
+# --- 08.3
 class Contiguous(Stage):
     def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
@@ -50,7 +66,7 @@ class Contiguous(Stage):
         self.rooms.pop(seq.seq_id, None)
 
 
-# --- 08.3
+# --- 08.4
 class MyStep:
     def __init__(self, rooms):
         self.rooms = rooms
@@ -79,7 +95,7 @@ class Mine(Contiguous):
                 self.rooms[seq.seq_id][layer].append(k[i : i + 1], v[i : i + 1])
 
 
-# --- 08.4
+# --- 08.5
 class InPlaceStep(MyStep):
     """The new token is in its room before attention reads it; it counts when append says so."""
 
@@ -109,19 +125,3 @@ class Doubling(Mine):
 
 
 contender = Doubling
-
-
-# --- 08.5
-class Repaired(Draft):
-    positions = Stage.positions
-
-    def append(self, seqs, step):
-        for layer, (k, v) in enumerate(step.new):
-            for i, seq in enumerate(seqs):
-                cache = self.caches[seq.seq_id][layer]
-                cache[0] = torch.cat([cache[0], k[i].unsqueeze(1)], dim=1)
-                cache[1] = torch.cat([cache[1], v[i].unsqueeze(1)], dim=1)
-
-    def free(self, seq):
-        Stage.free(self, seq)
-        self.caches.pop(seq.seq_id, None)

@@ -121,7 +121,7 @@ def compare_builds(
 
 
 def _prepare(batch: TableBatch, batch_size: int, kind: str) -> None:
-    """The batch as it is one step before: every row built, and the next token behind the edge or not."""
+    """The batch as it is one step before: every row built, and the next token past the edge or not."""
     block_size = batch.stage.block_size
     batch.admit([block_size - 1 if kind == EDGE else 1] * batch_size)
     batch.step()

@@ -18,7 +18,7 @@ class Referee:
     """Compares every run's tokens: in fp32 with the reference, and raises; in half precision it only notes.
 
     In half precision greedy tokens of correct programs differ (sums are rounded in another order), so there the
-    first run's tokens are the yardstick, and `verdicts` says who differs from it where.
+    first run's tokens are the yardstick, and `verdicts` says which contender differs from it where.
     """
 
     def __init__(self, model: Model, prompts: list[list[int]]) -> None:
@@ -32,7 +32,7 @@ class Referee:
         """Raises TokensDiffer in fp32 when `outputs` (new tokens of each sequence) are wrong.
 
         near: a sequence may part from the reference, if each of its tokens has a logit that is at most so far below the
-        best one behind the same text. For programs that do not compute all in fp32 what they call fp32.
+        best one after the same text. For programs that do not compute all in fp32 what they call fp32.
         """
         expected = self._expected
         if expected is None:
@@ -49,7 +49,7 @@ class Referee:
             first = next(iter(parted))
             self.verdicts[name] = f"differ (sequence {first}, token {parted[first]})"
         else:
-            self._expected = expected  # kept only now: behind a wrong token the reference would be another text's
+            self._expected = expected  # kept only now: after a wrong token the reference would be another text's
             self.verdicts.setdefault(name, "equal")
 
     def _largest_gap(self, sequence: int, output: list[int]) -> float:

@@ -25,7 +25,7 @@ class Offline:
     prompt_lens: List[int] = flag((8,), "tokens of each prompt", name="--prompt-len", metavar="LENGTHS")
     max_tokens: int = flag(64, "new tokens of each prompt")
     dtypes: List[str] = flag(("float32",), f"of {', '.join(DTYPES)}", name="--dtype", metavar="DTYPES")
-    quantization: str | None = flag(None, "weights in 8 bits, too, for those who can", choices=("int8",))
+    quantization: str | None = flag(None, "also weights in 8 bits, for contenders that have them", choices=("int8",))
     repeats: int = flag(3, AFTER_SHORT_RUN)
     seed: int = flag(0, "of the prompts")
     device: str | None = flag(None, DEVICE)

@@ -34,7 +34,7 @@ def require_logits(got: Tensor, want: Tensor, tolerance: float, where: str) -> N
 
 
 def require_all_free(stage: Stage, when: str) -> None:
-    """Every block is free, and nothing is held. `when`: behind what, such as "with both sequences freed"."""
+    """Every block is free, and nothing is held. `when`: after what, such as "with both sequences freed"."""
     require_one_owner(stage.tables)
     held = len(stage.tables)
     free, total = stage.num_free_blocks, stage.tables.num_blocks

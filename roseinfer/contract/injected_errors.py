@@ -1,4 +1,4 @@
-"""Errors that come from outside the stage, at any tensor operation or behind any part of the model.
+"""Errors that come from outside the stage, at any tensor operation or after any part of the model.
 
 Nothing of the stage is replaced: torch itself raises, as it does when memory runs out or Ctrl-C arrives.
 """
@@ -70,7 +70,7 @@ class ErrorBehind:
         self.hook.remove()
 
     def _fail(self, *_: object) -> None:
-        self.raised = self.error("injected behind a part of the model")
+        self.raised = self.error("injected after a part of the model")
         raise self.raised
 
 

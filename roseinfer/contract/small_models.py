@@ -127,7 +127,7 @@ def prompts_for(name: str, lengths: tuple[int, ...]) -> list[list[int]]:
 
 @cache
 def expected(name: str, lengths: tuple[int, ...], max_tokens: int, device: str) -> list[list[int]]:
-    """The reference's greedy tokens behind prompts_for(name, lengths)."""
+    """The reference's greedy tokens after prompts_for(name, lengths)."""
     return reference_generate(model_of(name, device), prompts_for(name, lengths), max_tokens)
 
 
@@ -144,7 +144,7 @@ def text_of(name: str, length: int, seed: int = 0) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1_000)
 def text_logits(name: str, text: tuple[int, ...], device: str) -> Tensor:
-    """The reference's logits [N, V] behind every token of a text, from one forward."""
+    """The reference's logits [N, V] after every token of a text, from one forward."""
     return reference_logits(model_of(name, device), list(text))
 
 
@@ -160,5 +160,5 @@ def half_logits(name: str, text: tuple[int, ...], device: str, dtype: torch.dtyp
 
 @lru_cache(maxsize=10_000)
 def last_logits(name: str, token_ids: tuple[int, ...], device: str) -> Tensor:
-    """The reference's logits [V] behind that text."""
+    """The reference's logits [V] after that text."""
     return reference_logits(model_of(name, device), list(token_ids))[-1]

@@ -1,4 +1,4 @@
-"""VegaPicture: a Vega spec with its text, and a still for those who only read."""
+"""VegaPicture: a Vega spec with its text, and a still for pages without JavaScript."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class BlockManager:
         """Blocks with the beginning of a sequence, how many of its tokens those are, and the entries of full blocks.
 
         They are the prefix cache's, or of the sequence whose prompt it shares, where also a block that is not full is
-        of use: as all that runs, a sequence writes behind what it has written.
+        of use: like every running sequence, it writes only after what it has written.
         """
         chain = self.prefix_cache.find(seq) if self.prefix_cache else []
         num_cached = min(len(chain) * self.block_size, len(seq) - 1)

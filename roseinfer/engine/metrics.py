@@ -15,7 +15,7 @@ from roseinfer.sequence import Sequence
 from .scheduler import Scheduler
 from .step import Step, StepRecord
 
-HISTORY = 1024  # steps that are kept for who asks
+HISTORY = 1024  # steps that are kept
 
 
 @dataclass(eq=False, slots=True)

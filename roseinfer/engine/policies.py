@@ -1,4 +1,4 @@
-"""Policies: who of those that wait is next. Small classes behind one interface; the scheduler does the rest."""
+"""Policies: which waiting request is next. Small classes behind one interface; the scheduler does the rest."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Runner:
         tokens = self.sampler(logits, tokens, seqs, self.inputs.hosts[batch.host]["context_lens"])
         asked = any(seq.params.logprobs is not None for seq in seqs)
         logprobs = step_logprobs(logits, tokens, seqs) if asked else None
-        # At once, and behind nothing else: the next replay of a graph writes to the memory that `tokens` lies in.
+        # Immediately after the step: the next replay of a graph writes to the memory that `tokens` lies in.
         on_host = torch.empty(len(seqs), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
         on_host.copy_(tokens, non_blocking=True)
         is_copied = torch.cuda.Event() if tokens.is_cuda else None

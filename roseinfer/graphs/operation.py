@@ -1,6 +1,6 @@
-"""operation: what a compiled loop has to say so that those who listen to PyTorch's operations see it, too.
+"""operation: makes a compiled loop visible to everything that records PyTorch's operations.
 
-A loop that Numba compiled runs below PyTorch: its dispatcher, and with it a recorder of steps, would not know of it.
+A loop that Numba compiled does not pass PyTorch's dispatcher, so a recorder of steps would not see it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class _OperationWriter(OperationMode):
             _refuse(f"wait for the device, {name_of(func)}: {why}")
         result = func(*args, **kwargs)
         if self._is_view_of_outside(func, (args, kwargs), result):
-            return result  # the same in every replay: who uses it finds a tensor from outside
+            return result  # the same in every replay: to its users, a tensor from outside
         node = self.graph.call_function(func, *tree_map_only(Tensor, self.node_of, (args, kwargs)))
         self.operations.append(name_of(func))
         if isinstance(result, Tensor):

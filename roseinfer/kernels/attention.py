@@ -1,4 +1,4 @@
-"""One attention over flat batches, and who computes it on which device."""
+"""One attention over flat batches, and which kernel computes it on which device."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def paged_case(
     """A seeded batch with context_lens[i] cached tokens in sequence i, and `group` query heads on each KV head.
 
     Blocks lie in random order all over the pool. Every slot that holds no token is NaN, and so is block 0, which the
-    table names behind a sequence's last block. q, k and v are cuts of one tensor, as a model makes them.
+    table names after a sequence's last block. q, k and v are cuts of one tensor, as a model makes them.
     """
     generator = torch.Generator().manual_seed(seed)
     used = [-(-n // block_size) for n in context_lens]

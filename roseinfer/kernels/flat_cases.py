@@ -82,7 +82,7 @@ def flat_case(
     that have them cached in full, as a shared prompt has them. spare_columns: of the tables, after the longest row.
 
     Blocks lie in random order all over the pool. Every slot that holds no token is NaN, and so is block 0, which the
-    tables name behind a sequence's last block. The tables are a cut of wider rows, q, k and v cuts of one tensor.
+    tables name after a sequence's last block. The tables are a cut of wider rows, q, k and v cuts of one tensor.
     """
     generator = torch.Generator().manual_seed(seed)
     totals = [cached + new for cached, new in sequences]

@@ -1,7 +1,7 @@
 """A linear layer in 8 bits on a CPU: x @ W.T + b, W in int8 with one scale per row, x quantised on the way in.
 
 Absmax quantisation: values are divided by the largest absolute one / 127, and rounded. Of W each row has one scale,
-of x each 64 values of a row: behind an activation function a few values are far larger than the others, and with one
+of x each 64 values of a row: after an activation function a few values are far larger than the others, and with one
 scale for a whole row the others would be rounded to nothing. Sums are made in a fixed order, so a row of the result is
 the same to the bit whatever other rows are beside it.
 

@@ -162,7 +162,7 @@ def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start,
 def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
     """Tokens start to stop of one sequence, the first of them at `position`, and all query heads of one KV head."""
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
-    width = (head_dim + LANES - 1) // LANES * LANES  # what lies behind head_dim is 0
+    width = (head_dim + LANES - 1) // LANES * LANES  # what lies past head_dim is 0
     group = q.shape[1] // num_kv_heads
     rows = (stop - start) * group
     scale = np.float32(1.0 / np.sqrt(head_dim))
@@ -202,7 +202,7 @@ def attend_block(query, row, keys, values, seen, weights, acc, sums):
     top = sums[row, 0]
     tops = splat(top)
     for s in range(0, seen, LANES):
-        scores = sixteen_dots(query, row, keys, s, seen - 1)  # behind the last one seen: that one again
+        scores = sixteen_dots(query, row, keys, s, seen - 1)  # past the last one seen: that one again
         store(weights, 0, s, scores)
         tops = maximum(scores, tops)
     new_top = largest(tops)

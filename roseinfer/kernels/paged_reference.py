@@ -24,7 +24,7 @@ def paged_attention_reference(
     block_size, D]: one layer of the pool. slot_mapping [N]: block * block_size + offset at which a token is written.
     query_start [B + 1]: sequence i has the tokens from query_start[i] to query_start[i + 1], at least one.
     context_lens [B]: tokens that sequence i has in the cache after the write. block_tables [B, W]: its blocks in token
-    order; what stands behind them is ignored. A token sees those before it and itself, so whole prompts, chunks of
+    order; what follows them is ignored. A token sees those before it and itself, so whole prompts, chunks of
     them, single new tokens and any mixture of these are one case. out: where to put the result, in q's dtype.
 
     Sums are fp32. Reads query_start and context_lens on the host, which a GPU has to wait for: kernels do not.

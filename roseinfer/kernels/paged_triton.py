@@ -253,7 +253,7 @@ def paged_attention_triton(
     [num_blocks, H_kv, block_size, D], contiguous, block_size a power of two. slot_mapping [N]: block * block_size +
     offset of each new token. query_start [B + 1]: tokens query_start[i] to query_start[i + 1] belong to sequence i, one
     at least. context_lens [B]: tokens of each sequence, the new ones included. block_tables [B, W]: block ids in token
-    order; those behind the last used one are ignored. All four int32.
+    order; those after the last used one are ignored. All four int32.
 
     Two launches, three for a batch whose contexts are split; which ones depends on shapes alone. Sums are fp32; with
     16-bit tensors the softmax's weights are rounded to 16 bits, too, where tensor cores multiply them.

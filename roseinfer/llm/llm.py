@@ -41,7 +41,7 @@ class LLM:
     weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU where there
     is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of the longest
     sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time; others wait, and
-    scheduling_policy says who is next: "fcfs" (first come), "shortest" (prompt), "longest_output" (of requests whose
+    scheduling_policy chooses the next one: "fcfs" (first come), "shortest" (prompt), "longest_output" (if
     lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
     max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024 or that; longer prompts are computed in
     chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA

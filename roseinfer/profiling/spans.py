@@ -1,4 +1,4 @@
-"""Named spans: how a part of a step gets its name in a trace, and who else hears of it."""
+"""Named spans: how a part of a step gets its name in a trace, and how others listen to it."""
 
 from __future__ import annotations
 

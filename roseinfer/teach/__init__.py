@@ -18,7 +18,6 @@ from .journal.progress import progress
 from .lesson00.charts import draw_floors, draw_recompute
 from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
-from .lesson01.loss_sentences import say_losses
 from .lesson01.recompute import Recompute, RecomputeBatch
 from .lesson03.append_picture import draw_append
 from .lesson03.post_counts import append_counts, gather_counts, slice_counts

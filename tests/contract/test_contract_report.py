@@ -161,7 +161,7 @@ BROKEN = [
     ("large_batches", "WarpOf64", "in a step of 70 sequences, row 64, of"),
     ("very_large_batches", "RowsInBytes", "in a step of 257 sequences, row 256, of"),
     ("neighbours_come_and_go", "BySequenceModulo", "a sequence that stays while others come and go: in a step of"),
-    ("alike_prompts", "LooksAtTheFirstPrompt", "behind a prompt that is much like it, in a step of"),
+    ("alike_prompts", "LooksAtTheFirstPrompt", "after a prompt that is much like it, in a step of"),
     ("other_blocks", "rows by sequence, first and last", "freed and prefilled again, before in blocks 1, 2"),
     ("two_at_once", "SharedPool", "two stages side by side: in a step of"),
     ("leaves_what_is_yours", "SortsYours", "decode changed the caller's list of sequences"),

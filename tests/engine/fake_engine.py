@@ -26,7 +26,7 @@ def fingerprints(token_ids: list[int]) -> list[int]:
 
 
 def continuation(prompt: list[int], max_tokens: int) -> list[int]:
-    """What the fake model says behind a prompt."""
+    """What the fake model says after a prompt."""
     text = list(prompt)
     for _ in range(max_tokens):
         text.append(fingerprints(text)[-1] % VOCAB_SIZE)

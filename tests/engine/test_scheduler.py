@@ -76,7 +76,7 @@ def test_the_youngest_is_preempted_and_computed_again():
 
 
 def test_one_that_joined_later_goes_before_one_that_came_later():
-    """Age is arrival, not admission: who was preempted is still older than those behind it."""
+    """Age is arrival, not admission: a preempted one is still older than those after it."""
     engine = FakeEngine(num_blocks=9)
     first, second, third = (request(prompt_of(5, i), 20) for i in range(3))
     engine.add(first, second, third)

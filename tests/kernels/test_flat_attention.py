@@ -334,7 +334,7 @@ def writes_its_neighbour_too(q, k, v, k_cache, v_cache, slots, *where):
 
 
 def writes_whole_blocks(q, k, v, k_cache, v_cache, slots, *where):
-    """Clears the slots behind the tokens, where nothing is read."""
+    """Clears the slots after the tokens, where nothing is read."""
     out = dense(q, k, v, k_cache, v_cache, slots, *where)
     k_cache.nan_to_num_(0)
     return out

@@ -50,7 +50,7 @@ GRID = [
 
 
 def case(shape, lens, dtype=torch.float32, device="cpu"):
-    """A paged_case, and behind a sequence's own blocks its table names blocks that do not exist."""
+    """A paged_case, and after a sequence's own blocks its table names blocks that do not exist."""
     num_kv_heads, group, head_dim, block_size = shape
     case = paged_case(
         lens,

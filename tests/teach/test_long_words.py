@@ -1,4 +1,4 @@
-"""A word of code that is longer than a column breaks behind its dots, so that the page does not scroll for it."""
+"""A word of code that is longer than a column breaks after its dots, so that the page does not scroll for it."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_a_damaged_file_is_reported_and_set_aside_and_its_sound_lines_stay(recor
     ]
     with open(record, "ab") as file:
         file.write(b"\n" + b"\n".join(damaged))
-    teach.check("00.1", wrong)  # behind a line that was cut off
+    teach.check("00.1", wrong)  # after a line that was cut off
     with pytest.warns(UserWarning, match=r"is damaged \(8 of 10 lines .* set aside as progress.damaged-1.jsonl"):
         seen = teach.progress()
     assert seen.passed == {"00.2"} and seen.attempts["00.1"] == 1

@@ -64,7 +64,8 @@ class BatchContender:
 def entered(
     setting: RaceSetting, stages: List[type[Stage]], names: List[str], precisions: List[str]
 ) -> Iterator[tuple[list[BatchContender], dict[str, str]]]:
-    """All who can run, and why the others cannot: fp32 first; in each precision Hugging Face, stages, engine, peers.
+    """Yield, for each precision, fp32 first, the contenders that can run (Hugging Face, stages, engine, peers) and why
+    others cannot.
 
     names: keys of NAMES. Of Hugging Face's generate and of stages there is none with weights in 8 bits.
     """

@@ -51,7 +51,7 @@ class OnlineContender:
 def contenders_of(
     setting: RaceSetting, dtype: str, names: List[str], policies: List[str], budgets: List[int]
 ) -> tuple[list[OnlineContender], dict[str, str]]:
-    """All who can run, one beside another for each budget; and why the others cannot."""
+    """All contenders that can run, one for each budget, and why the others cannot."""
     makers: list[Callable[[int], OnlineContender]] = []
     left_out: dict[str, str] = {}
     if ENGINE in names or NO_CACHE in names:

@@ -123,7 +123,7 @@ class OnlineResult(MachineResult):
         a = self.arguments
         if a["trace"]:
             return f"{a['num_requests']} requests of {a['trace']}"
-        prefix = f" behind {a['prefix_len']} that all share" if a["prefix_len"] else ""
+        prefix = f" after {a['prefix_len']} that all share" if a["prefix_len"] else ""
         burst = f", {a['burst']} at a time" if a["burst"] > 1 else ""
         return (
             f"{a['num_requests']} requests, prompts of {_range(a['prompt_lens'])} tokens{prefix}, outputs of "

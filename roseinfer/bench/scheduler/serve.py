@@ -1,5 +1,5 @@
-"""serve: one run of the benchmark. Who is computed when is decided by the engine's scheduler, or for a stage by
-generate.stream, the loop that drives any stage; here they are given their requests, and watched."""
+"""serve: one run of the benchmark. The engine's scheduler decides what is computed when, or for a stage
+generate.stream, the loop that drives any stage; this module gives them their requests and records what they do."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _refusals_change_nothing(stage_class: type[Stage], device: str) -> None:
             run.stage.decode(batch)
         after = run.books([full, silent])
         assert after == before, f"{wrong} is refused, and changed cached tokens and free blocks: {before}, then {after}"
-    run.decode([full, silent], "behind steps that were refused: ")
+    run.decode([full, silent], "after steps that were refused: ")
     run.end([full, silent])
 
 

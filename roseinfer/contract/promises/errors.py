@@ -20,7 +20,7 @@ ERRORS = (KeyboardInterrupt, OutOfMemory)
 STREAMED = 10  # operations of a whole run at which an error is tried
 MOST = 240  # operations of a decode step, or a prefill, at which one is tried; drawn where there are more
 MODEL = "two layers"
-PARTS = ("wte", "h.0.attn.c_attn", "h.0", "h.1.attn", "")  # of the model: before, between and behind its layers
+PARTS = ("wte", "h.0.attn.c_attn", "h.0", "h.1.attn", "")  # of the model: before, between and after its layers
 
 
 def errors_free_everything(stage_class: type[Stage], device: str) -> None:
@@ -83,7 +83,7 @@ class _Failing(TeacherForced):
         if logits is not None:
             return self.judge(logits, self.seqs, "a step that went on ")
         after = [seq.num_cached_tokens for seq in self.seqs]
-        assert after == before, f"{again}its sequences had {before} tokens cached before the error, {after} behind it"
+        assert after == before, f"{again}its sequences had {before} tokens cached before the error, {after} after it"
         require_one_owner(self.stage.tables)
         self.decode(self.seqs, again)
 
@@ -95,7 +95,7 @@ class _Failing(TeacherForced):
         if logits is None:
             assert not self.stage.holds(seq), f"{again}the sequence was held already"
             left = seq.num_cached_tokens, self.stage.num_free_blocks
-            assert left == (0, free), f"{again}cached tokens and free blocks were {left} behind it, not {(0, free)}"
+            assert left == (0, free), f"{again}cached tokens and free blocks were {left} after it, not {(0, free)}"
             self.prefill_again(seq, text, again)
         self.texts[seq.seq_id] = text
         self.decode([seq], again)

@@ -42,9 +42,9 @@ def last_position(stage_class: type[Stage], device: str) -> None:
         for seq in seqs:
             seq.append(1)
         before = run.books(seqs)
-        with refused(f"{where}a token behind the last position", f"max_model_len={ODD_LENGTH}"):
+        with refused(f"{where}a token past the last position", f"max_model_len={ODD_LENGTH}"):
             run.stage.decode(seqs)
-        assert run.books(seqs) == before, f"{where}a step behind the last position was refused, and changed the books"
+        assert run.books(seqs) == before, f"{where}a step past the last position was refused, and changed the books"
         run.end(seqs)
 
 

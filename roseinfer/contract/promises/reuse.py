@@ -36,8 +36,8 @@ def neighbours_come_and_go(stage_class: type[Stage], device: str) -> None:
 def other_blocks(stage_class: type[Stage], device: str) -> None:
     """A sequence of four blocks is freed and comes back into others, as one that an engine preempts; so do new ones.
 
-    From one time to the next a single block is another one, or their order, or all of them: who knows a row again by
-    less than its whole (its length, its first and last block, their sum) reads blocks of the time before.
+    From one time to the next a single block differs, or the order, or all of them. A stage that recognises a row by
+    less than all of it (its length, its first and last block, their sum) reads blocks of the time before.
     """
     pool = FullPool(stage_class, device)
     for order in ORDERS:
@@ -115,16 +115,16 @@ class FullPool(TeacherForced):
 def alike_prompts(stage_class: type[Stage], device: str) -> None:
     """Prompts that agree in a length, an end, all but one token, the tokens but not their order, or in everything.
 
-    Who shares K and V between sequences, or keeps them behind free, has to know a prompt by all of its tokens.
+    A stage that shares K and V between sequences, or keeps them after free, must identify a prompt by all its tokens.
     """
     run = TeacherForced(stage_class, device, MODEL, num_blocks=40, block_size=4)
-    first, behind = text_of(MODEL, 12, seed=1), text_of(MODEL, 4, seed=2)
+    first, last = text_of(MODEL, 12, seed=1), text_of(MODEL, 4, seed=2)
     one_other = [first[:i] + ((first[i] + 1) % 97,) + first[i + 1 :] for i in range(12)]
     prompts = [first, *one_other, first[::-1], first[6:] + first[:6], first[:4], first[:8], first[4:], first]
     held = []
     for i, prompt in enumerate(prompts):
-        where = "behind a prompt that is much like it, "
-        held.append(run.prefill(prompt + behind, len(prompt), where))
+        where = "after a prompt that is much like it, "
+        held.append(run.prefill(prompt + last, len(prompt), where))
         run.decode(held[-4:], where)
         if i >= 3:
             run.free(held.pop(0))

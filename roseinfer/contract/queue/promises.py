@@ -1,4 +1,4 @@
-"""Promises behind the queue: whatever comes when, in steps and pools of any size, each request gets its own tokens."""
+"""Promises of the queue: for any arrivals, step sizes and pools, each request gets its own tokens."""
 
 from __future__ import annotations
 

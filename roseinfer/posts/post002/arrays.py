@@ -62,7 +62,7 @@ def prefill_counts(write: Callable[..., np.ndarray], slots: list[int], places: i
     """Write one token for each slot into a buffer of running requests' tokens, and look what it holds."""
     others = np.arange(places, dtype=np.int32) + places
     token_ids = np.arange(len(slots), dtype=np.int32)  # no other request has one of these
-    room = places + len(slots)  # the last turn of the overlapping write may reach behind the last place
+    room = places + len(slots)  # the last turn of the overlapping write may reach past the last place
     buffer = np.concatenate((others, np.full(room - places, -1, dtype=np.int32)))
     writes = write(token_ids, slots, buffer)
     right = int((buffer[slots] == token_ids).sum())

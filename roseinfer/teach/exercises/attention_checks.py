@@ -125,6 +125,6 @@ def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | N
 
 def _explain(got: object, want: Tensor) -> str | None:
     unwritten = (
-        "where nothing was written: in slots behind context_lens, and in blocks that the sequence's row does not name"
+        "where nothing was written: in slots from context_lens on, and in blocks that the sequence's row does not name"
     )
     return explain_attention(got, want, unwritten)

@@ -57,7 +57,7 @@ MISTAKES = {
     "v_cache": "cached keys are summed up where cached values should be: these are in v_cache",
     "head": "a wrong KV head: query head h belongs to KV head h // (NUM_HEADS // NUM_KV_HEADS)",
     "last": "each sequence's last cached token is left out: token < num_cached",
-    "zeros": "slots behind the last token take part with a score of 0: their score must be -inf",
+    "zeros": "slots after the last token take part with a score of 0: their score must be -inf",
     "first block": "every tile reads the sequence's first block: the table's column is start // BLOCK_SIZE",
     "row": "every sequence reads the first sequence's blocks: row `seq` of the table begins at seq * table_row",
 }
@@ -71,7 +71,7 @@ class Trial:
     name: str
     make: Callable[[], PagedCase]
     if_wrong: str = ""
-    if_nan: str = "NaN came in: a slot behind context_lens was read, mask the loads of K and V with other=0.0"
+    if_nan: str = "NaN came in: a slot past context_lens was read, mask the loads of K and V with other=0.0"
 
 
 def trials() -> list[Trial]:

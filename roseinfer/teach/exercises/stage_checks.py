@@ -258,7 +258,7 @@ def by_batch(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
                 raise Wrong(f"layer {layer}: {name}: shape {tuple(batch.shape)}, expected {shape} = [B, H_kv, T, D]")
             if any(not batch[i, :, n:].isfinite().all() for i, n in enumerate(lengths)):
                 raise Wrong(
-                    f"layer {layer}: {name}: behind a sequence's tokens lies what was never written. That may be NaN, "
+                    f"layer {layer}: {name}: the slots after a sequence's tokens were never written. That may be NaN, "
                     "and 0 × NaN is NaN: masked slots must hold finite values"
                 )
     return [[(k[i : i + 1, :, :n], v[i : i + 1, :, :n]) for i, n in enumerate(lengths)] for k, v in past]

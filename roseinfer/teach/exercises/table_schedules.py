@@ -106,7 +106,7 @@ def play(
     """
     stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
-    _play(stage, seqs, calls, "behind the last of these calls", hold, step)
+    _play(stage, seqs, calls, "after the last of these calls", hold, step)
 
 
 def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: str, hold: Hold, step: Step) -> None:

@@ -60,7 +60,7 @@ def race_texts(
     is_same = all(own == outputs[0] for own in outputs)
     text = (
         f"{', '.join(runs)}: {counted(batch_size, 'sequence')} from {prompt!r}, "
-        f"{counted(runs[lanes[0].name].tokens, 'token')} each; same text: {is_same}"
+        f"{counted(max_new_tokens, 'new token')} each; same text: {is_same}"
     )
     first_done = min(lane.ends_ms[-1] for lane in lanes)
     race = TextRace(race_spec(lanes, prompt, batch_size, text), text, _told(lanes, batch_size), {"time": first_done})

@@ -143,7 +143,7 @@ def _draw_append(rng: Random) -> tuple[Tables, list[int], int]:
 # (block ids of each sequence, cached tokens of each, block size)
 APPENDS = [
     ([[5]], [0], 4),
-    ([[9, 1], [2, 5], [3, 7]], [3, 4, 5], 4),  # before, at and behind a block's edge
+    ([[9, 1], [2, 5], [3, 7]], [3, 4, 5], 4),  # before, at and after a block's edge
     ([[9, 8, 6]], [6], 4),  # holds a block more than it needs yet
     ([[0, 2], [1, 3], [5, 4]], [63, 64, 65], 64),
     ([[300_000], [7]], [5, 9], 64),  # the row is past what fp32 can count to

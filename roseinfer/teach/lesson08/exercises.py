@@ -23,7 +23,7 @@ MOST_COPIED = 3  # bytes copied for each byte kept, however the tokens come
 SPARE = 2  # bytes held for each byte kept, of a cache that has grown token by token
 
 
-@exercise("08.1", TOKENS_KEPT)
+@exercise("08.2", TOKENS_KEPT)
 def room_that_doubles(answer: type) -> None:
     if not isinstance(answer, type):
         raise Wrong(f"you give {answer!r}, expected the class Room")
@@ -48,7 +48,7 @@ def room_that_doubles(answer: type) -> None:
         )
 
 
-@exercise("08.2")
+@exercise("08.3")
 def prompt_in_sequence_out(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
     half = type(answer.__name__, (answer,), {"build": _missing, "append": _missing})
@@ -63,13 +63,13 @@ def _missing(*_: Any) -> None:
     raise Wrong("build and append are not called in a prefill")
 
 
-@exercise("08.3")
+@exercise("08.4")
 def decode_step_of_your_own(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
     require_contract(answer)
 
 
-@exercise("08.4")
+@exercise("08.5")
 def contender(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     for num_seqs, num_tokens in STEPS:
@@ -77,7 +77,7 @@ def contender(answer: type[Stage], model: Model) -> None:
     require_contract(answer)
 
 
-@exercise("08.5")
+@exercise("08.1")
 def draft_with_four_mistakes(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
     require_contract(answer)

@@ -1,4 +1,4 @@
-"""The first half of a learner's stage: prefills, frees, and errors in the middle of a prefill. For 08.2."""
+"""The first half of a learner's stage: prefills, frees, and errors in the middle of a prefill. For 08.3."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
         pd.DataFrame(rows),
         exact=exact,
         live=["step ms", "speed", "page faults"],
-        note=f"step ms: median of {steps} interleaved steps; speed: against {stages[0].name} on the same batch",
+        note=f"step ms: median of {steps} interleaved steps; bytes: of the second step, with one token more per sequence; "
+        f"speed: against {stages[0].name} on the same batch",
         formats={"step ms": "{:.2f}", "speed": "×{:.2f}"}
         | dict.fromkeys(["bytes copied", "bytes zeroed", "page faults"], "{:,}"),
     )

@@ -48,13 +48,16 @@ def _by_batch(rows: pd.DataFrame) -> list[str]:
     sentences = []
     for stage, own in rows[rows["stage"] != first].groupby("stage", sort=False):
         ratios = dict(zip(own["batch"], own["speed"], strict=True))
-        lost = [f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items() if ratio < 1 / CLOSE]
-        won = [f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items() if ratio > CLOSE]
-        even = [batch for batch, ratio in ratios.items() if 1 / CLOSE <= ratio <= CLOSE]
-        sentence = f"**{stage}** against {first}: slower on {', '.join(lost) or 'no batch'}"
-        sentence += f"; faster on {', '.join(won) or 'no batch'}"
-        sentences.append(f"{sentence}; about as fast on {', '.join(even)}." if even else f"{sentence}.")
+        slower = {batch: ratio for batch, ratio in ratios.items() if ratio < 1 / CLOSE}
+        faster = {batch: ratio for batch, ratio in ratios.items() if ratio > CLOSE}
+        even = {batch: ratio for batch, ratio in ratios.items() if batch not in slower and batch not in faster}
+        sentence = f"**{stage}** against {first}: slower on {_told(slower)}; faster on {_told(faster)}"
+        sentences.append(f"{sentence}; about as fast on {_told(even)}." if even else f"{sentence}.")
     return sentences
+
+
+def _told(ratios: Mapping[str, float]) -> str:
+    return ", ".join(f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items()) or "no batch"
 
 
 def _sentence(stage: str, ratio: float, first: str) -> str:

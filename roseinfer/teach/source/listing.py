@@ -111,7 +111,7 @@ def two_columns(heads: tuple[str, str], rows: list[str], lines: list[str]) -> st
 
 
 def wrapped_lines(source: str, side: Literal["old", "new", "none"]) -> list[str]:
-    """Each line as a block of HTML behind its sign, which wraps between words and goes on where its code began."""
+    """Each line as a block of HTML after its sign, which wraps between words and goes on where its code began."""
     lines = []
     for text, line in zip(source.split("\n"), code_lines(source), strict=True):
         hang = CHARACTER * _hang(text)
@@ -146,7 +146,7 @@ def _longest_word(line: str) -> int:
 
 
 def _parts(word: str) -> list[str]:
-    """A word that is longer than a column may break behind its dots."""
+    """A word that is longer than a column may break after its dots."""
     return re.split(r"(?<=\.)", word) if len(word) > COLUMN else [word]
 
 

@@ -10,7 +10,7 @@ from roseinfer.display.shapes import EDGE, Cell, Line
 
 BETWEEN = 16  # pixels between the parts on a request's way
 LABEL = 13  # pixels: the line with a group's name
-TO_COME = "20-22"
+TO_COME = "to come"
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def _facts(states: list[Running], scores: list[float], values: list[list[float]]
     for block, (old, new) in enumerate(pairwise(states), 1):
         was = f"m = {_number(new.top)}"
         if block > 1:
-            shrinks = f"m from {_number(old.top)} to {_number(new.top)}, l and a shrink by {exp(old.top - new.top):.3f}"
-            was = shrinks if new.top > old.top else f"m stays {_number(new.top)}"
+            scale = f"m from {_number(old.top)} to {_number(new.top)}, l and a times {exp(old.top - new.top):.3f}"
+            was = scale if new.top > old.top else f"m stays {_number(new.top)}"
         lines.append(f"block {block}: {was}; l = {_number(new.total)}, a = {_vector(new.acc)}")
     result = torch.tensor([one / states[-1].total for one in states[-1].acc], dtype=torch.float64)
     whole = torch.tensor(scores, dtype=torch.float64).softmax(0) @ torch.tensor(values, dtype=torch.float64)

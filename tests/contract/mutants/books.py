@@ -99,7 +99,7 @@ MUTANTS = (
                 *POOL),
     edit_template("no length of its own", "return [seq.num_cached_tokens for seq in seqs]",
                   "return [max(seq.num_cached_tokens for seq in seqs) for _ in seqs]", run([3, 9], 9), "mixed_lengths"),
-    edit_template("nothing freed behind an error", "if seq.seq_id in self.tables:\n                    self.free(seq)\n            raise",
+    edit_template("nothing freed after an error", "if seq.seq_id in self.tables:\n                    self.free(seq)\n            raise",
                   "pass\n            raise", script("+a4 !+b4 -a +c30", num_blocks=8), "errors_free_everything", "failed_steps"),
     edit_template("one token early", "longest - 1)  # the last", "longest)  # the last",
                   run([16], 0, num_blocks=4, block_size=4), *FITS),

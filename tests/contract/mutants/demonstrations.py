@@ -97,7 +97,7 @@ def script(stage_class, calls: str, model: str = "gpt2", **sizes: int) -> None:
 
     "+a9": a is new, with a prompt of 9 tokens. "+a": a is prefilled again, with its output. "-a": a is freed.
     "ab": a step of a and b. "ab*3": three of them. "?ab": a step that has to be refused for want of blocks.
-    "?+b9": a prompt that has to be. "!ab", "!+b9": an error behind the model; "!3ab": three operations
+    "?+b9": a prompt that has to be. "!ab", "!+b9": an error after the model; "!3ab": three operations
     later.
     """
     engine = Engine(stage_class, model, **{"num_blocks": 12, "block_size": 4} | sizes)
@@ -192,7 +192,7 @@ def rearranged(stage_class) -> None:
 
 
 def fails_anywhere(stage_class: type[Stage]) -> str:
-    """By brute force: an error at each of the operations behind the model's forward, and the step made again."""
+    """By brute force: an error at each of the operations after the model's forward, and the step made again."""
     return next(filter(None, (script(f"+a3 +b6 !{n}ab ab*3")(stage_class) for n in range(60))), "")
 
 
@@ -220,7 +220,7 @@ def callers_list(stage_class) -> None:
 
 @demonstration
 def logits_kept(stage_class) -> None:
-    """A row of logits is read again behind the next step."""
+    """A row of logits is read again after the next step."""
     engine, [seq] = Engine(stage_class, "gpt2", num_blocks=8), new_sequences([3])
     engine.prefill(seq)
     for _ in range(8):

@@ -31,7 +31,7 @@ class CountsFirst(NaiveCat):
 
 
 class CountsInAppend(NaiveCat):
-    """Each sequence counts as its token is written: behind an error, the first ones have counted."""
+    """Each sequence counts as its token is written: after an error, the first ones have counted."""
 
     def append(self, seqs, step):
         for i, seq in enumerate(seqs):
@@ -43,7 +43,7 @@ class CountsInAppend(NaiveCat):
 
 
 class GrowsInTheStep(Right):
-    """The step appends as it goes; an error behind it leaves the token there, and it is appended again."""
+    """The step appends as it goes; an error after it leaves the token there, and it is appended again."""
 
     def build(self, seqs):
         return GrowingStep([self.caches[seq.seq_id] for seq in seqs])

@@ -68,7 +68,7 @@ class BySequenceModulo(BlockTable):
 
 
 class StaleColumns(BlockTableCache):
-    """What stood behind a shorter row stays there, and context_lens is the batch's longest of old."""
+    """What stood after a shorter row stays there, and context_lens is the batch's longest of old."""
 
     def build(self, seqs):
         step = super().build(seqs)

@@ -131,7 +131,7 @@ def any_of(*demonstrations: Demonstration) -> Demonstration:
 
 @demonstration
 def in_turn(stage_class, *prompts: list[int], model: str = MODEL, **sizes: Any) -> None:
-    """These prompts one after the other, each with a token behind it, so that its blocks are found by the next."""
+    """These prompts one after the other, each with a token after it, so that its blocks are found by the next."""
     run = Served(stage_class, model, **{"num_blocks": 40, "max_num_seqs": 1} | sizes)
     for i, prompt in enumerate(prompts):
         run.add(str(i), [*prompt, 50], 4)

@@ -126,7 +126,7 @@ class FlatSlotsInShorts(VectorizedGather):
 
 
 class SixteenColumns(BlockTable):
-    """A table with 16 columns; what lies behind is left out."""
+    """A table with 16 columns; what lies after them is left out."""
 
     def build(self, seqs):
         step = super().build(seqs)
@@ -191,7 +191,7 @@ def kv_heads(name: str, rule):
 
 
 class TwelveLayers(NaiveCat):
-    """The layers behind the twelfth share its blocks."""
+    """The layers after the twelfth share its blocks."""
 
     def append_token(self, seq, layer, k, v):
         if layer < 12:

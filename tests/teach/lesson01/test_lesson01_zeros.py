@@ -158,7 +158,7 @@ class Views(NaiveCat):
 
 
 class OnlyWhatIsNew(GatherOfMyOwn):
-    """Keeps a running sequence's batch and puts one token behind it; nothing is left when it is freed."""
+    """Keeps a running sequence's batch and puts one token after it; nothing is left when it is freed."""
 
     def __init__(self, model, **sizes):
         super().__init__(model, **sizes)

@@ -108,7 +108,7 @@ test_wrong_allocations = wrong_answers(
         ),
         "torch.empty": (  # what it holds stays, after a sequence's tokens
             allocating(lambda config, *shape: torch.empty(shape)),
-            "k: behind a sequence's tokens lies what was never written",
+            "k: the slots after a sequence's tokens were never written",
         ),
         "a copy filled in": (
             returning(lambda past: [(torch.empty_like(k).zero_(), v) for k, v in past]),

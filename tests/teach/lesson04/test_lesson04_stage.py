@@ -41,7 +41,7 @@ class Attend(DenseStep):
 
 
 class OwnColumn(Attend):
-    """Writes behind each sequence's own tokens; the mask lets a sequence read its own and the last column."""
+    """Writes after each sequence's own tokens; the mask lets a sequence read its own and the last column."""
 
     def __call__(self, layer, q, k, v):
         keys, values = self.past[layer]

@@ -170,7 +170,7 @@ test_wrong_ways_to_build_nothing = wrong_answers(
         "the class's name": ("OnlyWhenChanged", "expected a subclass of BlockTableCache"),
         "by length, first and last, which 06.2 itself calls unsound": (
             by_blocks(lambda blocks: (len(blocks), blocks[0], blocks[-1])),
-            "step A: behind the last of these calls, row 0 of layer 0 begins [0, 1, 2]; the blocks are [0, 3, 2]",
+            "step A: after the last of these calls, row 0 of layer 0 begins [0, 1, 2]; the blocks are [0, 3, 2]",
         ),
         "by the set of ids": (by_blocks(frozenset), "row 0 of layer 0 begins [0, 1, 2]; the blocks are [0, 2, 1]"),
         "by the sum": (

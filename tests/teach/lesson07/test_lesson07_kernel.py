@@ -106,7 +106,7 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     ),
     "values masked without other": (
         ("v_cache + at, mask=readable, other=0.0", "v_cache + at, mask=readable"),
-        "blocks that are not full: NaN came in: a slot behind context_lens was read, mask the loads of K and V with",
+        "blocks that are not full: NaN came in: a slot past context_lens was read, mask the loads of K and V with",
     ),
     "the query masked without other": (
         ("tl.load(q + q_at, mask=real, other=0.0)", "tl.load(q + q_at, mask=real)"),

@@ -115,11 +115,11 @@ RIGHT_HALVES = {
 }
 
 
-test_right_halves = right_answers("08.2", RIGHT_HALVES, model="small")
+test_right_halves = right_answers("08.3", RIGHT_HALVES, model="small")
 
 
 test_wrong_halves = wrong_answers(
-    "08.2",
+    "08.3",
     {
         "one room for all layers": (OneRoom, "prompt 0 of 2 (5 tokens), layer 1: k: these are layer 0's keys"),
         "the last layer alone": (

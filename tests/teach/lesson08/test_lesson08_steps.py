@@ -15,7 +15,7 @@ from stages import SelectAppend
 pytestmark = pytest.mark.slow
 
 
-# 08.3
+# 08.4
 
 
 def with_step(step):
@@ -126,11 +126,11 @@ class ByFunctions(Contiguous):
 RIGHT_STEPS = {"padded": Padded, "functions": ByFunctions, "inherited": changed(Mine)}
 
 
-test_right_steps = right_answers("08.3", RIGHT_STEPS, model="small")
+test_right_steps = right_answers("08.4", RIGHT_STEPS, model="small")
 
 
 test_wrong_steps = wrong_answers(
-    "08.3",
+    "08.4",
     {
         "the new token left out": (
             reading(reads_itself=False, enable_gqa=True),
@@ -155,7 +155,7 @@ test_wrong_steps = wrong_answers(
 )
 
 
-# 08.4
+# 08.5
 
 
 class NotCounted(Doubling):
@@ -293,13 +293,13 @@ class InTwoParts(Mine):
 RIGHT_CONTENDERS = {"a slab": Slab, "inherited": changed(Doubling), "in two parts": InTwoParts}
 
 
-test_right_contenders = right_answers("08.4", RIGHT_CONTENDERS, model="small")
+test_right_contenders = right_answers("08.5", RIGHT_CONTENDERS, model="small")
 
 
 test_wrong_contenders = wrong_answers(
-    "08.4",
+    "08.5",
     {
-        "the cat of 08.3": (
+        "the cat of 08.4": (
             Mine,
             "with 1 × 20 tokens cached copies 11,520 bytes (1.1 times all that is cached); the budget is 1,024",
         ),
@@ -339,6 +339,6 @@ def test_half_a_stub_is_judged(small):
     class NoAppend(Mine):
         def append(self, seqs, step): ...
 
-    assert_refused("08.2", HalfWritten, "after free the base class still holds the sequence", model=small)
-    assert_refused("08.3", NoAppend, "the promise **One sequence**", model=small)
-    assert check("08.4", None, model=small).outcome == "not attempted"
+    assert_refused("08.3", HalfWritten, "after free the base class still holds the sequence", model=small)
+    assert_refused("08.4", NoAppend, "the promise **One sequence**", model=small)
+    assert check("08.5", None, model=small).outcome == "not attempted"

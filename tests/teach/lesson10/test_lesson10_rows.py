@@ -152,7 +152,7 @@ test_wrong_kept_rows = wrong_answers(
         ),
         "by the number of blocks": (
             remembering(lambda blocks, seq: len(blocks)),
-            "step B, D: behind the last of these calls, row 0",
+            "step B, D: after the last of these calls, row 0",
         ),
         "by the post's key": (
             remembering(lambda blocks, seq: (seq.seq_id, len(blocks), blocks[-1])),
@@ -162,7 +162,7 @@ test_wrong_kept_rows = wrong_answers(
         "by the engine's own list": (remembering(lambda blocks, seq: blocks), "the table begins"),
         "by the set of ids": (
             remembering(lambda blocks, seq: frozenset(blocks)),
-            "behind the last of these calls, row",
+            "after the last of these calls, row",
         ),
         "a row a sequence": (ARowASequence, "in the first step, row"),
         "prefills forgotten": (PrefillsForgotten, "row 0 of the table begins"),

@@ -24,7 +24,7 @@ def test_every_weight_has_one_place_in_either_order():
     assert sorted(plain.values()) == sorted(packed.values()) == list(range(48))
     assert plain[3, 2] == 3 * 6 + 2
     assert [packed[row, 2] for row in range(4)] == [8, 9, 10, 11], "outputs of one input lie side by side"
-    assert packed[4, 0] == 24, "the second block begins behind the first"
+    assert packed[4, 0] == 24, "the second block begins after the first"
 
 
 @pytest.mark.parametrize("sizes", [(0, 8, 4), (8, 0, 4), (8, 8, 0), (8, 8, 3)])

@@ -169,7 +169,7 @@ def row_by_row(inputs, num_seqs, num_tokens, bucket, dummy, size):
 
 
 def to_the_end(inputs, num_seqs, num_tokens, bucket, dummy, size):
-    """Also what lies behind the bucket."""
+    """Also what lies past the bucket."""
     inputs["slot_mapping"][num_tokens:] = dummy * size + size - 1
     inputs["query_start"][num_seqs:] = num_tokens + np.arange(len(inputs["query_start"]) - num_seqs)
     inputs["context_lens"][num_seqs:] = 1

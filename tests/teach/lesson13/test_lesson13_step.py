@@ -234,7 +234,7 @@ test_right_steps = right_answers(
 
 
 def warm(at_start, **methods):
-    """A stage that runs at_start(stage) behind its __init__."""
+    """A stage that runs at_start(stage) after its __init__."""
 
     def __init__(self, model, **sizes):
         Graphs.__init__(self, model, **sizes)

@@ -99,7 +99,7 @@ class ShortestFirst(TokenBudget):
 
 
 class ToTheEnd(TokenBudget):
-    """Admits as a right rule does, and a preempted sequence waits behind all others."""
+    """Admits as a right rule does, and a preempted sequence waits after all others."""
 
     def admit(self, seq):
         return share_stays_free(self, seq) and super().admit(seq)

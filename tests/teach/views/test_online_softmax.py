@@ -26,7 +26,7 @@ def test_each_block_is_told_with_what_shrinks():
     assert repr(walk()) == (
         "block 1: m = 1.200; l = 1.497, a = [0.897, 0.552]\n"
         "block 2: m stays 1.200; l = 2.390, a = [0.964, 0.775]\n"
-        "block 3: m from 1.200 to 2.600, l and a shrink by 0.247; l = 1.589, a = [-0.762, 0.191]\n"
+        "block 3: m from 1.200 to 2.600, l and a times 0.247; l = 1.589, a = [-0.762, 0.191]\n"
         "a / l = [-0.480, 0.120]; largest difference from softmax(scores) @ values: 0.000000"
     )
 
