@@ -56,7 +56,8 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Generator[tuple[Sequence, int]
                 yield from _advance(stage, list(running), running, stage.next_tokens(running))
             elif waiting:
                 raise OutOfBlocks(
-                    f"sequence {waiting[0].seq_id} cannot start: others hold the blocks or places it needs"
+                    f"sequence {waiting[0].seq_id} cannot start: other sequences hold the blocks that it needs, or "
+                    "max_num_seqs is reached"
                 )
     finally:
         for seq in running:

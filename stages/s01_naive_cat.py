@@ -4,7 +4,7 @@ What was slow:  without a cache, each new token recomputes the whole text.
 The change:     keep K and V of every token in blocks of 64 tokens; before each step copy them into one dense
                 batch [B, H_kv, T, D] for ordinary attention, T being the longest cached length.
 What it gives:  a step computes one token a sequence, and memory is taken block by block as a sequence grows.
-Where it loses: all of the cache is copied twice a step, in many tiny operations. With L layers and B equally long
+Where it loses: all of the cache is copied three times a step, in many tiny operations. With L layers and B equally long
                 sequences of one block: 2LB allocations filled with zeros, 2LB copies, 2L cats. A mixed batch adds
                 2 zeros and 2 cats for each (layer, shorter sequence).
 

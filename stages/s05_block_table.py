@@ -8,7 +8,7 @@ The change:     attention takes the pool and a block table, [B, max_blocks] bloc
 What it gives:  no gather, no padded batch, no attention mask. Outside attention, no cost grows with the context.
 Where it loses: the tables are rebuilt from Python lists on every step: L rows for each sequence, nearly all of them
                 the same as in the step before. And this attention is written in PyTorch, about twenty operations a
-                block, which can read a block only by copying it. The kernel of stage 07 is tested against it.
+                block, and copies each block to read it. The kernel of stage 07 is tested against it.
 
 This module is complete: the paged family starts here. Paged attention: Kwon et al., "Efficient Memory Management for
 Large Language Model Serving with PagedAttention", 2023. Online softmax: Milakov and Gimelshein, 2018.

@@ -39,6 +39,9 @@ def replay(events, num_blocks):
 
 
 # --- 15.4
+from collections import Counter
+
+
 class OwnTables(SharedTables):
     def __init__(self, num_blocks, block_size):
         super().__init__(num_blocks, block_size)

@@ -136,7 +136,7 @@ class LadderResult(MachineResult):
 
     @property
     def _on_totals(self) -> str:
-        text = " total tok/s: prefill included; a stage prefills one prompt after another"
+        text = " total tok/s: prefill included; up to stage 10 one prompt after another"
         return text + (", HF all in one batch." if self.arguments["with_hf"] else ".")
 
     @cached_property

@@ -39,8 +39,8 @@ def require_all_free(stage: Stage, when: str) -> None:
     held = len(stage.tables)
     free, total = stage.num_free_blocks, stage.tables.num_blocks
     assert (held, free) == (0, total), (
-        f"{when}, {free} of {total} blocks are free and the books still hold {count(held, 'sequence')}. "
-        "Does free reach Stage.free?"
+        f"{when}, {free} of {total} blocks are free and {count(held, 'sequence')} still held. "
+        "Does free call Stage.free?"
     )
 
 

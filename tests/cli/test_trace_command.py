@@ -64,7 +64,7 @@ def test_a_file_alone_gives_an_overview(run, gpu):
     assert (status, err) == (0, "")
     size = f"{gpu.stat().st_size:,}"
     assert out == [
-        f"{gpu}: {size} bytes, a recorded trace without roseinfer's metadata",
+        f"{gpu}: {size} bytes, a trace without metadata",
         "19 events with a duration in 0.001300 s: the table slice",
         "other events, by phase (M: name of a thread, s and f: ends of an arrow, i: instant): 1 M",
         "",
@@ -136,7 +136,7 @@ def test_parts_are_printed_in_a_fixed_order(run, gpu):
     status, out, _ = run(gpu, "--sql", "SELECT 1 AS one", "--ops", BUILD, "--spans")
     assert status == 0
     assert out == [
-        "Spans: a recorded trace without roseinfer's metadata",
+        "Spans: a trace without metadata",
         "side    name                                                  n  total_ms  ms_per_step  share",
         "------  -------------------------------------------------  ----  --------  -----------  -----",
         "host    roseinfer.decode_step_sessions.total                  2     0.200        0.100  1.000",
@@ -146,7 +146,7 @@ def test_parts_are_printed_in_a_fixed_order(run, gpu):
         "device  roseinfer.model.forward                               2     0.080        0.040  0.400",
         "host    (unlabelled)                                       NULL     0.040        0.020  0.200",
         "",
-        f"aten ops in the first {BUILD}: a recorded trace without roseinfer's metadata; times are inclusive",
+        f"aten ops in the first {BUILD}: a trace without metadata; times are inclusive",
         "name         n  total_ms  avg_us",
         "-----------  -  --------  ------",
         "aten::copy_  1     0.004   4.000",

@@ -120,7 +120,7 @@ BROKEN = [
     ),
     ("equal_lengths", "stage: builds in another order", "sequence 0 of 3, prompt of 6 tokens: token"),
     ("mixed_lengths", LongestPosition, "of 4, prompt of 3 tokens: token 1 is"),
-    ("blocks_come_back", KeepsBlocks, "sequence 0 was freed, and holds says that it is still held"),
+    ("blocks_come_back", KeepsBlocks, "sequence 0 was freed, and stage.holds(seq) is still True"),
     (
         "blocks_come_back",
         "blocks: a free that keeps one",

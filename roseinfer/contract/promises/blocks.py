@@ -37,7 +37,7 @@ def blocks_come_back(stage_class: type[Stage], device: str) -> None:
     stage.decode(seqs)
     for i, seq in enumerate(seqs):
         stage.free(seq)
-        assert not stage.holds(seq), f"sequence {i} was freed, and holds says that it is still held"
+        assert not stage.holds(seq), f"sequence {i} was freed, and stage.holds(seq) is still True"
         assert not seq.num_cached_tokens, f"sequence {i} was freed, and counts {seq.num_cached_tokens} tokens as cached"
     require_all_free(stage, "with both sequences freed")
 

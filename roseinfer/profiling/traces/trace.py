@@ -255,7 +255,7 @@ class Trace:
         """One line that says where the times come from."""
         known = self.metadata
         if not known:
-            return "a recorded trace without roseinfer's metadata"
+            return "a trace without metadata"
         when = f"recorded {known['recorded_at'][:10]}" if self.recorded else "measured live"
         return f"{when} on {known['device']}, torch {known['torch']}, {known['steps']} steps"
 

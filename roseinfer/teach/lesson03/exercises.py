@@ -152,7 +152,7 @@ def posts_batch(answer: list[int]) -> None:
         raise Wrong(f"{len(lengths)} sequences make {copies} copies per step; the post counts {POST_COPIES}")
     if (slices := gather_slices(lengths, OLD)) != POST_SLICES:
         longest = sum(n == max(lengths) for n in lengths)
-        raise Wrong(f"these lengths make {slices} slices, the post counts {POST_SLICES}; {longest} of them are longest")
+        raise Wrong(f"these lengths make {slices} slices, the post counts {POST_SLICES}; longest sequences: {longest}")
 
 
 # 03.3

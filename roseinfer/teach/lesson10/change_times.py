@@ -29,7 +29,7 @@ Times = Mapping[str, List[float]]
 def time_changes(
     before: type[Stage], after: type[Stage], model: Model, batch_size: int, prompt_len: int, steps: int = 60
 ) -> dict[str, list[float]]:
-    """Seconds of decode steps of stage 09, and of it with one change more each time, up to stage 10. On a CPU.
+    """Seconds of decode steps of stage 09, and of it with one more change each time, up to stage 10. On a CPU.
 
     The stages take their steps in turn. before, after: NumbaPaged and OneTable.
     """
@@ -60,7 +60,7 @@ def draw_changes(times: Times) -> Chart:
     numbers = base.mark_text(align="left", dx=6).encode(x="to:Q", text=alt.Text("ms:Q", format=".2f"))
     drawn = (bars + ranges + numbers).properties(width=PAGE_WIDTH - LABELS, height=BAR * len(times))
     first, *more = times
-    text = f"decode step of {first}, and with one change more each: {', '.join(more)}"
+    text = f"decode step of {first}, and with one more change each: {', '.join(more)}"
     told = [f"{name} {1e3 * median(seconds):.2f} ms" for name, seconds in times.items()]
     return Chart(drawn, text, f"{text}; {', '.join(told)}")
 
@@ -71,12 +71,12 @@ def say_changes(times: Times) -> Said:
     sentences = []
     for (_, old), (after, new) in pairwise(times.items()):
         low, high = interval([a / b for a, b in zip(old, new, strict=True)])
-        saved = 1e3 * (median(old) - median(new))
+        saved = 1e3 * median(a - b for a, b in zip(old, new, strict=True))
         verdict = "no clear difference"
         if low > 1 or high < 1:
             verdict = "faster" if low > 1 else "slower"
         sentences.append(
-            f"**{after}**: {verdict}, {abs(saved):.2f} ms {'less' if saved > 0 else 'more'} by the medians."
+            f"**{after}**: {verdict}, {abs(saved):.2f} ms {'less' if saved > 0 else 'more'} in the median turn."
         )
     first, *_, last = (median(seconds) for seconds in times.values())
     whole = f"All five: {1e3 * first:.2f} ms before, {1e3 * last:.2f} ms after, ×{first / last:.2f}."

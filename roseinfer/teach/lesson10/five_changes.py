@@ -18,7 +18,7 @@ BUFFER = "+ one buffer, stage 10"
 
 
 def five_changes(before: type[Stage], after: type[Stage]) -> list[type[Stage]]:
-    """Return stage 09, four stages between it and stage 10, and stage 10: each has one change more. For a CPU.
+    """Return stage 09, four stages between it and stage 10, and stage 10: each has one more change. For a CPU.
 
     before, after: NumbaPaged and OneTable. The second stage has one table, the third also writes K and V before it
     attends, the fourth also has a head-major pool, and the fifth also calls stage 10's loops. What is left is stage

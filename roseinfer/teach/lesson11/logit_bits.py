@@ -18,5 +18,5 @@ def say_logit_bits(stage_class: type[Stage], model: Model, sizes: tuple[int, ...
         stage, seqs = ready_batch(stage_class, model, [8] * size, max_num_seqs=max(sizes))
         difference = float((stage.decode(seqs)[0] - alone).abs().max())
         told = f"differ by up to {difference:.1e}" if difference else "are the same, bit by bit"
-        sentences.append(f"Alone and as one of {size} sequences, its logits {told}.")
+        sentences.append(f"Alone and among {size} sequences, one sequence's logits {told}.")
     return say("the logits of one sequence alone and in batches", *sentences)

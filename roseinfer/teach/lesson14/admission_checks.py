@@ -49,7 +49,7 @@ def require_careful(answer: type[Stage], stage_class: type[Stage]) -> None:
     if steps > MOST_STEPS * before[1]:
         raise Wrong(
             f"{NUM_LOADS} loads took {steps} steps, with stage 14's own rule {before[1]}: at most {MOST_STEPS:.0%} of "
-            f"these are allowed, and {again} tokens were computed again. The pool stands empty: let more in"
+            f"these are allowed, and {again} tokens were computed again. The pool is underused: admit more"
         )
     _require_alone(answer)
     require_contract(answer, TOUCHED, _explain)

@@ -50,7 +50,7 @@ TIMES = {
         _tpot,
         {
             "n tokens have n - 1 gaps between them": lambda a, first, finish: (finish[-1] - finish[0]) / len(finish),
-            "the way to the first token is no gap between two of its tokens": lambda a, first, finish: (
+            "the time to the first token is no gap between two tokens": lambda a, first, finish: (
                 (finish[-1] - a) / len(finish)
             ),
             "the mean, not the sum": lambda a, first, finish: finish[-1] - finish[0],
@@ -62,7 +62,7 @@ TIMES = {
     "longest_itl": Expected(
         lambda arrival, first, finish: max(_gaps(finish), default=0),
         {
-            "the way to the first token is no gap between two of its tokens": lambda a, first, finish: max(
+            "the time to the first token is no gap between two tokens": lambda a, first, finish: max(
                 _gaps([a, *finish])
             ),
             "the longest gap, not the mean": _tpot,
@@ -139,7 +139,9 @@ STEP_MISTAKES: dict[str, Callable[..., list[int]]] = {
     "a prompt that does not fit is cut; no other is left out for it": _of_left(
         partial(next_step, take=_all_or_nothing, stop=True)
     ),
-    "tokens that decode are of the budget, too": _of_left(lambda left, budget: next_step(left, budget + left.count(1))),
+    "decode tokens count against the budget, too": _of_left(
+        lambda left, budget: next_step(left, budget + left.count(1))
+    ),
     "in their order, not the shortest first": _of_left(_shortest_first),
     "the first in order gets all that it needs: equal shares cut every prompt": _of_left(_shared),
     "each gets what it needs, not the whole budget": _of_left(partial(next_step, take=lambda need, room: room)),
@@ -217,10 +219,10 @@ VICTIM_MISTAKES: dict[str, Callable[..., Any]] = {
     ),
     "a pool that is just full is large enough": partial(_victims, too_many=lambda needed, blocks: needed >= blocks),
     "one may not be enough": lambda *case: _victims(*case)[:1],
-    "not more than it takes: the older ones go on": lambda lengths, size, blocks: (
+    "preempt no more than needed: the older ones continue": lambda lengths, size, blocks: (
         list(range(len(lengths)))[:0:-1] if _victims(lengths, size, blocks) else []
     ),
-    "tokens are held in blocks: what is empty in one is no other sequence's": lambda lengths, size, blocks: _victims(
+    "empty slots of a block cannot be used by another sequence": lambda lengths, size, blocks: _victims(
         lengths, 1, blocks * size
     ),
 }
@@ -237,7 +239,7 @@ LOSS_MISTAKES: dict[str, Callable[..., Any]] = {
     "of those that go, not of those that stay": lambda lengths, *sizes: sum(
         n - 1 for i, n in enumerate(lengths) if i not in _victims(lengths, *sizes)
     ),
-    "a cache does not outlive its blocks, but a sequence that stays keeps its own": lambda lengths, *sizes: (
+    "a sequence that stays keeps its cached tokens": lambda lengths, *sizes: (
         sum(n - 1 for n in lengths) if _victims(lengths, *sizes) else 0
     ),
 }

@@ -122,7 +122,7 @@ def _what_is_wrong(tables: Any) -> str:
     held = Counter(block for seq_id in tables.seq_ids for block in tables.of(seq_id, 0))
     free = tables.free_blocks(0)
     if twice := [block for block, n in Counter(free).items() if n > 1 or block in held]:
-        return f"block {twice[0]} is to be had, and held or to be had a second time"
+        return f"block {twice[0]} is free, and also held or free a second time"
     if lost := sorted(set(range(tables.num_blocks)) - held.keys() - set(free)):
         return f"block {lost[0]} is lost: neither free, nor idle, nor held. What evict() takes out it must return"
     if wrong := [block for block in range(tables.num_blocks) if tables.ref_counts[block] != held[block]]:

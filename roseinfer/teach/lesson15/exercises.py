@@ -36,7 +36,7 @@ def num_new(prompt_len: int, found: list[bool], block_size: int) -> int:
 
 
 CACHED_MISTAKES = {
-    "a block after one that is missing cannot be used: K and V before it would lack": lambda n, found, size: min(
+    "a block after one that is missing cannot be used: K and V before it are missing": lambda n, found, size: min(
         sum(found) * size, n - 1
     ),
     "at least one token has to be computed: the next token is chosen from its logits": lambda n, found, size: (
@@ -183,7 +183,7 @@ REPLAY_MISTAKES: Mistakes = {
         "hold": _holds_and_moves,
         "victim": _first_idle,
     },
-    "a text that is held again is idle no more, and must not be evicted": {"is_held_again": lambda pool, text: None},
+    "a text that is held again is not idle, and must not be evicted": {"is_held_again": lambda pool, text: None},
     "as long as a block is free, no text is evicted": {
         "is_full": lambda pool: len(pool.refs) == pool.num_blocks or bool(pool.idle)
     },

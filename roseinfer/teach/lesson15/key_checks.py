@@ -22,7 +22,7 @@ def _require_apart(answer: Callable[..., Any]) -> None:
         if (other := text_of.setdefault(key, text)) is not text:
             raise Wrong(
                 f"of {len(_many()):,} different texts, {other} and {text} have the same key, with "
-                f"block_size={len(text)}. Different texts meet when a key has too few bits, or is a sum"
+                f"block_size={len(text)}. Different texts collide when a key has too few bits, or is a sum"
             )
 
 
@@ -133,7 +133,7 @@ KEY_MISTAKES = {  # those that take the fewest texts for the same come first
     "where a block stands and its own tokens do not say what comes before it": _by_end(
         lambda text, size: (len(text), *text[-size:])
     ),
-    "the length and the last token are lesson 06's signature: tokens in between may differ": _by_end(
+    "the length and the last token are post 004's key: tokens in between may differ": _by_end(
         lambda text, size: (len(text), text[-1])
     ),
     "a sum forgets the order": _by_end(lambda text, size: (len(text), sum(text))),

@@ -33,7 +33,7 @@ def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
         f"what a step of {after} takes beside one of {before}",
         f"A step of {before} takes {old:.2f} ms, one of {after} {new:.2f} ms: {more}.",
         f"In one more run of {after}, {host:.2f} ms of a step are the host's ({plan:.2f} to plan and launch, "
-        f"{commit:.2f} to commit), and {device:.2f} ms are the computing. In it they "
+        f"{commit:.2f} to commit), and {device:.2f} ms are computation. There they "
         f"{shown}. Overlap also adds work: a second set of buffers, and placeholders to replace.",
-        f"With a device of that speed beside the host, overlap would gain at most ×{gain:.2f} over turns.",
+        f"With a device of that speed beside the host, overlap would gain at most ×{gain:.2f} over taking turns.",
     )

@@ -49,11 +49,12 @@ def show_stage(cls: type) -> StageSource:
 
 @dataclass(frozen=True)
 class Change:
-    """One method or helper. old is empty for a new one, new is empty for one that is gone. exercise: the id of the
-    exercise that asks for it, whose code is not shown; empty for none."""
+    """One method or helper. old is empty for a new one and for one that extends the old by calling it with super(); new
+    is empty for one that is gone. exercise: the id of the exercise that asks for it, whose code is not shown; empty for
+    none."""
 
     name: str
-    kind: Literal["changed", "new", "gone"]
+    kind: Literal["changed", "extends", "new", "gone"]
     old: str
     new: str
     exercise: str = ""
@@ -63,7 +64,7 @@ class Change:
         if self.exercise:
             return f"see exercise {self.exercise}"
         removed, added = listing.line_changes(self.old, self.new)
-        return {"changed": f"-{removed} +{added}", "new": f"+{added}", "gone": f"-{removed}"}[self.kind]
+        return {"changed": f"-{removed} +{added}", "gone": f"-{removed}"}.get(self.kind, f"+{added}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,6 +119,8 @@ def _changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
     for name, source in after.items():
         if name not in before:
             changes.append(Change(name, "new", "", source))
+        elif f"super().{name}(" in source:  # the old one's lines still run
+            changes.append(Change(name, "extends", "", source))
         elif source != before[name]:
             changes.append(Change(name, "changed", before[name], source))
     return changes + [Change(name, "gone", source, "") for name, source in before.items() if name not in after]

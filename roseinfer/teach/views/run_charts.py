@@ -211,7 +211,7 @@ def _requests_text(run: Run) -> str:
         return made + cold_text(run)
     spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
     idle = sum(span.end - span.begin for span in spans if not span.tokens)
-    return f"{made} by {run.end}, {idle} of waiting and standing still, {run.num_preemptions} preemptions"
+    return f"{made} by time {run.end}, {idle} spent waiting or stalled, {run.num_preemptions} preemptions"
 
 
 def cold_text(run: Run) -> str:

@@ -50,10 +50,10 @@ test_a_wrong_batch_of_the_post = wrong_answers(
     {
         "too many sequences": ([4] * 16, "16 sequences make 384 copies per step; the post counts 192"),
         "a sequence too few": ([4] * 6 + [5], "7 sequences make 168 copies per step; the post counts 192"),
-        "equal lengths": ([4] * 8, "these lengths make 960 slices, the post counts 1128; 8 of them are longest"),
+        "equal lengths": ([4] * 8, "these lengths make 960 slices, the post counts 1128; longest sequences: 8"),
         "two longest": (
             [4] * 6 + [5] * 2,
-            "these lengths make 1104 slices, the post counts 1128; 2 of them are longest",
+            "these lengths make 1104 slices, the post counts 1128; longest sequences: 2",
         ),
         "a block full": ([4] * 7 + [64], "expected a list of lengths from 1 to 63"),
         "fractions": ([4.0] * 8, "expected a list of lengths from 1 to 63"),

@@ -79,8 +79,8 @@ def test_tokens_that_differ_are_told(model):
 def test_logits_alone_and_in_batches_are_compared():
     said = teach.say_logit_bits(FusedStep, small_model(), sizes=(2, 3))
     assert [sentence.partition(", its logits ")[0] for sentence in said.sentences] == [
-        "Alone and as one of 2 sequences",
-        "Alone and as one of 3 sequences",
+        "Alone and among 2 sequences",
+        "Alone and among 3 sequences",
     ]
     assert all("bit by bit" in sentence or "differ by up to" in sentence for sentence in said.sentences)
     assert repr(said) == "computed from this run: the logits of one sequence alone and in batches"

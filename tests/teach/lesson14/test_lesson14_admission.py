@@ -143,7 +143,7 @@ test_wrong_rules = wrong_answers(
             admitting(lambda s, seq: not s.running or left_by(s, seq) >= len(s.running)),
             "Leave more room for those that run",
         ),
-        "the worst case": (admitting(fits_at_its_longest), "The pool stands empty: let more in"),
+        "the worst case": (admitting(fits_at_its_longest), "The pool is underused: admit more"),
         "not even the only one": (
             admitting(lambda s, seq: left_by(s, seq) >= 0.9 * s.tables.num_blocks),
             "a request that is alone has to get in",

@@ -42,8 +42,8 @@ def runs():
     [
         (
             "draw_requests",
-            "s14_token_budget, budget 8: 4 requests, 22 tokens by 21, 32 of waiting and standing still, 1 preemptions\n"
-            "generate's loop: 4 requests, 22 tokens by 12, 10 of waiting and standing still, 0 preemptions",
+            "s14_token_budget, budget 8: 4 requests, 22 tokens by time 21, 32 spent waiting or stalled, 1 preemptions\n"
+            "generate's loop: 4 requests, 22 tokens by time 12, 10 spent waiting or stalled, 0 preemptions",
         ),
         (
             "draw_steps",
