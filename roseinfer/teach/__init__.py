@@ -69,6 +69,7 @@ from .lesson16.step_lanes import Speeds, record_lanes
 from .lesson17.aborted_run import serve_aborting
 from .lesson17.order_race import race_orders, step_cost
 from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
+from .lesson17.queue_order import order_queue
 from .lesson17.simulated_run import simulate
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract

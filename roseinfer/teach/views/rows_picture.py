@@ -33,5 +33,5 @@ def _facts(name: str, rows: List[int]) -> str:
     later = list(rows[1:])
     return (
         f"{name}: {sum(rows)} rows in {len(rows)} steps, {rows[0]} of them in the first; "
-        f"after it at most {max(later, default=0)} in a step, and none in {later.count(0)}."
+        f"after it at most {max(later, default=0)} in a step; steps without a row: {later.count(0)}."
     )
