@@ -33,6 +33,8 @@ def test_the_engine_and_a_stage_continue_alike(texts):
 
 
 def test_the_table_of_models_has_every_family_and_shapes_that_exist():
-    rows = re.findall(r"^\| `(\w+)` \| .* \| `random:(\S+)` \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| .* \| `random:(\S+)` \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+    )
     assert [family for family, _ in rows] == list(FAMILIES)
     assert all(RANDOM_SHAPES[shape].architecture == family for family, shape in rows)

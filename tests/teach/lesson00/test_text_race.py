@@ -40,7 +40,7 @@ def lane_of(spec, name, lane):
 
 def test_the_text_has_exact_facts_alone(race):
     assert repr(race) == (
-        "s01_naive_cat, s04_vectorized_gather: 2 sequences from 'Return a new', 10 tokens each; same text: True"
+        "s01_naive_cat, s04_vectorized_gather: 2 sequences from 'Return a new', 5 new tokens each; same text: True"
     )
     bundle, metadata = race._repr_mimebundle_()
     assert set(bundle) == {"text/plain", VEGA, "image/png"} and bundle["image/png"].startswith(b"\x89PNG")

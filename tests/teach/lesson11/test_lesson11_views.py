@@ -78,7 +78,7 @@ def test_tokens_that_differ_are_told(model):
 
 def test_logits_alone_and_in_batches_are_compared():
     said = teach.say_logit_bits(FusedStep, small_model(), sizes=(2, 3))
-    assert [sentence.partition(", its logits ")[0] for sentence in said.sentences] == [
+    assert [sentence.partition(", one sequence's logits ")[0] for sentence in said.sentences] == [
         "Alone and among 2 sequences",
         "Alone and among 3 sequences",
     ]

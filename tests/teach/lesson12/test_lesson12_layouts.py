@@ -41,6 +41,7 @@ def test_layouts_hold_fewer_and_fewer_bytes():
 def timed(packed, eight_bits):
     names = "1 row", "64 rows"
     rows = [{"layout": "float32, packed", **dict(zip(names, packed, strict=True))}]
+    rows.append({"layout": "bfloat16, packed", **dict(zip(names, (8, 125), strict=True))})
     rows.append({"layout": "8 bits", **dict(zip(names, eight_bits, strict=True))})
     return SimpleNamespace(df=pd.DataFrame(rows))
 
@@ -59,7 +60,9 @@ def timed(packed, eight_bits):
 )
 def test_the_verdict_follows_from_the_times(eight_bits, verdict):
     said = teach.say_layouts(timed((10, 100), eight_bits))
-    assert said.sentences[0] == "1 row: ×2.0." and said.sentences[-1] == f"**{verdict}**"
+    eight, half, last = said.sentences
+    assert eight.startswith("8 bits against packed float32: 1 row ×2.0, 64 rows ×") and last == f"**{verdict}**"
+    assert half == "bfloat16 against packed float32: 1 row ×1.2, 64 rows ×0.8."
 
 
 def test_three_products_for_one_and_the_same_tokens(small):

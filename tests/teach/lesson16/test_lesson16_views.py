@@ -140,7 +140,10 @@ def test_what_is_said_of_overlap_on_shared_cores_follows_from_the_times():
     lanes = Lanes("s16", False, spans, [0], [[6, 12]], [[1, 2]], [1, 1])
     slower, parts, most = teach.say_overlap_price({"s15": [0.008, 0.010, 0.009], "s16": [0.012]}, lanes).sentences
     assert slower == "A step of s15 takes 4.50 ms, one of s16 6.00 ms: 1.50 ms more."
-    assert "3.00 ms of a step are the host's (2.00 to plan and launch, 1.00 to commit), and 3.00 ms are the" in parts
+    assert (
+        "3.00 ms of a step are the host's (2.00 to plan and launch, 1.00 to commit), and 3.00 ms are computation"
+        in parts
+    )
     assert "at most ×2.00" in most
     assert "1.50 ms less" in teach.say_overlap_price({"s15": [0.012], "s16": [0.009]}, lanes).sentences[0]
     with pytest.raises(ValueError, match="seconds must be of two stages and lanes by the wall clock"):

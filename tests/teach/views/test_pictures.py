@@ -99,7 +99,6 @@ def test_charts_fit_the_page_and_say_what_they_show(small):
 def test_the_map_reads_the_stages_own_words():
     table = teach.course_map(LADDER)
     assert list(table.df["stage"]) == [cls.name for cls in LADDER]
-    assert (table.df["what it gives"].str.len() > 20).all() and (table.df["where it loses"].str.len() > 20).all()
     assert "one zeroed batch tensor a layer" in repr(table)
 
 
