@@ -158,7 +158,7 @@ def test_a_running_request_never_finds_the_pool_empty(small):
 def test_a_loop_that_cannot_start_says_so(small):
     stage = Newest(small, num_blocks=2)
     stage.prefill(Sequence([1] * 65, SamplingParams(max_tokens=1)))
-    with pytest.raises(OutOfBlocks, match="others hold the blocks"):
+    with pytest.raises(OutOfBlocks, match="other sequences hold the blocks"):
         generate(stage, [[1]], SamplingParams())
 
 
