@@ -83,10 +83,10 @@ def _gather_with(answer: Callable[..., object], tables: Tables, longest: int, si
     return got
 
 
-def _blocks(tables: Tables, longest: int, size: int, behind: Callable[[list[int]], int] = lambda row: 0) -> Tensor:
-    """behind: the block of tokens that lie behind the row's own."""
+def _blocks(tables: Tables, longest: int, size: int, padding: Callable[[list[int]], int] = lambda row: 0) -> Tensor:
+    """padding: the block that stands for tokens past the row's own."""
     return torch.tensor(
-        [[row[t // size] if t // size < len(row) else behind(row) for t in range(longest)] for row in tables]
+        [[row[t // size] if t // size < len(row) else padding(row) for t in range(longest)] for row in tables]
     )
 
 
@@ -106,7 +106,7 @@ BLOCK_MISTAKES: dict[str, Callable[..., Tensor]] = {
         lambda tables, longest, size: torch.tensor([[(row + [0])[0]] * longest for row in tables])
     ),
     "where a sequence has no block of its own any more, blocks is 0, not its last block": partial(
-        _blocks, behind=lambda row: (row or [0])[-1]
+        _blocks, padding=lambda row: (row or [0])[-1]
     ),
 }
 SLOT_MISTAKES = {

@@ -21,7 +21,7 @@ MOST_REQUESTS = 16
 ROW, GAP = 26, 4
 QUEUE_TOP, BUTTONS_TOP = 26, 84
 LANES_TOP, LEFT = 150, 60
-HOW = "Click the requests in the order in which they should join. A box is one step wide per token."
+INSTRUCTION = "Click the requests in the order in which they should join. A box is one step wide per token."
 Order = list[int]
 
 
@@ -94,7 +94,7 @@ def _ranks(orders: dict[str, Order], num: int) -> list[Spec]:
 
 
 def _places(outputs: List[int], slots: int) -> list[Spec]:
-    """For each place in the queue: which request, when it starts, and where; each from the one before it."""
+    """For each position in the queue: which request, its first step and its slot; each from the one before it."""
     num = len(outputs)
     signals: dict[str, str] = {}
     for i in range(num):  # those without a rank follow, in the order of arrival
@@ -125,7 +125,6 @@ def _queue(outputs: List[int]) -> Spec:
 
 def _lanes(outputs: List[int]) -> Spec:
     formulas = {
-        "i": "ats[datum.k]",
         "start": "starts[datum.k]",
         "slot": "slots[datum.k]",
         "length": f"{json.dumps(list(outputs))}[ats[datum.k]]",
@@ -139,7 +138,7 @@ def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]
     time, lane = "scale('time', datum.start)", f"{LANES_TOP} + datum.slot * {ROW + GAP}"
     pointer = {"cursor": quoted("pointer")}
     marks = [
-        write(quoted(HOW), 0, 14),
+        write(quoted(INSTRUCTION), 0, 14),
         write(quoted("queue"), 0, QUEUE_TOP + 18),
         mark(
             "rect", "queue", "request", x=x, y=QUEUE_TOP, width=span, height=ROW, fill=quoted(PALETTE[0]),
