@@ -3,8 +3,9 @@
 What was slow:  stage 04 copies every cached byte of the batch twice a step, padding included, to give attention the
                 dense tensor that it needs, and attention reads it a third time.
 The change:     attention takes the pool and a block table, [B, max_blocks] block ids for each layer, and goes through a
-                sequence's blocks with an online softmax. The tables of all layers are built on the host in one pinned
-                buffer [L, B, max_blocks] and go to the device in one asynchronous copy.
+                sequence's blocks with an online softmax. The host builds the tables of all layers in one buffer
+                [L, B, max_blocks] and sends it in one copy. The buffer is pinned: the system keeps its pages in
+                place, so a GPU copies from it while the host goes on.
 What it gives:  no gather, no padded batch, no attention mask. Outside attention, no cost grows with the context.
 Where it loses: the tables are rebuilt from Python lists on every step: L rows for each sequence, nearly all of them
                 the same as in the step before. And this attention is written in PyTorch, about twenty operations a

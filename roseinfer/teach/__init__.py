@@ -77,6 +77,7 @@ from .measure.kernel_loads import count_loads
 from .measure.median_times import median_ms
 from .measure.prove import Oracles, prove
 from .measure.race import race
+from .measure.read_share import read_share
 from .measure.ready_batch import ready_batch
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches

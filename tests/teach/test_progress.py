@@ -160,7 +160,7 @@ def test_nothing_is_kept_when_it_is_off(tmp_path, monkeypatch):
     teach.check("00.2", right)
     teach.reveal(teach.predict("copies", 3), 4)
     assert teach.progress(reset=True).passed == frozenset() and list(tmp_path.iterdir()) == []
-    assert "This run saves no progress (<code>ROSEINFER_PROGRESS=off</code>)." in teach.progress().to_html()
+    assert "This run kept no record: <code>ROSEINFER_PROGRESS=off</code>." in teach.progress().to_html()
 
 
 def test_recorded_and_compared_notebooks_and_these_tests_keep_nothing(monkeypatch):

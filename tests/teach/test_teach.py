@@ -127,14 +127,16 @@ def test_code_beside_code_fits_the_default_page_and_scrolls_where_it_is_narrower
 
 
 def test_a_wrapped_line_goes_on_behind_its_indent_and_words_stay_whole():
-    plain, brackets = listing.wrapped_lines("x = 1\n    a = rows()[0] -> None  # as-is", "new")
+    plain, brackets = listing.wrapped_lines("x = 1\n    a = rows()[0] -> None  # as-is", listing.SIGN["new"])
     style = "padding-left: 43.5px; text-indent: -43.5px"
     assert plain == f'<div style="{style}">+ x = <span class="rose-num">1</span></div>'
     assert brackets.startswith('<div style="padding-left: 72.5px; text-indent: -72.5px">+     a = ')
     assert '<span style="white-space: nowrap">rows()[<' in brackets
     assert brackets.count("nowrap") == 2 and ">-&gt;</span>" in brackets  # what is in a comment may break
     long = "    " + "x" * 54
-    assert "padding-left: 7.25px" in listing.wrapped_lines(long, "old")[0]  # the room that the page has left
+    assert (
+        "padding-left: 7.25px" in listing.wrapped_lines(long, listing.SIGN["old"])[0]
+    )  # the room that the page has left
 
 
 MINE = '''\

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LABELS, NUMBERS, BAR = 180, 150, 22  # pixels: the width of the names and of the numbers, the height of a bar
 WIDTH = PAGE_WIDTH - LABELS - NUMBERS
 GOAL = "engine"
-MEANS = "dark: this lesson; dashed: the engine, where the climb leads; dotted: transformers' generate"
+MEANS = "dashed: the engine, where the climb leads; dotted: transformers' generate"
 KINDS = ("so far", "this lesson", "the goal")
 
 
@@ -33,7 +33,8 @@ class Side:
 
 
 class ClimbChart(Chart):
-    """text: what nbval compares. lesson: the stage that is lit. left_out: stages that were not timed, and why."""
+    """text: what nbval compares. lesson: the stage that is lit, "" for the whole climb. left_out: stages that were not
+    timed, and why."""
 
     def __init__(
         self, sides: Sequence[Side], text: str, lesson: str = "", left_out: Mapping[str, str | None] | None = None
@@ -48,13 +49,14 @@ class ClimbChart(Chart):
         import altair as alt
 
         reasons = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
-        return alt.TitleParams(gained(side), subtitle=[side.where, *reasons, MEANS])
+        means = f"dark: this lesson; {MEANS}" if self.lesson else MEANS
+        return alt.TitleParams(gained(side, self.lesson), subtitle=[side.where, *reasons, means])
 
 
-def gained(side: Side) -> str:
-    """How far the climb has come, in one sentence."""
-    stages = [row for row in side.rows if row.name != GOAL]
-    first, last = stages[0], stages[-1]
+def gained(side: Side, lesson: str) -> str:
+    """How far the climb has come with that lesson's stage, or with the engine, in one sentence."""
+    shown = side.rows if not lesson else [row for row in side.rows if row.name != GOAL]
+    first, last = shown[0], shown[-1]
     if first is last:
         engine = side.rows[-1].tokens_per_second / first.tokens_per_second
         return f"{first.name} is the first step of the climb; the engine is {engine:.1f} times as fast"

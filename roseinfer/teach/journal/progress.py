@@ -86,6 +86,6 @@ def progress(*, reset: bool = False) -> Progress:
 def _note(aside: str | None) -> str:
     path = journal.place()
     if path is None:
-        return f"This run saves no progress (<code>{journal.PLACE}={journal.OFF}</code>). By default it is saved."
+        return f"This run kept no record: <code>{journal.PLACE}={journal.OFF}</code>. By default one is kept."
     begun = f" Started again; the old record is in <code>{html.escape(aside)}</code> beside it." if aside else ""
     return f"Kept in <code>{html.escape(str(path))}</code>.{begun}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from roseinfer.display.chart import INK
@@ -11,7 +12,7 @@ from roseinfer.display.figure import PALETTE
 from roseinfer.display.grid import SCHEMA
 from roseinfer.display.shapes import CHAR, EDGE, MONOSPACE, WIDTH
 
-PLAY_MS, TICK_MS = 8000, 50
+PLAY_MS, TICK_MS = 8000, 50  # about as long as the slowest plays; between two pictures
 SIZE, LINE, PAD, GAP = 12, 19, 10, 16  # pixels
 LANE = (WIDTH - GAP) // 2
 TITLE, METERS, METER, LABELS = 26, 84, 14, 14
@@ -42,7 +43,8 @@ class Lane:
 
 def race_spec(lanes: Sequence[Lane], prompt: str, batch_size: int, text: str) -> dict[str, Any]:
     """Lanes two by two; a slider over the time of the slowest and a play button."""
-    last = max(lane.ends_ms[-1] for lane in lanes)
+    last = ceil(max(lane.ends_ms[-1] for lane in lanes))
+    tick = max(1, round(last * TICK_MS / PLAY_MS))
     pieces = [list(_placed(lane, prompt)) for lane in lanes]
     lines = 1 + max(piece["line"] for own in pieces for piece in own)
     height = TITLE + lines * LINE + METERS
@@ -65,11 +67,11 @@ def race_spec(lanes: Sequence[Lane], prompt: str, batch_size: int, text: str) ->
         "height": rows * (height + GAP) + LABELS,
         "padding": 2,
         "background": "transparent",
-        "signals": _signals(last),
+        "signals": _signals(last, tick),
         "data": [
             {"name": "boxes", "values": boxes},
             {"name": "texts", "values": texts, "transform": [_filter("datum.when <= time")]},
-            {"name": "legend", "values": _legend(rows * (height + GAP) - 2, PLAY_MS / last)},
+            {"name": "legend", "values": _legend(rows * (height + GAP) - 2, TICK_MS / tick)},
             {"name": "states", "values": states, "transform": [_filter("datum.when <= time && time < datum.until")]},
         ],
         "marks": _marks(height),
@@ -80,22 +82,21 @@ def _filter(condition: str) -> dict[str, str]:
     return {"type": "filter", "expr": condition}
 
 
-def _signals(last: float) -> Rows:
-    """time: ms of the measured run; while it plays, PLAY_MS of the clock take it to the end of the slowest."""
-    end, tick = round(last, 3), {"type": "timer", "throttle": TICK_MS}
-    step = end * TICK_MS / PLAY_MS
-    bind = {"input": "range", "min": 0, "max": end, "step": round(end / 1000, 6), "name": f"0 to {last:,.0f} ms: "}
+def _signals(end: int, tick: int) -> Rows:
+    """time: ms of the measured run; while it plays, `tick` more every TICK_MS, up to the end of the slowest."""
+    timer = {"type": "timer", "throttle": TICK_MS}
+    bind = {"input": "range", "min": 0, "max": end, "step": 1, "name": f"0 to {end:,} ms: "}
     time = {
         "name": "time",
         "value": 0,
         "bind": bind,
         "on": [
             {"events": {"signal": "play"}, "update": f"play && time >= {end} ? 0 : time"},
-            {"events": tick, "update": f"play ? min(round(1000 * (time + {step:.6f})) / 1000, {end}) : time"},
+            {"events": timer, "update": f"play ? min(time + {tick}, {end}) : time"},
         ],
     }
     play = {"name": "play", "value": False, "bind": {"input": "checkbox", "name": "play "}}
-    return [play | {"on": [{"events": tick, "update": f"play && time < {end}"}]}, time]
+    return [play | {"on": [{"events": timer, "update": f"play && time < {end}"}]}, time]
 
 
 def _placed(lane: Lane, prompt: str) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from roseinfer.arrivals import Arrival
 from roseinfer.bench.interleave import interleaved
-from roseinfer.bench.verdict import verdict
+from roseinfer.bench.verdict import OVERLAP, verdict
 from roseinfer.display.table import Table
 from roseinfer.display.view import View
 from roseinfer.engine.policies import Policy
@@ -155,12 +155,15 @@ def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[R
     """One sentence for each policy but the first: its steps and seconds compared with the first."""
     first, *others = rows
     speeds = {name: [1 / run.seconds for run in own] for name, own in taken.items()}
-    return [
-        f"**{pool} pool, {row['policy']}**, compared with {first['policy']}: "
-        f"{compared(row['steps'], first['steps'], 'steps')}, {compared(row['real s'], first['real s'], 'seconds')}; "
-        f"{verdict(speeds[first['policy']], speeds[row['policy']])}."
-        for row in others
-    ]
+    sentences = []
+    for row in others:
+        said = verdict(speeds[first["policy"]], speeds[row["policy"]])
+        seconds = f"{compared(row['real s'], first['real s'], 'seconds')}, {said}"
+        if said == OVERLAP:
+            seconds = "no difference in time that is larger than the spread of the runs"
+        steps = compared(row["steps"], first["steps"], "steps")
+        sentences.append(f"**{pool} pool, {row['policy']}**, compared with {first['policy']}: {steps}; {seconds}.")
+    return sentences
 
 
 def compared(here: float, there: float, unit: str) -> str:

@@ -1,6 +1,6 @@
-"""order_queue: a queue that a reader orders by clicks, the lanes that follow, and what the policies reach.
+"""order_queue: a queue that a reader orders by clicks, the slots that it fills, and what the policies reach.
 
-The page computes the run itself. Each request takes the place that is free first, holds it for a step per token, and
+The page computes the run itself. Each request takes the slot that is free first, holds it for a step per token, and
 leaves it empty for one step, as in stage 16: the next step is planned before a request is seen to end. A wait ends when
 a request is scheduled, a step before the first one that computes it.
 """
@@ -19,9 +19,12 @@ from roseinfer.display.shapes import EDGE, WIDTH
 
 MOST_REQUESTS = 16
 ROW, GAP = 26, 4
-QUEUE_TOP, BUTTONS_TOP = 26, 84
-LANES_TOP, LEFT = 150, 60
-INSTRUCTION = "Click the requests in the order in which they should join. A box is one step wide per token."
+QUEUE_TOP, BUTTONS_TOP, BUTTON_WIDTH = 44, 104, 150
+LANES_TOP, LEFT = 190, 60
+INSTRUCTIONS = (
+    "Click the requests in the order in which they should join; another click takes a request out of the order again.",
+    "Each box is one step wide per token.",
+)
 Order = list[int]
 
 
@@ -39,8 +42,7 @@ def order_queue(outputs: List[int], slots: int) -> ComputedPicture:
     orders = presets(outputs)
     facts = [f"{name}: {told(*run([outputs[i] for i in order], slots))}" for name, order in orders.items()]
     text = f"{len(outputs)} requests, {slots} at a time. {'; '.join(facts)}"
-    most = sum(outputs) + len(outputs)
-    longest = orders["longest first"]
+    longest = orders["longest output first"]
     return ComputedPicture(
         text,
         LANES_TOP + slots * (ROW + GAP) + 44,
@@ -48,8 +50,7 @@ def order_queue(outputs: List[int], slots: int) -> ComputedPicture:
         _marks(orders, facts, slots),
         [_queue(outputs), _lanes(outputs)],
         [
-            {"name": "queue", "domain": [0, most], "range": [LEFT, WIDTH]},
-            {"name": "time", "domain": [0, most / slots + max(outputs)], "range": [LEFT, WIDTH]},
+            {"name": "steps", "domain": [0, sum(outputs) + len(outputs)], "range": [LEFT, WIDTH]},
         ],
         still={f"r{i}": longest.index(i) + 1 for i in range(len(outputs))},
     )
@@ -60,8 +61,8 @@ def presets(outputs: List[int]) -> dict[str, Order]:
     arrival = range(len(outputs))
     return {
         "first come": list(arrival),
-        "shortest first": sorted(arrival, key=lambda i: outputs[i]),
-        "longest first": sorted(arrival, key=lambda i: -outputs[i]),
+        "shortest output first": sorted(arrival, key=lambda i: outputs[i]),
+        "longest output first": sorted(arrival, key=lambda i: -outputs[i]),
     }
 
 
@@ -76,14 +77,15 @@ def run(outputs: List[int], slots: int) -> tuple[int, int]:
 
 
 def told(steps: int, waited: int) -> str:
-    return f"{steps} steps, {waited} spent waiting"
+    return f"{steps} steps, {waited} steps of waiting"
 
 
 def _ranks(orders: dict[str, Order], num: int) -> list[Spec]:
-    """r0, r1, ...: the place that clicks gave to each request, from 1; 0 for none."""
+    """r0, r1, ...: the place in the order that clicks gave to each request, from 1; 0 for none."""
     ranks: list[Spec] = []
     for i in range(num):
-        chosen = f"datum.i == {i} && r{i} == 0 ? num + 1 : r{i}"
+        move_up = f"datum.rank > 0 && r{i} > datum.rank ? r{i} - 1 : r{i}"
+        chosen = f"datum.i != {i} ? {move_up} : r{i} == 0 ? num + 1 : 0"
         handlers = [{"events": "@request:click", "update": chosen}, {"events": "@order_0:click", "update": "0"}]
         handlers += [
             {"events": f"@order_{n}:click", "update": str(order.index(i) + 1)}
@@ -134,11 +136,12 @@ def _lanes(outputs: List[int]) -> Spec:
 
 
 def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]:
-    x, span = "scale('queue', datum.x)", "scale('queue', datum.x + datum.length) - scale('queue', datum.x)"
-    time, lane = "scale('time', datum.start)", f"{LANES_TOP} + datum.slot * {ROW + GAP}"
+    x, span = "scale('steps', datum.x)", "scale('steps', datum.x + datum.length) - scale('steps', datum.x)"
+    time, lane = "scale('steps', datum.start)", f"{LANES_TOP} + datum.slot * {ROW + GAP}"
+    end, lanes_end = "scale('steps', steps)", LANES_TOP + slots * (ROW + GAP)
     pointer = {"cursor": quoted("pointer")}
     marks = [
-        write(quoted(INSTRUCTION), 0, 14),
+        *(write(quoted(line), 0, 14 + 18 * n) for n, line in enumerate(INSTRUCTIONS)),
         write(quoted("queue"), 0, QUEUE_TOP + 18),
         mark(
             "rect", "queue", "request", x=x, y=QUEUE_TOP, width=span, height=ROW, fill=quoted(PALETTE[0]),
@@ -149,25 +152,35 @@ def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]
             "datum.rank > 0 ? format(datum.rank, 'd') + '.' : ''", f"{x} + 1", QUEUE_TOP + ROW + 13, "queue",
             fontSize=10.5,
         ),
-    ]  # fmt: skip
-    for n, fact in enumerate(facts):
-        y = BUTTONS_TOP + 18 * n + 10
-        button = write(quoted(fact), LEFT, y, fill=quoted(PALETTE[0]), **pointer)
-        marks.append(button | {"name": f"order_{n}", "interactive": True})
-    yours = "'this order: ' + format(steps, 'd') + ' steps, ' + format(waited, 'd') + ' spent waiting'"
-    marks += [
-        write(yours, WIDTH, BUTTONS_TOP + 10, align=quoted("right"), fontSize=15, fontWeight=quoted("bold")),
-        *(write(quoted(f"place {s + 1}"), 0, LANES_TOP + s * (ROW + GAP) + 18) for s in range(slots)),
+        *_buttons(orders, facts),
+        write(
+            "'this order: ' + format(steps, 'd') + ' steps, ' + format(waited, 'd') + ' steps of waiting'",
+            WIDTH, BUTTONS_TOP + 14, align=quoted("right"), fontSize=15, fontWeight=quoted("bold"),
+        ),
+        write(quoted("waiting: of all requests together"), WIDTH, BUTTONS_TOP + 34, align=quoted("right")),
+        *(write(quoted(f"slot {s + 1}"), 0, LANES_TOP + s * (ROW + GAP) + 18) for s in range(slots)),
         mark(
-            "rect", "lanes", x=time, y=lane, width=f"scale('time', datum.start + datum.length) - {time}", height=ROW,
+            "rect", "lanes", x=time, y=lane, width=f"scale('steps', datum.start + datum.length) - {time}", height=ROW,
             fill=quoted(PALETTE[0]), fillOpacity=0.75, stroke=quoted(EDGE),
         ),
         write("datum.length", f"{time} + 3", f"{lane} + 18", "lanes"),
-        mark(
-            "rule", x="scale('time', steps)", x2="scale('time', steps)", y=LANES_TOP - 6,
-            y2=LANES_TOP + slots * (ROW + GAP), stroke=json.dumps(INK), strokeWidth=2,
-        ),
-        write("format(steps, 'd') + ' steps'", "scale('time', steps)", LANES_TOP + slots * (ROW + GAP) + 16,
-              align=quoted("center")),
+        mark("rule", x=end, x2=end, y=LANES_TOP - 6, y2=lanes_end, stroke=json.dumps(INK), strokeWidth=2),
+        write("format(steps, 'd') + ' steps'", end, lanes_end + 16, align=quoted("center")),
     ]  # fmt: skip
+    return marks
+
+
+def _buttons(orders: dict[str, Order], facts: List[str]) -> list[Spec]:
+    """Each policy is a button: a click gives its order. Right of it, what the policy reaches."""
+    marks = []
+    for n, (name, fact) in enumerate(zip(orders, facts, strict=True)):
+        y = BUTTONS_TOP + 24 * n
+        marks += [
+            mark(
+                "rect", name=f"order_{n}", x=LEFT, y=y, width=BUTTON_WIDTH, height=20, fill=quoted(PALETTE[0]),
+                fillOpacity=0.2, stroke=quoted(EDGE), cornerRadius=4, cursor=quoted("pointer"),
+            ),
+            write(quoted(name), LEFT + BUTTON_WIDTH / 2, y + 14, align=quoted("center")),
+            write(quoted(fact.removeprefix(f"{name}: ")), LEFT + BUTTON_WIDTH + 10, y + 14),
+        ]  # fmt: skip
     return marks

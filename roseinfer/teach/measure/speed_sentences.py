@@ -48,16 +48,18 @@ def _by_batch(rows: pd.DataFrame) -> list[str]:
     sentences = []
     for stage, own in rows[rows["stage"] != first].groupby("stage", sort=False):
         ratios = dict(zip(own["batch"], own["speed"], strict=True))
-        slower = {batch: ratio for batch, ratio in ratios.items() if ratio < 1 / CLOSE}
-        faster = {batch: ratio for batch, ratio in ratios.items() if ratio > CLOSE}
-        even = {batch: ratio for batch, ratio in ratios.items() if batch not in slower and batch not in faster}
-        sentence = f"**{stage}** against {first}: slower on {_told(slower)}; faster on {_told(faster)}"
-        sentences.append(f"{sentence}; about as fast on {_told(even)}." if even else f"{sentence}.")
+        parts = {
+            "faster on": {batch: ratio for batch, ratio in ratios.items() if ratio > CLOSE},
+            "slower on": {batch: ratio for batch, ratio in ratios.items() if ratio < 1 / CLOSE},
+            "about as fast on": {batch: ratio for batch, ratio in ratios.items() if 1 / CLOSE <= ratio <= CLOSE},
+        }
+        told = "; ".join(f"{verdict} {_told(batches)}" for verdict, batches in parts.items() if batches)
+        sentences.append(f"**{stage}** against {first}: {told}.")
     return sentences
 
 
 def _told(ratios: Mapping[str, float]) -> str:
-    return ", ".join(f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items()) or "no batch"
+    return ", ".join(f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items())
 
 
 def _sentence(stage: str, ratio: float, first: str) -> str:

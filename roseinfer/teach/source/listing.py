@@ -24,10 +24,8 @@ STYLE = """<style>
 # What a reader cannot do without stays inline: Lab drops <style> from a notebook that has just been opened, until it
 # is run. Half-transparent backgrounds (Okabe and Ito's vermilion and blue) leave the theme's text readable.
 TABLE = "width: 100%; table-layout: fixed; border-collapse: collapse; margin: 0"
-CELL = (
-    "width: 50%; padding: 0 8px; text-align: left; vertical-align: top; font-family: monospace; font-size: 12px; "
-    "line-height: 1.45; white-space: pre-wrap"
-)
+CODE = "font-family: monospace; font-size: 12px; line-height: 1.45; white-space: pre-wrap"
+CELL = f"width: 50%; padding: 0 8px; text-align: left; vertical-align: top; {CODE}"
 BACKGROUND = {"old": "rgba(213, 94, 0, 0.16)", "new": "rgba(0, 114, 178, 0.18)", "none": "rgba(128, 128, 128, 0.08)"}
 SIGN = {"old": "- ", "new": "+ ", "none": "  "}
 CHARACTER = 7.25  # pixels, of a monospaced font of 12: before a notebook is run, Lab drops styles in ch and calc()
@@ -70,10 +68,10 @@ def code_lines(source: str) -> list[str]:
 
 
 def listing(source: str) -> str:
-    """One source as a block that scrolls sideways."""
-    # Lab would wrap it, inside words
-    style = "overflow-x: auto; font-size: 12px; line-height: 1.45; white-space: pre; word-break: normal"
-    return f'{STYLE}<pre style="{style}">{chr(10).join(code_lines(source))}</pre>'
+    """One source, its long lines wrapped between words. It scrolls where the page is too narrow for a word."""
+    lines = "".join(wrapped_lines(source))
+    style = f"{CODE}; min-width: {_narrowest(source.split(chr(10)))}px"
+    return f'{STYLE}<div style="overflow-x: auto"><div style="{style}">{lines}</div></div>'
 
 
 def line_changes(old: str, new: str) -> tuple[int, int]:
@@ -87,8 +85,8 @@ def line_changes(old: str, new: str) -> tuple[int, int]:
 
 def side_by_side(old: str, new: str, heads: tuple[str, str]) -> str:
     """Old source to the left, new to the right, lines that did not change level with each other."""
-    same = wrapped_lines(old, "none")
-    left, right = wrapped_lines(old, "old"), wrapped_lines(new, "new")
+    same = wrapped_lines(old, SIGN["none"])
+    left, right = wrapped_lines(old, SIGN["old"]), wrapped_lines(new, SIGN["new"])
     rows = []
     for tag, i1, i2, j1, j2 in _opcodes(old, new):
         if tag == "equal":
@@ -100,7 +98,7 @@ def side_by_side(old: str, new: str, heads: tuple[str, str]) -> str:
 
 def one_sided(source: str, side: Literal["old", "new"]) -> str:
     """A source that is all new or all gone."""
-    rows = "".join(f"<tr>{_cell(line, side)}</tr>" for line in wrapped_lines(source, side))
+    rows = "".join(f"<tr>{_cell(line, side)}</tr>" for line in wrapped_lines(source, SIGN[side]))
     return _scrolling("", rows, _narrowest(source.split("\n")))
 
 
@@ -110,13 +108,14 @@ def two_columns(heads: tuple[str, str], rows: list[str], lines: list[str]) -> st
     return _scrolling(f"<thead><tr>{head}</tr></thead>", "".join(rows), 2 * _narrowest(lines))
 
 
-def wrapped_lines(source: str, side: Literal["old", "new", "none"]) -> list[str]:
-    """Each line as a block of HTML after its sign, which wraps between words and goes on where its code began."""
+def wrapped_lines(source: str, sign: str = "") -> list[str]:
+    """Each line as a block of HTML after a sign, which wraps between words and goes on where its code began."""
     lines = []
     for text, line in zip(source.split("\n"), code_lines(source), strict=True):
         hang = CHARACTER * _hang(text)
         style = f"padding-left: {hang:g}px; text-indent: {-hang:g}px"
-        lines.append(f'<div style="{style}">{SIGN[side]}{WORD.sub(_unbroken, line)}</div>')
+        shown = sign + WORD.sub(_unbroken, line) or "<br/>"  # an empty line would have no height
+        lines.append(f'<div style="{style}">{shown}</div>')
     return lines
 
 

@@ -36,7 +36,8 @@ class SideBySide(View):
         rows = []
         for idea, sides in self.pairs.items():
             rows.append(f'<tr><td colspan="2" style="text-align: left; padding-top: 8px">{inline(idea)}</td></tr>')
-            cells = ("".join(listing.wrapped_lines("\n".join(code), "none")) if code else "" for code in sides)
+            no_sign = listing.SIGN["none"]
+            cells = ("".join(listing.wrapped_lines("\n".join(code), no_sign)) if code else "" for code in sides)
             style = f"{listing.CELL}; background-color: {listing.BACKGROUND['none']}"
             rows.append("<tr>" + "".join(f'<td style="{style}">{cell}</td>' for cell in cells) + "</tr>")
         lines = [line for sides in self.pairs.values() for code in sides for line in code]

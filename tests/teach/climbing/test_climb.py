@@ -127,9 +127,15 @@ def test_the_key_says_machine_torch_and_code(monkeypatch):
 
 
 def test_the_sentence_is_computed():
-    assert gained(SIDE) == "s09_numba_paged decodes 4.0 times as many tokens per second as s01_naive_cat"
+    assert (
+        gained(SIDE, "s09_numba_paged")
+        == "s09_numba_paged decodes 4.0 times as many tokens per second as s01_naive_cat"
+    )
     alone = Side("here", [NAIVE, ENGINE], HF, 1.0)
-    assert gained(alone) == "s01_naive_cat is the first step of the climb; the engine is 10.0 times as fast"
+    assert (
+        gained(alone, "s01_naive_cat")
+        == "s01_naive_cat is the first step of the climb; the engine is 10.0 times as fast"
+    )
 
 
 def test_the_chart_lights_the_lessons_stage_and_tells_its_numbers():

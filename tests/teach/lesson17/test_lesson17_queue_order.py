@@ -29,15 +29,16 @@ def test_an_order_takes_as_long_as_on_the_stage(small, order):
 
 def test_the_text_has_the_three_policies():
     assert repr(order_queue([2, 1, 3], 1)) == (
-        "3 requests, 1 at a time. first come: 8 steps, 6 spent waiting; shortest first: 8 steps, 5 spent waiting; "
-        "longest first: 8 steps, 9 spent waiting"
+        "3 requests, 1 at a time. first come: 8 steps, 6 steps of waiting; "
+        "shortest output first: 8 steps, 5 steps of waiting; "
+        "longest output first: 8 steps, 9 steps of waiting"
     )
 
 
 def test_the_page_begins_with_first_come_and_its_picture_shows_the_longest_first():
     page = order_queue(OUTPUTS, 4)
-    assert yours(page) == told(*run(OUTPUTS, 4)) == "32 steps, 62 spent waiting"
-    assert yours(page, **page.still) == "21 steps, 111 spent waiting"
+    assert yours(page) == told(*run(OUTPUTS, 4)) == "32 steps, 62 steps of waiting"
+    assert yours(page, **page.still) == "21 steps, 111 steps of waiting"
 
 
 @settings(max_examples=8, deadline=None)

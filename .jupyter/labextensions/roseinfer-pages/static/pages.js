@@ -19,7 +19,7 @@
     .vega-bind:has(input[name=play]) .vega-bind-name { position: absolute; clip-path: inset(50%); }
     .vega-bind input[name=play] { appearance: none; border: 1px solid; border-radius: 3px; padding: 0 0.5em; margin: 0; }
     .vega-bind input[name=play]::before { content: "▶"; }
-    .vega-bind input[name=play]:checked::before { content: "⏸"; }`;
+    .vega-bind input[name=play]:checked::before { content: "❚❚"; }`;
   document.head.append(Object.assign(document.createElement("style"), { textContent: CHARTS }));
 
   document.addEventListener("focusin", ({ target }) => {

@@ -1,0 +1,68 @@
+"""read_share: what a reader read off a trace is compared with that trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from roseinfer.profiling import Trace
+from roseinfer.teach import read_share
+
+
+def span(name, start, length):
+    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length}
+
+
+STEP = "roseinfer.decode_step_sessions"
+TRACE = Trace(
+    {
+        "traceEvents": [
+            span(f"{STEP}.total", 0, 200),
+            span(f"{STEP}.build_batched_past", 0, 60),
+            span("roseinfer.kv.append_token", 170, 20),
+            span(f"{STEP}.total", 300, 100),  # the second step does not count
+            span(f"{STEP}.build_batched_past", 300, 90),
+        ]
+    }
+)
+
+
+def test_without_an_answer_it_asks_and_does_not_tell():
+    asked = read_share(TRACE, "build_batched_past")
+    assert repr(asked) == "percent of the first step in build_batched_past, read off the timeline: none yet"
+    assert "in place of <code>None</code>" in asked.to_html() and "30" not in asked.to_html()
+
+
+@pytest.mark.parametrize("answer", [25, 30, 34.9])
+def test_an_answer_within_five_points_is_right(answer):
+    assert (
+        f"You read {answer:g}, and the trace has 30% of the step."
+        in read_share(TRACE, "build_batched_past", answer).to_html()
+    )
+
+
+@pytest.mark.parametrize(
+    ("span", "answer", "reason"),
+    [
+        ("build_batched_past", 0.3, "It looks like a fraction: percent are 100 times as much."),
+        ("build_batched_past", 70, "It looks like the share of all the rest."),
+        ("build_batched_past", 36, "Divide the length of its bar by the length of <code>total</code>."),
+        ("append_token", 0, "Divide the length of its bar by the length of <code>total</code>."),
+    ],
+)
+def test_a_wrong_answer_is_named_and_the_number_is_not_told(span, answer, reason):
+    told = read_share(TRACE, span, answer).to_html()
+    assert f"You read {answer:g}, expected a number within 5 of the trace's." in told and reason in told
+    assert "% of the step" not in told
+
+
+def test_with_an_answer_the_text_is_the_same_whether_it_is_right():
+    assert repr(read_share(TRACE, "append_token", 0)) == repr(read_share(TRACE, "append_token", 10))
+
+
+def test_bad_input_is_told():
+    with pytest.raises(ValueError, match="span must be one of total, build_batched_past, append_token, got 'forward'"):
+        read_share(TRACE, "forward")
+    with pytest.raises(ValueError, match="answer must be a number of percent, got '30'"):
+        read_share(TRACE, "append_token", "30")
+    with pytest.raises(ValueError, match="answer must be a finite number of percent, got nan"):
+        read_share(TRACE, "append_token", float("nan"))
