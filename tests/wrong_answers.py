@@ -38,7 +38,7 @@ def named(exercise_id: str) -> list[str]:
 
 
 def wrong_answers(exercise_id: str, cases: Mapping[str, tuple[Any, str]], **context: Any) -> Callable:
-    """A test that each of these answers is refused with its message: `test_wrong_times = wrong_answers("14.1", {...})`.
+    """A test that each of these answers is refused with its message: `test_wrong_times = wrong_answers("14.3", {...})`.
 
     cases: the mistake in words -> what is handed in, and the telling part of what the checker must say to it.
     context: as for check; a string is the name of a fixture.

@@ -1,7 +1,7 @@
 """Exercises in notebooks and their answers in notebooks/solutions/<same stem>.py, and whether they fit together.
 
-In a notebook: the stub's cell has the tag `exercise` and the metadata {"exercise": "01.1"}; a later cell calls
-teach.check("01.1", ...). In the solutions: a line `# --- 01.1` begins the source that takes the stub's place.
+In a notebook: the stub's cell has the tag `exercise` and the metadata {"exercise": "01.2"}; a later cell calls
+teach.check("01.2", ...). In the solutions: a line `# --- 01.2` begins the source that takes the stub's place.
 What stands before the first such line (docstring, imports for linters) belongs to no exercise.
 """
 

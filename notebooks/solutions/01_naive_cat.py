@@ -1,4 +1,4 @@
-# --- 01.1
+# --- 01.2
 def count_gather(num_layers, lengths):
     shorter = sum(n < max(lengths) for n in lengths)
     blocks = sum(-(-n // 64) for n in lengths)
@@ -10,7 +10,7 @@ def count_gather(num_layers, lengths):
     }
 
 
-# --- 01.2
+# --- 01.1
 def gather(blocks, num_tokens):
     return torch.cat(blocks, dim=1)[:, :num_tokens].unsqueeze(0)
 

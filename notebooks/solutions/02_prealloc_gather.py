@@ -1,17 +1,17 @@
-# --- 02.1
+# --- 02.3
 def padding(config, lengths, bytes_per_value):
     token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_value
     return token * sum(lengths), token * len(lengths) * max(lengths)
 
 
-# --- 02.2
+# --- 02.1
 def gather_into(blocks, num_tokens, out):
     for i, block in enumerate(blocks):
         start, end = 64 * i, min(64 * (i + 1), num_tokens)
         out[:, start:end] = block[:, : end - start]
 
 
-# --- 02.3
+# --- 02.2
 class OneAllocation(PreallocGather):
     def build_batched_past(self, seqs, longest):
         c = self.config

@@ -1,4 +1,4 @@
-# --- 03.1
+# --- 03.2
 def slices(index, shape, colon_is_free):
     count = 0
     for part, size in zip(index, shape, strict=False):
@@ -11,16 +11,16 @@ def slices(index, shape, colon_is_free):
     return count
 
 
-# --- 03.2
+# --- 03.3
 lengths_of_the_post = [4, 4, 4, 4, 4, 4, 4, 5]
 
 
-# --- 03.3
+# --- 03.4
 def revealing_prompts():
     return [list(range(5, 65)), [5, 6, 7]]
 
 
-# --- 03.4
+# --- 03.1
 from stages.s01_naive_cat import DenseStep
 
 

@@ -10,7 +10,7 @@ def merge(a, b):
     return new_top, total, acc
 
 
-# --- 07.2
+# --- 07.3
 def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value, num_parts):
     programs = len(lengths) * num_kv_heads * num_parts
     most_tiles = -(-max(lengths) // tile)
@@ -19,7 +19,7 @@ def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value, num_parts):
     return programs, most_tiles, loaded
 
 
-# --- 07.3
+# --- 07.2
 @triton_mode.jit
 def my_kernel(
     out, q, k, v, k_cache, v_cache, block_table, context_lens, scale, table_row,

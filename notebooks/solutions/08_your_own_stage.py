@@ -1,7 +1,7 @@
 """Answers to the exercises of lesson 08. The tests put each section into its stub's place and run the notebook."""
 
 
-# --- 08.1
+# --- 08.2
 class Room:
     """K and V of one sequence in one layer, with room to spare."""
 
@@ -33,7 +33,7 @@ class Room:
         return self.keys[:, : self.length], self.values[:, : self.length]
 
 
-# --- 08.2
+# --- 08.1
 class Repaired(Draft):
     positions = Stage.positions
 

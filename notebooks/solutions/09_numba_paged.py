@@ -6,7 +6,7 @@ def busiest(lengths, num_kv_heads, threads):
     return max(sum(tokens[a:b]) for a, b in zip(starts, starts[1:], strict=False))
 
 
-# --- 09.2
+# --- 09.3
 def to_bfloat16(x):
     bits = x.view(np.uint32)
     upper = (bits >> 16).astype(np.uint16)
@@ -14,7 +14,7 @@ def to_bfloat16(x):
     return np.where(np.isnan(x), upper | np.uint16(0x0040), rounded)
 
 
-# --- 09.3
+# --- 09.2
 @njit(parallel=True)
 def my_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
     num_seqs, num_heads, head_dim = q.shape

@@ -13,7 +13,7 @@ def choose(logits, temperature, noise):
     return torch.where(is_drawn, (probs / noise).argmax(dim=-1), logits.argmax(dim=-1))
 
 
-# --- 11.3
+# --- 11.4
 def write_ids(prompts, buffer):
     limits, arrays = np.iinfo(np.int32), [np.asarray(prompt) for prompt in prompts]
     n = sum(map(len, arrays))
@@ -26,7 +26,7 @@ def write_ids(prompts, buffer):
     return buffer[:n]
 
 
-# --- 11.4
+# --- 11.3
 from roseinfer.sampling import distribution, finite_temperature, is_filtered
 
 

@@ -1,4 +1,4 @@
-# --- 14.1
+# --- 14.3
 def times_of(arrival, first_scheduled, finish):
     gaps = [after - before for before, after in zip(finish, finish[1:], strict=False)]
     waiting_time = first_scheduled - arrival
@@ -8,7 +8,7 @@ def times_of(arrival, first_scheduled, finish):
     return waiting_time, ttft, tpot, longest_itl
 
 
-# --- 14.2
+# --- 14.1
 def next_step(cached, lengths, budget):
     left = [length - n for n, length in zip(cached, lengths, strict=True)]
     num_new = [1 if n == 1 else 0 for n in left]
@@ -20,7 +20,7 @@ def next_step(cached, lengths, budget):
     return num_new
 
 
-# --- 14.3
+# --- 14.2
 def make_room(lengths, block_size, num_blocks):
     preempted = []
     needed = [-(-n // block_size) for n in lengths]

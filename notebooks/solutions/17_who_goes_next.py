@@ -4,14 +4,14 @@ def key(arrival, priority, prompt_len, output_len, made, round_size):
     return priority, arrival // round_size, -to_come, arrival
 
 
-# --- 17.2
+# --- 17.4
 def abort_all(scheduler, request_ids):
     for seq in [*scheduler.running, *scheduler.waiting]:  # a list of its own: abort changes theirs
         if seq.seq_id in request_ids:
             scheduler.abort(seq)
 
 
-# --- 17.3
+# --- 17.2
 def next_one(prompt_lens, overtaken, bound):
     may_go = []
     for place, times in enumerate(overtaken):
@@ -21,7 +21,7 @@ def next_one(prompt_lens, overtaken, bound):
     return min(may_go, key=lambda place: prompt_lens[place])
 
 
-# --- 17.4
+# --- 17.3
 class MyPolicy(FirstCome):
     """The shortest job first: who holds a place for the fewest steps."""
 

@@ -49,9 +49,9 @@ CELLS = {
     "block_view": "teach.block_view(teach.record_schedule(BlockTable, model, requests, params, num_blocks=12, "
     "block_size=8, max_num_seqs=3))",
     "step_debugger": "teach.step_debugger(stage, begin(stage, requests, params))",
-    "exercise": 'teach.exercise("00.1")',
+    "exercise": 'teach.exercise("00.3")',
     "stub": "def kv_bytes(config, num_tokens, bytes_per_value):\n    ...",
-    "check": 'teach.check("00.1", kv_bytes)',
+    "check": 'teach.check("00.3", kv_bytes)',
     "dashboard": "teach.dashboard(LADDER[:2], batch_size=4, max_new_tokens=200, repeat=True)",
     "meanwhile": "6 * 7",
     "race": "teach.race(LADDER[:2], model, batch_size=2, prompt_len=8, max_new_tokens=8)",
@@ -185,7 +185,7 @@ def test_a_lesson_that_is_only_opened_is_not_unsaved(lab):
 def test_an_exercise_goes_from_not_attempted_to_a_wrong_answers_message_to_pass(lab, small_notebook):
     verdict = lab.output(NUMBER["check"])
     assert "not attempted" in verdict.inner_text()
-    right = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.1"].strip()
+    right = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.3"].strip()
     wrong = right.replace("2 *", "1 *", 1)
     assert wrong != right
     for answer, wanted in ((wrong, "not yet"), (right, "PASS")):

@@ -53,21 +53,21 @@ def record(tmp_path, monkeypatch) -> Path:
 
 def test_attempts_count_up_to_the_first_pass_and_a_pass_stays(record):
     for answer in (tokens_computed, wrong, wrong, right, wrong, right):
-        teach.check("00.2", answer)
-    teach.check("00.1", wrong)
+        teach.check("00.1", answer)
+    teach.check("00.3", wrong)
     seen = teach.progress()
-    assert seen.passed == {"00.2"} and seen.attempts == Counter({"00.2": 3, "00.1": 1})
+    assert seen.passed == {"00.1"} and seen.attempts == Counter({"00.1": 3, "00.3": 1})
     html = seen.to_html()
-    assert 'title="00.2 Work that the cache saves: passed, 3 attempts">✓2<' in html
-    assert 'title="00.1 Bytes of a KV cache: not yet, 1 attempt">…1<' in html
-    assert 'title="00.3 Your own decode loop: not tried, ' in html
-    assert "Tried, not passed yet:</p><ul><li>00.1 Bytes of a KV cache: not yet, 1 attempt</li></ul>" in html
+    assert 'title="00.1 Work that the cache saves: passed, 3 attempts">✓2<' in html
+    assert 'title="00.3 Bytes of a KV cache: not yet, 1 attempt">…1<' in html
+    assert 'title="00.2 Your own decode loop: not tried, ' in html
+    assert "Tried, not passed yet:</p><ul><li>00.3 Bytes of a KV cache: not yet, 1 attempt</li></ul>" in html
     assert str(record) in html
 
 
 def test_the_text_is_the_same_whatever_is_passed(record):
     before = repr(teach.progress())
-    teach.check("00.2", right)
+    teach.check("00.1", right)
     assert repr(teach.progress()) == before and CONTRACT.fullmatch(before)
     assert "0 exercises" not in before
 
@@ -87,7 +87,7 @@ def test_what_is_left_and_what_matters_most(record):
     nothing = teach.progress()
     total = sum(e.minutes for e in nothing.exercises)
     greeting = f"<b>{len(nothing.exercises)} exercises</b> go with the lessons, about {round(total / 60)} hours in all."
-    assert f"{greeting} A good one to begin with: 00.1, Bytes of a KV cache (5 minutes)." in nothing.to_html()
+    assert f"{greeting} A good one to begin with: 00.3, Bytes of a KV cache (5 minutes)." in nothing.to_html()
     for e in nothing.exercises:
         journal.note_attempt(e.id, e.id != "06.2")
     assert "Most important now: 06.2, A search that finds an unsound key (" in teach.progress().to_html()
@@ -100,7 +100,7 @@ def test_what_is_left_and_what_matters_most(record):
 
 def test_a_reset_starts_again_and_keeps_the_old_file(record):
     for _ in range(2):
-        teach.check("00.2", right)
+        teach.check("00.1", right)
         fresh = teach.progress(reset=True)
         assert fresh.passed == frozenset() and "Started again; the old record is in" in fresh.to_html()
         assert not record.exists()
@@ -110,9 +110,9 @@ def test_a_reset_starts_again_and_keeps_the_old_file(record):
 
 
 def test_a_restart_of_the_kernel_forgets_nothing(record):
-    code = "from roseinfer import teach; teach.check('00.2', lambda p, n: (sum(p + i for i in range(n)), p + n - 1))"
+    code = "from roseinfer import teach; teach.check('00.1', lambda p, n: (sum(p + i for i in range(n)), p + n - 1))"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert teach.progress().passed == {"00.2"}
+    assert teach.progress().passed == {"00.1"}
 
 
 WRITER = """
@@ -157,7 +157,7 @@ def test_nothing_is_kept_when_it_is_off(tmp_path, monkeypatch):
     monkeypatch.setenv("ROSEINFER_PROGRESS", "off")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    teach.check("00.2", right)
+    teach.check("00.1", right)
     teach.reveal(teach.predict("copies", 3), 4)
     assert teach.progress(reset=True).passed == frozenset() and list(tmp_path.iterdir()) == []
     assert "This run kept no record: <code>ROSEINFER_PROGRESS=off</code>." in teach.progress().to_html()
@@ -176,9 +176,9 @@ def test_recorded_and_compared_notebooks_and_these_tests_keep_nothing(monkeypatc
 
 
 def test_a_damaged_file_is_reported_and_set_aside_and_its_sound_lines_stay(record):
-    teach.check("00.2", right)
+    teach.check("00.1", right)
     damaged = [
-        b'{"exercise": "00.1", "pas',
+        b'{"exercise": "00.3", "pas',
         b"\xff\xfe",
         b"[]",
         b'{"x": 1}',
@@ -189,12 +189,12 @@ def test_a_damaged_file_is_reported_and_set_aside_and_its_sound_lines_stay(recor
     ]
     with open(record, "ab") as file:
         file.write(b"\n" + b"\n".join(damaged))
-    teach.check("00.1", wrong)  # after a line that was cut off
+    teach.check("00.3", wrong)  # after a line that was cut off
     with pytest.warns(UserWarning, match=r"is damaged \(8 of 10 lines .* set aside as progress.damaged-1.jsonl"):
         seen = teach.progress()
-    assert seen.passed == {"00.2"} and seen.attempts["00.1"] == 1
+    assert seen.passed == {"00.1"} and seen.attempts["00.3"] == 1
     assert b'"pas' in record.with_name("progress.damaged-1.jsonl").read_bytes()
-    assert teach.progress().passed == {"00.2"}, "and now without a warning"
+    assert teach.progress().passed == {"00.1"}, "and now without a warning"
     assert [json.loads(line) for line in record.read_text().split("\n") if line] == journal.entries()
 
 
@@ -207,7 +207,7 @@ def blocked(path: Path) -> Path:
 
 def test_a_place_that_cannot_be_written_warns_once_and_goes_on(record, monkeypatch, recwarn):
     monkeypatch.setenv("ROSEINFER_PROGRESS", str(blocked(record)))
-    assert all(teach.check("00.2", right) for _ in range(3))
+    assert all(teach.check("00.1", right) for _ in range(3))
     teach.predict("copies", 3)
     assert len(recwarn) == 1
     assert re.match("your progress is not kept: .*Set ROSEINFER_PROGRESS to a file", str(recwarn[0].message))
@@ -221,7 +221,7 @@ def test_a_place_that_cannot_be_read_warns_and_goes_on(record, recwarn):
 
 
 def test_a_damaged_file_that_cannot_be_set_aside_is_read_all_the_same(record, monkeypatch):
-    teach.check("00.2", right)
+    teach.check("00.1", right)
     with open(record, "a") as file:
         file.write("\n?")
 
@@ -230,7 +230,7 @@ def test_a_damaged_file_that_cannot_be_set_aside_is_read_all_the_same(record, mo
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.warns(UserWarning, match=r"1 of 2 lines cannot be read\); it cannot be set aside: read-only"):
-        assert teach.progress().passed == {"00.2"}
+        assert teach.progress().passed == {"00.1"}
 
 
 def test_no_home_is_no_reason_to_stop(record, monkeypatch, recwarn):
@@ -238,7 +238,7 @@ def test_no_home_is_no_reason_to_stop(record, monkeypatch, recwarn):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert teach.check("00.2", right)
+    assert teach.check("00.1", right)
     assert teach.predictions().guesses == []
     assert [str(w.message).partition(":")[0] for w in recwarn] == [
         "your progress is not kept",

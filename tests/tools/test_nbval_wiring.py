@@ -51,12 +51,12 @@ find = PathFinder.find_spec
 hide = lambda _, name, *more: None if name.split(".")[0] == "triton" else find(name, *more)
 PathFinder.find_spec = classmethod(hide)
 """
-RIGHT = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.1"]
+RIGHT = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.3"]
 STUB = "def kv_bytes(config, num_tokens, bytes_per_value):\n    ..."
 EXERCISE = [
     recorded("from roseinfer.teach import check"),
-    new_code_cell(STUB, execution_count=1, metadata={"tags": ["exercise"], "exercise": "00.1"}),
-    recorded('check("00.1", kv_bytes)', result("00.1 not attempted")),
+    new_code_cell(STUB, execution_count=1, metadata={"tags": ["exercise"], "exercise": "00.3"}),
+    recorded('check("00.3", kv_bytes)', result("00.3 not attempted")),
 ]
 NOTEBOOKS = {
     "good": [
@@ -96,7 +96,7 @@ NOTEBOOKS = {
         recorded("1", result("2")),
     ],
 }
-SOLUTIONS = {name: f"# --- 00.1\n{RIGHT}" for name in ("solved", "kernel")}
+SOLUTIONS = {name: f"# --- 00.3\n{RIGHT}" for name in ("solved", "kernel")}
 SOLUTIONS["unsolved"] = SOLUTIONS["solved"].replace("2 *", "1 *")
 
 
@@ -180,7 +180,7 @@ def test_a_cell_named_alone_finds_what_those_before_it_did(outcomes):
 def test_solutions_that_pass_and_others(outcomes):
     assert outcome_of(outcomes, "solved") == ["passed"] * 4
     assert outcome_of(outcomes, "unsolved") == ["passed"] * 3 + ["failed"]
-    assert "00.1 not yet" in outcomes["unsolved", "solutions"][1]
+    assert "00.3 not yet" in outcomes["unsolved", "solutions"][1]
 
 
 def test_where_triton_is_missing_the_rest_of_the_notebook_is_skipped(outcomes):

@@ -27,7 +27,7 @@ def test_outputs_are_recorded_and_volatile_things_are_not(write, capsys):
         new_markdown_cell("# A lesson"),
         new_code_cell("import sys, ipywidgets\nprint('a')\nprint('b', file=sys.stderr)\nprint('c')", id="first"),
         new_code_cell(
-            "6 * 7", execution_count=9, metadata={"tags": ["t"], "exercise": "01.1", "execution": {"iopub": "now"}}
+            "6 * 7", execution_count=9, metadata={"tags": ["t"], "exercise": "01.2", "execution": {"iopub": "now"}}
         ),
         new_code_cell("ipywidgets.IntSlider(value=3)"),
         new_code_cell("1/0", metadata={"tags": ["nbval-skip"]}),
@@ -45,7 +45,7 @@ def test_outputs_are_recorded_and_volatile_things_are_not(write, capsys):
     assert [(o.name, o.text) for o in first.outputs] == [("stdout", "a\nc\n")]
     assert first.id == "first" and first.execution_count == 1
     assert plain_text(product) == ["42"]
-    assert product.metadata == {"tags": ["t"], "exercise": "01.1"}
+    assert product.metadata == {"tags": ["t"], "exercise": "01.2"}
     assert plain_text(widget) == ["IntSlider(value=3)"] and list(widget.outputs[0].data) == ["text/plain"]
     assert skipped.outputs == [] and skipped.execution_count is None
     assert raising.outputs[0].ename == "ValueError"

@@ -28,6 +28,11 @@ def test_a_learner_writes_code_early(lesson):
     assert lesson.first_stub is not None and lesson.first_stub <= LATEST_STUB
 
 
+def test_exercises_are_numbered_as_they_come(lesson):
+    stubs = [each.cell.metadata["exercise"] for each in lesson.cells if each.is_stub]
+    assert stubs == [f"{lesson.name[:2]}.{number}" for number in range(1, len(stubs) + 1)]
+
+
 def test_what_is_deeper_is_folded_and_nothing_else(lesson):
     assert lesson.odd_folds == []
 

@@ -96,13 +96,13 @@ def test_the_readme_shows_the_timetables():
 
 
 def test_a_rendered_timetable():
-    lesson = Part(lesson="02", opening=5, sections={"Predict": 20}, exercises=("02.1",))
+    lesson = Part(lesson="02", opening=5, sections={"Predict": 20}, exercises=("02.3",))
     shown = timetables.render(Timetable("A test", 100, (lesson, Part(what="Break", minutes=70)))).splitlines()
-    exercise = find("02.1")
+    exercise = find("02.3")
     first = 25 + exercise.minutes
     assert shown[2] == (
         f"| 0:00 | {first} | [02 · Preallocated gather](../notebooks/02_prealloc_gather.ipynb) | opening (5), "
-        f"Predict (20), **02.1** {exercise.title} ({exercise.minutes}) |"
+        f"Predict (20), **02.3** {exercise.title} ({exercise.minutes}) |"
     )
     assert shown[3] == f"| 0:{first} | 70 | Break |  |"
     assert shown[4].startswith(f"| 1:{first + 10} | **{first + 70}** |")

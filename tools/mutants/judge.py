@@ -1,6 +1,6 @@
 """Count the mutants of the exercises' solutions that the checkers refuse: `python -m tools.mutants [ID ...]`.
 
-An ID is an exercise, 01.2, or a lesson, 01; without one, all are tried. A mutant is a solution with one mistake in it
+An ID is an exercise, 01.1, or a lesson, 01; without one, all are tried. A mutant is a solution with one mistake in it
 (see mutations.py). Its checker refuses it, or it stands in tests/teach/equivalent_mutants.toml as right, with the
 reason. Whatever else passes is printed, and the command exits 1: strengthen the checker, or put the mutant on the list.
 
@@ -229,7 +229,7 @@ def telling_failures() -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = ArgumentParser(prog="tools.mutants", description="Judge the mutants of the exercises' solutions.")
-    parser.add_argument("id", nargs="*", help="an exercise such as 01.2, or a lesson such as 01 (default: all)")
+    parser.add_argument("id", nargs="*", help="an exercise such as 01.1, or a lesson such as 01 (default: all)")
     parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each exercise, the same ones each time")
     parser.add_argument("--verbose", action="store_true", help="each mutant, with what is said to it")
     parser.add_argument("--judge", nargs="+", metavar="ID", help="exercise and mutants; prints a line of JSON for each")

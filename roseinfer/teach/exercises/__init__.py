@@ -1,4 +1,4 @@
-"""The frame of the exercises. "01.2" is in teach/lesson01, which is imported when one of its exercises is asked for."""
+"""The frame of the exercises. "01.1" is in teach/lesson01, which is imported when one of its exercises is asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_lesson(exercise_id: str) -> None:
     """Import the lesson that registers exercise_id. Raises ValueError when it is no id, or there is no such lesson."""
     match = EXERCISE_ID.fullmatch(exercise_id) if isinstance(exercise_id, str) else None
     if match is None:
-        raise ValueError(f'exercise_id must look like "01.2", got {exercise_id!r}')
+        raise ValueError(f'exercise_id must look like "01.1", got {exercise_id!r}')
     if match["lesson"] not in lessons():
         raise ValueError(
             f"exercise_id={exercise_id!r}: lesson {match['lesson']} has no exercises; "

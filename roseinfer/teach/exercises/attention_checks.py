@@ -1,4 +1,4 @@
-"""Attention through block tables against plain attention, on drawn batches: the learner's own in 05.3 and 07.3."""
+"""Attention through block tables against plain attention, on drawn batches: the learner's own in 05.3 and 07.2."""
 
 from __future__ import annotations
 

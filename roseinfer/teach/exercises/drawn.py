@@ -2,7 +2,7 @@
 
     CASES = [*EDGES, *draw(lambda rng: (rng.randint(1, 6), lengths(rng)))]
     MISTAKES = {"pads are made by zeros": with_pads}
-    register("01.2", Comparison(CASES, Expected(right, MISTAKES), inputs("num_layers", "lengths")))
+    register("01.1", Comparison(CASES, Expected(right, MISTAKES), inputs("num_layers", "lengths")))
 
 A case is the tuple of an answer's arguments; the answer gets copies of them. Edges are listed on purpose, the other
 cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs. What an

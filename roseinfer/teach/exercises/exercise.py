@@ -1,6 +1,6 @@
 """Exercises: registered by lessons, shown as cards, checked at once, with hints that come one by one.
 
-    @exercise("01.1")  # its text is in lesson01/exercises.md, see text.py
+    @exercise("01.2")  # its text is in lesson01/exercises.md, see text.py
     def bytes_of_cache(answer):
         ...  # raise Wrong("what is mistaken"), or return for PASS
 

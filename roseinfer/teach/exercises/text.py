@@ -1,6 +1,6 @@
 """The text of exercises, as an author edits it: `exercises.md` in the lesson's folder, one section an exercise.
 
-    ## 14.1 Four times of a request
+    ## 14.3 Four times of a request
 
     10 minutes, difficulty 1 of 5, importance 5 of 5
 
@@ -60,7 +60,7 @@ class Text:
 
     def __post_init__(self) -> None:
         if not EXERCISE_ID.fullmatch(self.id):
-            raise ValueError(f'id must look like "01.2", got {self.id!r}')
+            raise ValueError(f'id must look like "01.1", got {self.id!r}')
         if self.minutes < 1:
             raise ValueError(f"minutes must be at least 1, got {self.minutes!r} for {self.id}")
         for name in ("difficulty", "importance"):

@@ -61,7 +61,7 @@ class Cache(NamedTuple):
         )
 
 
-# 00.1
+# 00.3
 
 
 def draw_cache(rng: Random) -> Cache:
@@ -102,7 +102,7 @@ TOKEN_MISTAKES: dict[str, Callable[[Cache], float]] = {
 }
 
 register(
-    "00.1",
+    "00.3",
     Comparison(
         [(cache,) for cache in (*EDGES, *draw(draw_cache))],
         Expected(lambda cache: cache.nbytes, SHAPE_MISTAKES | TOKEN_MISTAKES),
@@ -112,7 +112,7 @@ register(
 )
 
 
-# 00.2
+# 00.1
 
 
 def without(prompt_len: int, new_tokens: int) -> int:
@@ -149,10 +149,10 @@ WORK = {
 }
 TEXTS = [(1, 1), (1, 2), (2, 1), (64, 1), (100, 50), *draw(lambda rng: (rng.randint(2, 20), rng.randint(2, 20)))]
 
-register("00.2", Comparison(TEXTS, WORK, inputs("prompt_len", "new_tokens")))
+register("00.1", Comparison(TEXTS, WORK, inputs("prompt_len", "new_tokens")))
 
 
-# 00.3
+# 00.2
 
 MOST_NEW = 6
 
@@ -189,7 +189,7 @@ def describe_generation(prompt: list[int], max_tokens: int) -> str:
 GENERATED = Comparison(GENERATIONS, Expected(greedy, LOOP_MISTAKES, explain_tokens), describe_generation)
 
 
-@exercise("00.3", GENERATED)
+@exercise("00.2", GENERATED)
 def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: Model) -> None:
     def run(answer: Callable[..., Any], prompt: list[int], max_tokens: int) -> Any:
         return _run_loop(answer, stage_class(drawn_model(), num_blocks=4), prompt, max_tokens)[0]

@@ -30,7 +30,7 @@ from ..exercises.wrong import Wrong
 BLOCK_SIZE = 64
 
 
-# 01.1
+# 01.2
 
 
 def _num_shorter(lengths: list[int]) -> int:
@@ -110,14 +110,14 @@ def _step(rng: Random) -> Case:
 STEPS = [(1, [1]), (1, [64]), (2, [10] * 8), (12, [65, 200]), (1, [63, 64, 65]), (3, [128, 128, 64]), *draw(_step)]
 
 register(
-    "01.1",
+    "01.2",
     Comparison(
         STEPS, {op: expected_count(op) for op in MISCOUNTS}, inputs("num_layers", "lengths"), dict_of(*MISCOUNTS)
     ),
 )
 
 
-# 01.2
+# 01.1
 
 
 def blocks_of(num_tokens: int, heads: int = 3, dim: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -177,7 +177,7 @@ GATHERED = Expected(
     explain_tensor,
 )
 
-register("01.2", Comparison(GATHERS, GATHERED, describe_blocks, on_blocks))
+register("01.1", Comparison(GATHERS, GATHERED, describe_blocks, on_blocks))
 
 
 # 01.3

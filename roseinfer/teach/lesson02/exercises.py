@@ -33,7 +33,7 @@ from ..exercises.wrong import Wrong
 from ..lesson00.exercises import SHAPE_MISTAKES, Cache, draw_cache
 from ..lesson01.exercises import BLOCK_SIZE, blocks_of, describe_blocks, draw_blocks, on_blocks
 
-# 02.1
+# 02.3
 
 
 def _draw_padding(rng: Random) -> Case:
@@ -85,7 +85,7 @@ def bytes_of(tokens: Callable[[list[int]], int], mistaken: Mapping[str, Callable
 
 
 register(
-    "02.1",
+    "02.3",
     Comparison(
         PADDINGS,
         {"useful": bytes_of(sum, MISTAKEN_USEFUL), "padded": bytes_of(padded, MISTAKEN_PADDED)},
@@ -95,7 +95,7 @@ register(
 )
 
 
-# 02.2
+# 02.1
 
 
 def _row(blocks: list[Tensor], num_tokens: int, room: int) -> Case:
@@ -136,7 +136,7 @@ ORDER = {"the blocks are in the order of their tokens": lambda blocks, *row: gat
 GATHERED = Comparison(ROWS, Expected(gathered, ORDER, explain_tensor), _describe_row, _gathered_into)
 
 
-@exercise("02.2", GATHERED)
+@exercise("02.1", GATHERED)
 def gather_into(answer: Callable[[list[Tensor], int, Tensor], None]) -> None:
     def require_one_write_a_block(blocks: list[Tensor], num_tokens: int, out: Tensor) -> None:
         with _Writes(out, blocks) as writes:
@@ -176,10 +176,10 @@ class _Writes(TorchDispatchMode):
         return result
 
 
-# 02.3
+# 02.2
 
 
-@exercise("02.3")
+@exercise("02.2")
 def one_allocation(answer: type[Stage], model: Model) -> None:
     require_cached(answer, by_batch)
     require_tokens(answer, model)

@@ -40,7 +40,7 @@ POST_COUNTS = post_table("000", "gather_after").set_index("name")["n"]
 POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["aten::copy_"])
 
 
-# 03.1
+# 03.2
 
 # Why it is wrong -> which ranges count as a slice with that mistake; "" is the rule itself.
 RANGES: dict[str, Callable[[slice, int], bool]] = {
@@ -134,13 +134,13 @@ def right(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
 
 UNNAMED = {"a dimension that the index does not name costs nothing": lambda index, shape, free: len(shape)}
 
-register("03.1", Comparison(INDICES, Expected(right, _miscounts() | UNNAMED), describe_index))
+register("03.2", Comparison(INDICES, Expected(right, _miscounts() | UNNAMED), describe_index))
 
 
-# 03.2
+# 03.3
 
 
-@exercise("03.2")
+@exercise("03.3")
 def posts_batch(answer: list[int]) -> None:
     lengths = plain(answer)
     if not isinstance(lengths, list) or not all(isinstance(n, int) and 1 <= n < BLOCK_SIZE for n in lengths):
@@ -155,7 +155,7 @@ def posts_batch(answer: list[int]) -> None:
         raise Wrong(f"these lengths make {slices} slices, the post counts {POST_SLICES}; longest sequences: {longest}")
 
 
-# 03.3
+# 03.4
 
 
 NEW_TOKENS = 12
@@ -197,7 +197,7 @@ def broken_stages(right: type[Any]) -> dict[type[Stage], tuple[str, str]]:
     }
 
 
-@exercise("03.3")
+@exercise("03.4")
 def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], model: Model) -> None:
     right_stage: Any = buggy_stage.__mro__[1]  # that the lesson's buggy stage is made from
     got = answer()
@@ -230,10 +230,10 @@ def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], m
             raise Wrong(f"the stage that {bug} has stage 03's logits on these prompts: {hint}")
 
 
-# 03.4
+# 03.1
 
 
-@exercise("03.4")
+@exercise("03.1")
 def fewer_selects(answer: type[Stage], model: Model) -> None:
     require_cached(answer, by_sequence)
     require_tokens(answer, model)

@@ -119,7 +119,7 @@ MERGED = {
 register("07.1", Comparison(MERGES, MERGED, _describe_merge, _merge_with))
 
 
-# 07.2
+# 07.3
 
 
 def _draw_launch(rng: Random) -> tuple[list[int], int, int, int, int, int]:
@@ -203,7 +203,7 @@ COST = {
 }
 
 register(
-    "07.2",
+    "07.3",
     Comparison(
         LAUNCHES,
         COST,
@@ -215,10 +215,10 @@ register(
 )
 
 
-# 07.3
+# 07.2
 
 
-@exercise("07.3", BATCHED)
+@exercise("07.2", BATCHED)
 def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
     function = plain_function(answer)
     if function is answer:

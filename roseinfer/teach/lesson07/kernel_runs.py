@@ -1,4 +1,4 @@
-"""A learner's kernel, run: on the trials in their order, on drawn batches, and with its loads counted. For 07.3."""
+"""A learner's kernel, run: on the trials in their order, on drawn batches, and with its loads counted. For 07.2."""
 
 from __future__ import annotations
 

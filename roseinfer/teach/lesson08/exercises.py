@@ -23,7 +23,7 @@ MOST_COPIED = 3  # bytes copied for each byte kept, however the tokens come
 SPARE = 2  # bytes held for each byte kept, of a cache that has grown token by token
 
 
-@exercise("08.1", TOKENS_KEPT)
+@exercise("08.2", TOKENS_KEPT)
 def room_that_doubles(answer: type) -> None:
     if not isinstance(answer, type):
         raise Wrong(f"you give {answer!r}, expected the class Room")
@@ -77,7 +77,7 @@ def contender(answer: type[Stage], model: Model) -> None:
     require_contract(answer)
 
 
-@exercise("08.2")
+@exercise("08.1")
 def draft_with_four_mistakes(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
     require_contract(answer)

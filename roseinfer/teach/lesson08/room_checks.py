@@ -1,4 +1,4 @@
-"""A learner's room: the tokens that it keeps, its dtype and device, and that it shares none with others. For 08.1."""
+"""A learner's room: the tokens that it keeps, its dtype and device, and that it shares none with others. For 08.2."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ SHARE_MISTAKES: dict[str, Callable[..., Any]] = {
 
 register("09.1", Comparison(SHARES, Expected(_busiest, SHARE_MISTAKES), inputs("lengths", "num_kv_heads", "threads")))
 
-# 09.2
+# 09.3
 
 Pattern = tuple[list[int], tuple[int, ...]]  # bits of float32 numbers, the array's shape
 
@@ -202,9 +202,9 @@ def _is_nan(bits: np.ndarray) -> np.ndarray:
     return (bits & 0x7FFF) > 0x7F80
 
 
-register("09.2", Comparison(PATTERNS, Expected(_stored, BIT_MISTAKES, _explain_bits), _describe_bits, call=_store_with))
+register("09.3", Comparison(PATTERNS, Expected(_stored, BIT_MISTAKES, _explain_bits), _describe_bits, call=_store_with))
 
-# 09.3
+# 09.2
 
 
 def _as_attention(loop: Callable[..., Any]) -> Attention:
@@ -357,7 +357,7 @@ LOOPS: list[Batch] = [
 LOOPED = attention_comparison(LOOPS, LOOP_MISTAKES, walks=WALKS)
 
 
-@exercise("09.3", LOOPED)
+@exercise("09.2", LOOPED)
 def own_loop(answer: Any) -> None:
     if not hasattr(answer, "py_func"):
         raise Wrong(f"expected a function under @njit(parallel=True), got {type(answer).__name__}")

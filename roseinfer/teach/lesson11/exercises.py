@@ -260,10 +260,10 @@ def own_choice(answer: Choice) -> None:
     _require_capture(answer, _race_tensors((2.0, 0.0, 0.7), 6, 5))
 
 
-# 11.3
+# 11.4
 
 
-@exercise("11.3")
+@exercise("11.4")
 def own_buffer(answer: Callable[[list[Any], np.ndarray], np.ndarray]) -> None:
     require_all(PROMPTS, lambda *case: _judge_ids(answer, *case), _describe_ids)
     require_all(REFUSED, lambda *case: _judge_refusal(answer, *case), _describe_ids)
@@ -375,10 +375,10 @@ def _judge_refusal(answer: Callable[..., Any], prompts: list[list[int]], made: l
     raise Wrong(f"id {outside} does not fit into int32 and is accepted as {cut}, expected an error")
 
 
-# 11.4
+# 11.3
 
 
-@exercise("11.4")
+@exercise("11.3")
 def own_step(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     require_choices(answer, model.device.type)

@@ -15,7 +15,7 @@ from ..exercises.exercise import exercise, register
 from ..exercises.wrong import Wrong
 from .admission_checks import require_careful
 
-# 14.1
+# 14.3
 
 
 def _gaps(finish: list[int]) -> list[int]:
@@ -80,10 +80,10 @@ def _draw_request(rng: Random) -> tuple[float, float, list[float]]:
 
 REQUESTS = [(0, 0, [1]), (2, 5, [7]), (1, 3, [4, 5]), (0, 1, [2, 9, 10]), *draw(_draw_request)]
 
-register("14.1", Comparison(REQUESTS, TIMES, inputs("arrival", "first_scheduled", "finish")))
+register("14.3", Comparison(REQUESTS, TIMES, inputs("arrival", "first_scheduled", "finish")))
 
 
-# 14.2
+# 14.1
 
 
 def next_step(left: list[int], budget: int, take: Callable[[int, int], int] = min, stop: bool = False) -> list[int]:
@@ -175,10 +175,10 @@ STEPS = [
     *draw(_draw_step),
 ]
 
-register("14.2", Comparison(STEPS, Expected(_of_left(next_step), STEP_MISTAKES), inputs("cached", "lengths", "budget")))
+register("14.1", Comparison(STEPS, Expected(_of_left(next_step), STEP_MISTAKES), inputs("cached", "lengths", "budget")))
 
 
-# 14.3
+# 14.2
 
 
 def _victims(
@@ -270,7 +270,7 @@ POOLS = [
 ]
 
 ROOM = {"preempted": Expected(_victims, VICTIM_MISTAKES), "lost": Expected(_lost, LOSS_MISTAKES)}
-register("14.3", Comparison(POOLS, ROOM, inputs("lengths", "block_size", "num_blocks")))
+register("14.2", Comparison(POOLS, ROOM, inputs("lengths", "block_size", "num_blocks")))
 
 
 # 14.4

@@ -115,12 +115,12 @@ KEY_MISTAKES = {
 
 register("17.1", Comparison(QUEUES, Expected(order_by(right_key), KEY_MISTAKES), _describe_queue, call=_order))
 
-# 17.2
+# 17.4
 
 SIZE = 4  # tokens of a block
 
 
-@exercise("17.2")
+@exercise("17.4")
 def abort_that_frees_everything(answer: Callable[..., Any]) -> None:
     require_all(ABORTS, partial(_judge_abort, answer), _describe_abort)
 
@@ -225,7 +225,7 @@ def _step(scheduler: Scheduler) -> None:
     scheduler.commit(step, [0] * len(step.chosen))
 
 
-# 17.3
+# 17.2
 
 
 def next_of(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
@@ -288,14 +288,14 @@ BOUND_MISTAKES = {
     ),
 }
 
-register("17.3", Comparison(BOUNDED, Expected(next_of, BOUND_MISTAKES), inputs("prompt_lens", "overtaken", "bound")))
+register("17.2", Comparison(BOUNDED, Expected(next_of, BOUND_MISTAKES), inputs("prompt_lens", "overtaken", "bound")))
 
-# 17.4
+# 17.3
 
 GAIN = 0.1  # of first come's mean latency
 
 
-@exercise("17.4")
+@exercise("17.3")
 def own_policy(answer: type[Policy]) -> None:
     if not (isinstance(answer, type) and issubclass(answer, Policy)):
         raise Wrong(f"expected a subclass of Policy, got {answer!r}")

@@ -164,9 +164,9 @@ def test_an_error_of_the_learners_is_told_with_its_line(swap):
 
 
 def test_an_error_on_a_drawn_case_is_told_with_its_inputs_and_its_line():
-    cell = 'def pairs(p, n):\n    return p // (n - 1), 0\n\nv = check("00.2", pairs)'
+    cell = 'def pairs(p, n):\n    return p // (n - 1), 0\n\nv = check("00.1", pairs)'
     assert repr(in_cell(cell, check=teach.check)["v"]) == (
-        "00.2 not yet: prompt_len=1, new_tokens=1: ZeroDivisionError: integer division or modulo by zero, in line 2 of "
+        "00.1 not yet: prompt_len=1, new_tokens=1: ZeroDivisionError: integer division or modulo by zero, in line 2 of "
         "your cell: `return p // (n - 1), 0`"
     )
 
@@ -194,7 +194,7 @@ def test_card_folds_its_hints(swap):
 def test_unknown_exercises_and_bad_registrations_are_refused(swap):
     with pytest.raises(ValueError, match="exercise_id='98.1': lesson 98 has no exercises; lessons with exercises: "):
         teach.check("98.1", 1)
-    with pytest.raises(ValueError, match="must look like \"01.2\", got '1.2'"):
+    with pytest.raises(ValueError, match="must look like \"01.1\", got '1.2'"):
         teach.hint("1.2")
     good = {"title": "t", "minutes": 1, "difficulty": 1, "importance": 1}
     good |= {"stub": "x = ...", "task": "t", "hints": ("a", "b", "c")}

@@ -58,7 +58,7 @@ def test_a_section_may_break_its_lines_anywhere(path):
         ("### Hints", "## Hints", "expected the task, and after it a line `### Hints`"),
         ("\n- Read", "\nRead", "expected a list of hints, each after `- `, got 'Read"),
         ("- Add.\n", "", "hints must be a tuple of at least 3"),
-        ("99.1", "99", 'id must look like "01.2"'),
+        ("99.1", "99", 'id must look like "01.1"'),
     ],
 )
 def test_what_is_missing_is_named_with_file_and_section(path, part, instead, message):
@@ -76,7 +76,7 @@ def test_an_id_comes_once(path):
 
 
 def test_a_checker_without_a_text_is_refused():
-    with pytest.raises(ValueError, match="has no section `## 00.9 Title`; it has 00.1, 00.2, 00.3"):
+    with pytest.raises(ValueError, match="has no section `## 00.9 Title`; it has 00.3, 00.1, 00.2"):
         text_of("00.9")
 
 

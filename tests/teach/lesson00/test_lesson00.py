@@ -11,7 +11,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.teach.lesson00.exercises import SHAPE
 from stages import NaiveCat
 
-# 00.1
+# 00.3
 
 
 def kv_bytes(c, n, width, tensors=2, heads=None, layers=None):
@@ -19,7 +19,7 @@ def kv_bytes(c, n, width, tensors=2, heads=None, layers=None):
 
 
 test_wrong_bytes = wrong_answers(
-    "00.1",
+    "00.3",
     {
         "four bytes a value": (lambda c, n, width: kv_bytes(c, n, 4), "bytes_per_value=1: you return 8, expected 2"),
         "a token too few": (
@@ -31,7 +31,7 @@ test_wrong_bytes = wrong_answers(
 )
 
 
-# 00.2
+# 00.1
 
 
 def without(p, n):
@@ -39,7 +39,7 @@ def without(p, n):
 
 
 test_wrong_tokens_computed = wrong_answers(
-    "00.2",
+    "00.1",
     {
         "one number": (lambda p, n: p + n, "expected (without a cache, with a cache), got 2"),
         "a square for a sum": (
@@ -51,7 +51,7 @@ test_wrong_tokens_computed = wrong_answers(
 )
 
 
-# 00.3
+# 00.2
 
 
 def loop(stage, prompt, max_tokens):
@@ -129,7 +129,7 @@ def least_likely(stage, prompt, max_tokens):
 
 
 test_a_wrong_decode_loop = wrong_answers(
-    "00.3",
+    "00.2",
     {
         "blocks kept": (lambda *a: loop(*a).output_ids, "1 blocks were not given back"),
         "prompt returned too": (
@@ -157,7 +157,7 @@ test_a_wrong_decode_loop = wrong_answers(
 
 
 test_right_bytes = right_answers(
-    "00.1",
+    "00.3",
     {
         "a float": lambda c, n, width: 2.0 * c.num_layers * c.num_kv_heads * c.head_dim * n * width,
         "NumPy's integer": lambda c, n, w: np.prod([2, c.num_layers, c.num_kv_heads, c.head_dim, n, w], dtype=np.int64),
@@ -180,7 +180,7 @@ def counted_in_a_loop(prompt_len, new_tokens):
 
 
 test_right_tokens_computed = right_answers(
-    "00.2",
+    "00.1",
     {
         "a list, counted step by step": counted_in_a_loop,
         "Gauss's sum": lambda p, n: (n * (2 * p + n - 1) / 2, p + n - 1),
@@ -223,7 +223,7 @@ def with_the_courses_sampler(stage, prompt_ids, max_tokens):
 
 
 test_a_right_decode_loop = right_answers(
-    "00.3",
+    "00.2",
     {
         "a for loop, NumPy's integers": in_a_for_loop,
         "a recursion, a tuple": by_recursion,

@@ -10,11 +10,11 @@ from wrong_answers import right_answers, wrong_answers
 
 from roseinfer.teach.lesson01.exercises import naive_gather_ops
 
-# 01.1
+# 01.2
 
 
 test_wrong_counts_of_the_gather = wrong_answers(
-    "01.1",
+    "01.2",
     {
         "a list": (lambda num_layers, lengths: [1], "expected a dict with the keys 'zeros', 'zeros_like', "),
         "one op forgotten": (lambda num_layers, lengths: {"zeros": 1, "cat": 1}, "got {'zeros': 1, 'cat': 1}"),
@@ -26,7 +26,7 @@ test_wrong_counts_of_the_gather = wrong_answers(
 )
 
 
-# 01.2
+# 01.1
 
 
 def joined(blocks, n):
@@ -53,7 +53,7 @@ def in_single_precision(blocks, n):
 
 
 test_a_wrong_gather = wrong_answers(
-    "01.2",
+    "01.1",
     {
         "no leading dimension": (joined, "shape (2, 2, 2), expected (1, 2, 2, 2): values right, only dimensions of"),
         "heads and tokens swapped": (
@@ -106,7 +106,7 @@ def counted_by_numpy(num_layers, lengths):
 
 
 test_right_counts_of_the_gather = right_answers(
-    "01.1",
+    "01.2",
     {
         "line by line": counted_line_by_line,
         "NumPy's numbers in a Counter": counted_by_numpy,
@@ -128,7 +128,7 @@ def written_into_an_empty_tensor(blocks, n):
 
 
 test_a_right_gather = right_answers(
-    "01.2",
+    "01.1",
     {
         "the rest cut before": lambda b, n: torch.cat([*b[:-1], b[-1][:, : (n - 1) % 64 + 1]], dim=1)[None],
         "token by token": token_by_token,

@@ -11,7 +11,7 @@ from wrong_answers import right_answers, wrong_answers
 
 from roseinfer.paths import ROOT
 
-# 02.1
+# 02.3
 
 
 def kv_bytes(c, n, width):
@@ -27,7 +27,7 @@ def padded(c, lengths, w):
 
 
 test_wrong_bytes_of_padding = wrong_answers(
-    "02.1",
+    "02.3",
     {
         "one number": (lambda c, lengths, w: padded(c, lengths, w), "expected (useful, padded), got 2"),
         "12 layers": (
@@ -39,7 +39,7 @@ test_wrong_bytes_of_padding = wrong_answers(
 )
 
 
-# 02.2
+# 02.1
 
 
 def joined(blocks, n):
@@ -107,7 +107,7 @@ def in_the_length_of_out(blocks, n, out):
 
 
 test_a_wrong_gather_into_a_row = wrong_answers(
-    "02.2",
+    "02.1",
     {
         "a new tensor returned": (lambda blocks, n, out: joined(blocks, n), "out was not changed"),
         "the name alone": (to_the_name, "out [3, 1, 2]: out was not changed: write into it with out[...] = ..."),
@@ -147,7 +147,7 @@ test_a_wrong_gather_into_a_row = wrong_answers(
 
 
 test_right_bytes_of_padding = right_answers(
-    "02.1",
+    "02.3",
     {
         "a list": lambda *a: [useful(*a), padded(*a)],
         "an array of NumPy's integers": lambda c, n, w: np.array([np.sum(n), len(n) * np.max(n)]) * kv_bytes(c, 1, w),
@@ -184,7 +184,7 @@ def last_block_first(blocks, num_tokens, out):
 
 
 test_a_right_gather_into_a_row = right_answers(
-    "02.2",
+    "02.1",
     {
         "what is left of the row": with_slots_cut_off,
         "by index": by_index,

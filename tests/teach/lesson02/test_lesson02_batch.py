@@ -76,7 +76,7 @@ class StaleBatch(BatchOfMyOwn):
 
 
 test_wrong_allocations = wrong_answers(
-    "02.3",
+    "02.2",
     {
         "room for one layer": (
             parting(lambda batch, layer: batch[0].unbind(0)),
@@ -173,7 +173,7 @@ class OneLongRow(PreallocGather):
 
 
 test_right_allocations = right_answers(
-    "02.3",
+    "02.2",
     {
         "inherited": changed(BatchOfMyOwn),
         "one tensor": OneTensor,

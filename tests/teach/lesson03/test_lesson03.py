@@ -12,7 +12,7 @@ from roseinfer.profiling.slice_rule import slice_dispatches
 from roseinfer.teach.lesson03.exercises import INDICES, describe_index
 from stages import SelectAppend
 
-# 03.1
+# 03.2
 
 
 def ranges(index, colons):
@@ -30,7 +30,7 @@ def start_from_none(index, shape, free):
 
 
 test_a_wrong_slice_rule = wrong_answers(
-    "03.1",
+    "03.2",
     {
         "every part": (
             lambda index, shape, free: len(index),
@@ -42,11 +42,11 @@ test_a_wrong_slice_rule = wrong_answers(
 )
 
 
-# 03.2
+# 03.3
 
 
 test_a_wrong_batch_of_the_post = wrong_answers(
-    "03.2",
+    "03.3",
     {
         "too many sequences": ([4] * 16, "16 sequences make 384 copies per step; the post counts 192"),
         "a sequence too few": ([4] * 6 + [5], "7 sequences make 168 copies per step; the post counts 192"),
@@ -65,7 +65,7 @@ test_a_wrong_batch_of_the_post = wrong_answers(
 )
 
 
-# 03.3
+# 03.4
 
 
 class LongestPosition(SelectAppend):
@@ -74,7 +74,7 @@ class LongestPosition(SelectAppend):
 
 
 @wrong_cases(
-    "03.3",
+    "03.4",
     {
         "equal lengths": ([[1, 2], [3, 4]], "all prompts have 2 tokens"),
         "one sequence": ([[1, 2, 3]], "a sequence alone is always the longest"),
@@ -97,19 +97,19 @@ class LongestPosition(SelectAppend):
     },
 )
 def test_prompts_that_cannot_reveal_the_bug(small, answer, message):
-    assert_refused("03.3", lambda: answer, message, buggy_stage=LongestPosition, model=small)
+    assert_refused("03.4", lambda: answer, message, buggy_stage=LongestPosition, model=small)
 
 
 def test_prompts_that_reveal_nothing_because_there_is_no_bug(small):
     prompts = [[5] * 60, [7]]
     assert_refused(
-        "03.3",
+        "03.4",
         lambda: prompts,
         "as its position has stage 03's logits on these",
         buggy_stage=SelectAppend,
         model=small,
     )
-    assert_accepted("03.3", lambda: prompts, buggy_stage=LongestPosition, model=small)
+    assert_accepted("03.4", lambda: prompts, buggy_stage=LongestPosition, model=small)
 
 
 # Right answers.
@@ -136,7 +136,7 @@ def by_lists(index, shape, free):
 
 
 test_a_right_slice_rule = right_answers(
-    "03.1",
+    "03.2",
     {
         "subtracted": lambda *case: start_must_be_given(*case) - start_from_none(*case),
         "by the elements taken, NumPy's integer": by_indices,
@@ -155,7 +155,7 @@ def test_the_slice_rule_is_what_this_torch_does(index, shape):
 
 
 test_a_right_batch_of_the_post = right_answers(
-    "03.2",
+    "03.3",
     {
         "all different, a range": range(1, 9),
         "a tuple, the longest first": (63, *[62] * 7),
@@ -166,7 +166,7 @@ test_a_right_batch_of_the_post = right_answers(
 
 
 @right_cases(
-    "03.3",
+    "03.4",
     {
         "tuples": ((5,) * 60, (7,)),
         "ranges": [range(57), range(3)],
@@ -176,4 +176,4 @@ test_a_right_batch_of_the_post = right_answers(
     },
 )
 def test_right_prompts(small, answer):
-    assert_accepted("03.3", lambda: answer, buggy_stage=LongestPosition, model=small)
+    assert_accepted("03.4", lambda: answer, buggy_stage=LongestPosition, model=small)

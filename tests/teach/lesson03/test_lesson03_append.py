@@ -109,7 +109,7 @@ AFTER = "layer 0, prompt 0 (3 cached tokens) after step 1: "
 
 
 test_a_wrong_append = wrong_answers(
-    "03.4",
+    "03.1",
     {
         "keys for values": (
             writing(lambda new: [(k, k) for k, v in new]),
@@ -190,7 +190,7 @@ class WrittenInTheStep(SelectAppend):
 
 
 test_a_right_append = right_answers(
-    "03.4",
+    "03.1",
     {
         "inherited": changed(AppendOfMyOwn),
         "unbound": Unbound,

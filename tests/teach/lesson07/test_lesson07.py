@@ -138,7 +138,7 @@ RIGHT_MERGES = {
 test_a_right_merge = right_answers("07.1", RIGHT_MERGES)
 
 
-# 07.2
+# 07.3
 
 
 def cost(lengths, heads, dim, tile, width, parts):
@@ -156,7 +156,7 @@ def with_part(index, part):
 
 
 test_a_wrong_cost = wrong_answers(
-    "07.2",
+    "07.3",
     {
         "a guess": (with_part(2, lambda *arguments: 7), "bytes: you return 7, expected 0"),
         "one number": (lambda *arguments: 7, "expected (programs, tiles, bytes), got 7"),
@@ -202,4 +202,4 @@ def cost_in_tensors(lengths, heads, dim, tile, width, parts):
 RIGHT_COSTS = {"numpy": cost_by_numpy, "walking": cost_by_walking, "tensors": cost_in_tensors}
 
 
-test_a_right_cost = right_answers("07.2", RIGHT_COSTS)
+test_a_right_cost = right_answers("07.3", RIGHT_COSTS)

@@ -24,7 +24,7 @@ SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/07_triton_paged.py").re
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 
 
-# 07.3
+# 07.2
 
 
 def launch(kernel, q, k, v, k_cache, v_cache, block_table, context_lens):
@@ -61,7 +61,7 @@ def spoiled(tmp_path, monkeypatch):
     """The solution's kernel with some texts in place of others, from a file: Triton reads a kernel's source."""
 
     def make(*changes: tuple[str, str]):
-        (tmp_path / "spoiled_kernel.py").write_text(HEAD + edited(SOLUTIONS["07.3"], *changes))
+        (tmp_path / "spoiled_kernel.py").write_text(HEAD + edited(SOLUTIONS["07.2"], *changes))
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "spoiled_kernel", raising=False)
         return importlib.import_module("spoiled_kernel").my_kernel
@@ -170,13 +170,13 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
 
 
 @interpreted
-@wrong_cases("07.3", WRONG_KERNELS)
+@wrong_cases("07.2", WRONG_KERNELS)
 def test_a_wrong_kernel(spoiled, answer, message):
-    assert_refused("07.3", spoiled(answer), message, launch=launch)
+    assert_refused("07.2", spoiled(answer), message, launch=launch)
 
 
 TOKEN_BY_TOKEN = (
-    SOLUTIONS["07.3"][: SOLUTIONS["07.3"].index("    num_cached = ")]
+    SOLUTIONS["07.2"][: SOLUTIONS["07.2"].index("    num_cached = ")]
     + """
     num_cached = tl.load(context_lens + seq)
     for token in range(0, num_cached):
@@ -195,7 +195,7 @@ TOKEN_BY_TOKEN = (
 
 RIGHT_KERNELS = {  # what stands in the solution, and what in its place
     "the solution": [],
-    "token by token": [(SOLUTIONS["07.3"], TOKEN_BY_TOKEN)],
+    "token by token": [(SOLUTIONS["07.2"], TOKEN_BY_TOKEN)],
     "scaled late, in other forms": [
         (".to(tl.float32) * scale", ".to(tl.float32)"),
         ("query * new_k", "query * scale * new_k"),
@@ -206,9 +206,9 @@ RIGHT_KERNELS = {  # what stands in the solution, and what in its place
 
 
 @interpreted
-@right_cases("07.3", RIGHT_KERNELS)
+@right_cases("07.2", RIGHT_KERNELS)
 def test_a_right_kernel(spoiled, answer):
-    assert_accepted("07.3", spoiled(*answer), launch=launch)
+    assert_accepted("07.2", spoiled(*answer), launch=launch)
 
 
 @interpreted
@@ -223,7 +223,7 @@ def test_a_kernel_that_does_not_upcast(spoiled, scale_last):
             ("top = tl.sum(query * new_k, axis=0)", "top = tl.sum(query * new_k, axis=0) * scale"),
         ]
         changes += [("keys, axis=1)", "keys, axis=1).to(tl.float32) * scale")]
-    verdict = check("07.3", spoiled(*changes), launch=launch)
+    verdict = check("07.2", spoiled(*changes), launch=launch)
     assert "bf16: " in repr(verdict) and "right in fp32: upcast after every load" in repr(verdict)
 
 
@@ -231,14 +231,14 @@ def test_a_stub_is_not_attempted_and_a_plain_function_is_no_kernel(spoiled):
     def plain(out, q):
         return out + q
 
-    body = SOLUTIONS["07.3"].partition("# fmt: skip\n")[2]
-    assert repr(check("07.3", spoiled((body, "    ...\n")), launch=launch)) == "07.3 not attempted"
-    assert "decorate the function with @triton_mode.jit" in repr(check("07.3", plain, launch=launch))
+    body = SOLUTIONS["07.2"].partition("# fmt: skip\n")[2]
+    assert repr(check("07.2", spoiled((body, "    ...\n")), launch=launch)) == "07.2 not attempted"
+    assert "decorate the function with @triton_mode.jit" in repr(check("07.2", plain, launch=launch))
 
 
 @interpreted
 def test_an_error_in_a_kernel_is_the_learners_own(spoiled):
-    verdict = check("07.3", spoiled(("slot[:, None]", "slots[:, None]")), launch=launch)
+    verdict = check("07.2", spoiled(("slot[:, None]", "slots[:, None]")), launch=launch)
     assert "NameError: name 'slots' is not defined" in repr(verdict)
 
 

@@ -33,7 +33,7 @@ def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_solution_compiles_for_a_gpu(tmp_path):
-    (tmp_path / "my_kernel.py").write_text(HEAD + SOLUTIONS["07.3"])
+    (tmp_path / "my_kernel.py").write_text(HEAD + SOLUTIONS["07.2"])
     code = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 from my_kernel import my_kernel

@@ -52,7 +52,7 @@ class AsksFirst(Repaired):
 
 
 test_a_draft_with_mistakes = wrong_answers(
-    "08.2",
+    "08.1",
     {
         "as it was": (changed(Draft), "the promise **One sequence**"),
         "keys among the values": (changed(Repaired, append=Draft.append), "the promise **One sequence**"),
@@ -71,7 +71,7 @@ test_a_draft_with_mistakes = wrong_answers(
 
 
 test_a_repaired_draft = right_answers(
-    "08.2", {"repaired": Repaired, "kind by kind": KindByKind, "asks first": AsksFirst}, model="small"
+    "08.1", {"repaired": Repaired, "kind by kind": KindByKind, "asks first": AsksFirst}, model="small"
 )
 
 

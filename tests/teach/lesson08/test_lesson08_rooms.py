@@ -124,11 +124,11 @@ class Lazy:
 RIGHT_ROOMS = {"one tensor": OneTensor, "lazy": Lazy, "inherited": changed(Room)}
 
 
-test_right_rooms = right_answers("08.1", RIGHT_ROOMS)
+test_right_rooms = right_answers("08.2", RIGHT_ROOMS)
 
 
 test_wrong_rooms = wrong_answers(
-    "08.1",
+    "08.2",
     {
         "tokens first": (
             giving(lambda k, v: (k.transpose(0, 1), v.transpose(0, 1))),

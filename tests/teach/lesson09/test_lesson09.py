@@ -67,7 +67,7 @@ test_a_right_share = right_answers(
 )
 
 
-# 09.2
+# 09.3
 
 
 def rounded(x, add):
@@ -87,7 +87,7 @@ def in_place(x):
 
 
 test_wrong_bits = wrong_answers(
-    "09.2",
+    "09.3",
     {
         "int32": (lambda x: rounded(x, half_even).astype(np.int32), "dtype int32, expected uint16: the bits, not the"),
         "numbers": (lambda x: torch.from_numpy(x).bfloat16().float().numpy(), "dtype float32, expected uint16"),
@@ -122,7 +122,7 @@ def compiled_one_by_one(x):
 
 
 test_right_bits = right_answers(
-    "09.2",
+    "09.3",
     {
         "torch": lambda x: torch.from_numpy(x.copy()).bfloat16().view(torch.int16).numpy().view(np.uint16),
         "one by one": one_by_one,
@@ -132,7 +132,7 @@ test_right_bits = right_answers(
 )
 
 
-# 09.3
+# 09.2
 
 
 def compiled(source):
@@ -143,7 +143,7 @@ def compiled(source):
 
 def loop_with(*changes: tuple[str, str]):
     """The solution's loop with some texts in place of others."""
-    return compiled(edited(SOLUTIONS["09.3"], *changes))
+    return compiled(edited(SOLUTIONS["09.2"], *changes))
 
 
 NEW_TOKEN_LEFT_OUT = (
@@ -177,7 +177,7 @@ A_ROW_FOR_EACH_TASK = (
 )
 OUT_OF_RANGE = ("block_table[seq, position // block_size]", "block_table[seq, position]")
 test_a_wrong_loop = wrong_answers(
-    "09.3",
+    "09.2",
     {
         "not scaled": (loop_with(("score *= scale", "pass"), ("top *= scale", "pass")), "not multiplied by `scale`"),
         "the new token left out": (loop_with(*NEW_TOKEN_LEFT_OUT), "the new token is left out"),
@@ -251,11 +251,11 @@ def test_what_tasks_share_is_told_apart_from_what_is_wrong():
             self.py_func(out, *arguments)
             out[0] += 1
 
-    assert_refused("09.3", Raced(loop_with()), "right as plain Python, wrong when tasks run side by side")
+    assert_refused("09.2", Raced(loop_with()), "right as plain Python, wrong when tasks run side by side")
 
 
 test_a_right_loop = right_answers(
-    "09.3",
+    "09.2",
     {
         "the solution, numbers reordered": loop_with(("(parallel=True)", "(parallel=True, fastmath=True)")),
         "two passes, no running softmax": compiled("""
@@ -289,5 +289,5 @@ def my_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
 
 def test_the_stub_is_not_attempted():
     namespace = {"njit": njit}
-    exec(check("09.3", None).exercise.stub, namespace)
-    assert check("09.3", namespace["my_loop"]).outcome == "not attempted"
+    exec(check("09.2", None).exercise.stub, namespace)
+    assert check("09.2", namespace["my_loop"]).outcome == "not attempted"

@@ -160,7 +160,7 @@ test_an_unusual_choice_passes = right_answers(
 )
 
 
-# 11.3
+# 11.4
 
 
 def write(prompts, buffer, whole="iu", limits=True, room=True, low=True, first=False, wraps=False, error=ValueError):
@@ -253,7 +253,7 @@ def write_by_torch(prompts, buffer):
 
 
 test_a_wrong_buffer_is_refused = wrong_answers(
-    "11.3",
+    "11.4",
     {
         "a new array": (
             lambda p, b: write(p, b).copy(),
@@ -292,7 +292,7 @@ test_a_wrong_buffer_is_refused = wrong_answers(
 
 
 test_an_unusual_buffer_passes = right_answers(
-    "11.3",
+    "11.4",
     {
         "Python's ints": write_python_ints,
         "there and back": write_through_int64,

@@ -191,7 +191,7 @@ def model():
 
 
 test_a_wrong_step_is_refused = wrong_answers(
-    "11.4",
+    "11.3",
     {
         "stage 11 again": (
             choosing(FusedStep, choose=lambda self, *given: FusedStep.choose(self, *given)),
@@ -240,7 +240,7 @@ test_a_wrong_step_is_refused = wrong_answers(
 
 
 test_an_unusual_step_passes = right_answers(
-    "11.4",
+    "11.3",
     {
         "the engine's sampler": WithTheEnginesSampler,
         "row by row": RowByRow,

@@ -29,7 +29,7 @@ def with_time(name, value):
 
 
 test_wrong_times = wrong_answers(
-    "14.1",
+    "14.3",
     {
         "a single token": (lambda a, s, f: (s - a, f[0] - a, (f[-1] - f[0]) / (len(f) - 1), max(gaps(f))), "Division"),
         "whole seconds": (with_time("ttft", lambda a, s, f: int(f[0] - a)), "ttft: you return 0"),
@@ -48,7 +48,7 @@ def in_numpy(arrival, first, finish):
 
 
 test_right_times = right_answers(
-    "14.1",
+    "14.3",
     {
         "numpy": in_numpy,
         "tensors": lambda a, s, f: torch.tensor(times(a, s, f), dtype=torch.float64),
@@ -57,7 +57,7 @@ test_right_times = right_answers(
 )
 
 
-# 14.2
+# 14.1
 
 
 def step(cached, lengths, budget, take=min, order=None, decode=lambda n: n == 1, stop=False):
@@ -74,7 +74,7 @@ def step(cached, lengths, budget, take=min, order=None, decode=lambda n: n == 1,
 
 
 test_wrong_steps = wrong_answers(
-    "14.2",
+    "14.1",
     {
         "the last first": (
             lambda c, n, b: step(c, n, b, order=lambda left: reversed(range(len(left)))),
@@ -107,7 +107,7 @@ def token_by_token(cached, lengths, budget):
 
 
 test_right_steps = right_answers(
-    "14.2",
+    "14.1",
     {
         "with sums, an array": by_sums,
         "a queue of tokens, a tuple": token_by_token,
@@ -116,7 +116,7 @@ test_right_steps = right_answers(
 )
 
 
-# 14.3
+# 14.2
 
 
 def blocks(n, size):
@@ -151,7 +151,7 @@ def gives_back_what_it_held(lengths, size, num_blocks):
 
 
 test_wrong_rooms = wrong_answers(
-    "14.3",
+    "14.2",
     {
         "one value": (lambda *case: victims(*case), "expected (preempted, lost)"),
         "two at most": (by_victims(lambda *c: victims(*c)[:2]), "preempted: you return"),
@@ -209,7 +209,7 @@ def with_a_free_list(lengths, size, num_blocks):
 
 
 test_right_rooms = right_answers(
-    "14.3",
+    "14.2",
     {
         "with a free list": with_a_free_list,
         "from the front, a range": from_the_front,

@@ -55,7 +55,7 @@ test_right_keys = right_answers(
 )
 
 
-# 17.2
+# 17.4
 
 
 def named(scheduler, ids, *queues):
@@ -134,7 +134,7 @@ def added_again(scheduler, ids):
 
 
 test_wrong_aborts = wrong_answers(
-    "17.2",
+    "17.4",
     {
         "one call with the set": (
             aborting(lambda s, ids: [seq for seq in all_of_them(s) if seq.seq_id == ids]),
@@ -181,7 +181,7 @@ def id_by_id(scheduler, ids):
 
 
 test_right_aborts = right_answers(
-    "17.2",
+    "17.4",
     {
         "backwards": aborting(lambda s, ids: named(s, ids)[::-1]),
         "until none is left": one_after_the_other,

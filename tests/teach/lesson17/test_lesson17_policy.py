@@ -21,7 +21,7 @@ def shortest(lens, places):
 
 
 test_wrong_bounds = wrong_answers(
-    "17.3",
+    "17.2",
     {
         "nothing": (lambda lens, o, b: None, "got None"),
         "six at most": (lambda lens, o, b: shortest(lens[:6], may_go(o[:6], b)), "you return"),
@@ -55,11 +55,11 @@ def emptied(lens, overtaken, bound):
 
 
 test_right_bounds = right_answers(
-    "17.3", {"recursive": recursive, "numpy": in_numpy, "a queue that is emptied": emptied}
+    "17.2", {"recursive": recursive, "numpy": in_numpy, "a queue that is emptied": emptied}
 )
 
 
-# 17.4
+# 17.3
 
 
 class Known(Policy):
@@ -129,7 +129,7 @@ def refuses_all(self, params):
 
 
 test_wrong_policies = wrong_answers(
-    "17.4",
+    "17.3",
     {
         "first come": (keyed(lambda seq: 0), "is the same for all"),
         "longest output": (LongestOutput, "the longest outputs go first"),
@@ -215,7 +215,7 @@ class Scans(Known):
 
 
 test_right_policies = right_answers(
-    "17.4",
+    "17.3",
     {
         "longest output, the other way round": keyed(left, base=LongestOutput),
         "classes of about the same length": keyed(lambda seq: (int(math.log2(left(seq))), seq.num_prompt_tokens)),
