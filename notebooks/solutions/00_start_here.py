@@ -1,8 +1,3 @@
-# --- 00.3
-def kv_bytes(config, num_tokens, bytes_per_value):
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_tokens * bytes_per_value
-
-
 # --- 00.1
 def tokens_computed(prompt_len, new_tokens):
     return sum(prompt_len + step for step in range(new_tokens)), prompt_len + new_tokens - 1
@@ -17,3 +12,8 @@ def my_generate(stage, prompt_ids, max_tokens):
         seq.append(int(stage.decode([seq])[0].argmax()))
     stage.free(seq)
     return seq.output_ids
+
+
+# --- 00.3
+def kv_bytes(config, num_tokens, bytes_per_value):
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_tokens * bytes_per_value

@@ -1,3 +1,8 @@
+# --- 01.1
+def gather(blocks, num_tokens):
+    return torch.cat(blocks, dim=1)[:, :num_tokens].unsqueeze(0)
+
+
 # --- 01.2
 def count_gather(num_layers, lengths):
     shorter = sum(n < max(lengths) for n in lengths)
@@ -8,11 +13,6 @@ def count_gather(num_layers, lengths):
         "copy_": 2 * num_layers * blocks,
         "cat": 2 * num_layers * (1 + shorter),
     }
-
-
-# --- 01.1
-def gather(blocks, num_tokens):
-    return torch.cat(blocks, dim=1)[:, :num_tokens].unsqueeze(0)
 
 
 # --- 01.3

@@ -1,9 +1,3 @@
-# --- 02.3
-def padding(config, lengths, bytes_per_value):
-    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_value
-    return token * sum(lengths), token * len(lengths) * max(lengths)
-
-
 # --- 02.1
 def gather_into(blocks, num_tokens, out):
     for i, block in enumerate(blocks):
@@ -24,3 +18,9 @@ class OneAllocation(PreallocGather):
                 self.gather_sequence_into(seq, layer, k_batch[i], v_batch[i])
             past.append((k_batch, v_batch))
         return past
+
+
+# --- 02.3
+def padding(config, lengths, bytes_per_value):
+    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_value
+    return token * sum(lengths), token * len(lengths) * max(lengths)

@@ -10,15 +10,6 @@ def merge(a, b):
     return new_top, total, acc
 
 
-# --- 07.3
-def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value, num_parts):
-    programs = len(lengths) * num_kv_heads * num_parts
-    most_tiles = -(-max(lengths) // tile)
-    most_tiles = -(-most_tiles // num_parts)  # of the program with the most work
-    loaded = sum(lengths) * 2 * num_kv_heads * head_dim * bytes_per_value
-    return programs, most_tiles, loaded
-
-
 # --- 07.2
 @triton_mode.jit
 def my_kernel(
@@ -57,3 +48,12 @@ def my_kernel(
         top = new_top
 
     tl.store(out + q_at, (acc / total).to(out.dtype.element_ty), mask=real)
+
+
+# --- 07.3
+def cost(lengths, num_kv_heads, head_dim, tile, bytes_per_value, num_parts):
+    programs = len(lengths) * num_kv_heads * num_parts
+    most_tiles = -(-max(lengths) // tile)
+    most_tiles = -(-most_tiles // num_parts)  # of the program with the most work
+    loaded = sum(lengths) * 2 * num_kv_heads * head_dim * bytes_per_value
+    return programs, most_tiles, loaded

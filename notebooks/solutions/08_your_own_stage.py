@@ -1,6 +1,22 @@
 """Answers to the exercises of lesson 08. The tests put each section into its stub's place and run the notebook."""
 
 
+# --- 08.1
+class Repaired(Draft):
+    positions = Stage.positions
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                cache = self.caches[seq.seq_id][layer]
+                cache[0] = torch.cat([cache[0], k[i].unsqueeze(1)], dim=1)
+                cache[1] = torch.cat([cache[1], v[i].unsqueeze(1)], dim=1)
+
+    def free(self, seq):
+        Stage.free(self, seq)
+        self.caches.pop(seq.seq_id, None)
+
+
 # --- 08.2
 class Room:
     """K and V of one sequence in one layer, with room to spare."""
@@ -31,22 +47,6 @@ class Room:
 
     def kv(self):
         return self.keys[:, : self.length], self.values[:, : self.length]
-
-
-# --- 08.1
-class Repaired(Draft):
-    positions = Stage.positions
-
-    def append(self, seqs, step):
-        for layer, (k, v) in enumerate(step.new):
-            for i, seq in enumerate(seqs):
-                cache = self.caches[seq.seq_id][layer]
-                cache[0] = torch.cat([cache[0], k[i].unsqueeze(1)], dim=1)
-                cache[1] = torch.cat([cache[1], v[i].unsqueeze(1)], dim=1)
-
-    def free(self, seq):
-        Stage.free(self, seq)
-        self.caches.pop(seq.seq_id, None)
 
 
 # --- 08.3

@@ -6,14 +6,6 @@ def busiest(lengths, num_kv_heads, threads):
     return max(sum(tokens[a:b]) for a, b in zip(starts, starts[1:], strict=False))
 
 
-# --- 09.3
-def to_bfloat16(x):
-    bits = x.view(np.uint32)
-    upper = (bits >> 16).astype(np.uint16)
-    rounded = ((bits + (0x7FFF + (upper & 1)).astype(np.uint32)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(x), upper | np.uint16(0x0040), rounded)
-
-
 # --- 09.2
 @njit(parallel=True)
 def my_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
@@ -43,3 +35,11 @@ def my_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
                 acc[d] = acc[d] * shrink + weight * v_cache[block, slot, kv_head, d]
         for d in range(head_dim):
             out[seq, head, d] = acc[d] / total
+
+
+# --- 09.3
+def to_bfloat16(x):
+    bits = x.view(np.uint32)
+    upper = (bits >> 16).astype(np.uint16)
+    rounded = ((bits + (0x7FFF + (upper & 1)).astype(np.uint32)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), upper | np.uint16(0x0040), rounded)

@@ -13,19 +13,6 @@ def choose(logits, temperature, noise):
     return torch.where(is_drawn, (probs / noise).argmax(dim=-1), logits.argmax(dim=-1))
 
 
-# --- 11.4
-def write_ids(prompts, buffer):
-    limits, arrays = np.iinfo(np.int32), [np.asarray(prompt) for prompt in prompts]
-    n = sum(map(len, arrays))
-    if n > len(buffer):
-        raise ValueError(f"prompts have {n} tokens, allowed: {len(buffer)}")
-    for ids in arrays:
-        if ids.dtype.kind not in "iu" or ids.min() < limits.min or ids.max() > limits.max:
-            raise ValueError(f"prompts must be whole numbers that fit into int32, got {ids}")
-    buffer[:n] = np.concatenate(arrays)
-    return buffer[:n]
-
-
 # --- 11.3
 from roseinfer.sampling import distribution, finite_temperature, is_filtered
 
@@ -50,3 +37,16 @@ class MyFusedStep(FusedStep):
             column([params[row].top_k for row in filtered]),
             column([params[row].top_p for row in filtered]),
         )
+
+
+# --- 11.4
+def write_ids(prompts, buffer):
+    limits, arrays = np.iinfo(np.int32), [np.asarray(prompt) for prompt in prompts]
+    n = sum(map(len, arrays))
+    if n > len(buffer):
+        raise ValueError(f"prompts have {n} tokens, allowed: {len(buffer)}")
+    for ids in arrays:
+        if ids.dtype.kind not in "iu" or ids.min() < limits.min or ids.max() > limits.max:
+            raise ValueError(f"prompts must be whole numbers that fit into int32, got {ids}")
+    buffer[:n] = np.concatenate(arrays)
+    return buffer[:n]

@@ -1,13 +1,3 @@
-# --- 14.3
-def times_of(arrival, first_scheduled, finish):
-    gaps = [after - before for before, after in zip(finish, finish[1:], strict=False)]
-    waiting_time = first_scheduled - arrival
-    ttft = finish[0] - arrival
-    tpot = sum(gaps) / len(gaps) if gaps else 0
-    longest_itl = max(gaps, default=0)
-    return waiting_time, ttft, tpot, longest_itl
-
-
 # --- 14.1
 def next_step(cached, lengths, budget):
     left = [length - n for n, length in zip(cached, lengths, strict=True)]
@@ -28,6 +18,16 @@ def make_room(lengths, block_size, num_blocks):
         needed.pop()
         preempted.append(len(needed))
     return preempted, sum(lengths[i] - 1 for i in preempted)
+
+
+# --- 14.3
+def times_of(arrival, first_scheduled, finish):
+    gaps = [after - before for before, after in zip(finish, finish[1:], strict=False)]
+    waiting_time = first_scheduled - arrival
+    ttft = finish[0] - arrival
+    tpot = sum(gaps) / len(gaps) if gaps else 0
+    longest_itl = max(gaps, default=0)
+    return waiting_time, ttft, tpot, longest_itl
 
 
 # --- 14.4

@@ -4,13 +4,6 @@ def key(arrival, priority, prompt_len, output_len, made, round_size):
     return priority, arrival // round_size, -to_come, arrival
 
 
-# --- 17.4
-def abort_all(scheduler, request_ids):
-    for seq in [*scheduler.running, *scheduler.waiting]:  # a list of its own: abort changes theirs
-        if seq.seq_id in request_ids:
-            scheduler.abort(seq)
-
-
 # --- 17.2
 def next_one(prompt_lens, overtaken, bound):
     may_go = []
@@ -33,3 +26,10 @@ class MyPolicy(FirstCome):
 
     def key(self, seq):
         return seq.max_len - len(seq)
+
+
+# --- 17.4
+def abort_all(scheduler, request_ids):
+    for seq in [*scheduler.running, *scheduler.waiting]:  # a list of its own: abort changes theirs
+        if seq.seq_id in request_ids:
+            scheduler.abort(seq)

@@ -58,8 +58,8 @@ def test_attempts_count_up_to_the_first_pass_and_a_pass_stays(record):
     seen = teach.progress()
     assert seen.passed == {"00.1"} and seen.attempts == Counter({"00.1": 3, "00.3": 1})
     html = seen.to_html()
-    assert 'title="00.1 Work that the cache saves: passed, 3 attempts">✓2<' in html
-    assert 'title="00.3 Bytes of a KV cache: not yet, 1 attempt">…1<' in html
+    assert 'title="00.1 Work that the cache saves: passed, 3 attempts">✓1<' in html
+    assert 'title="00.3 Bytes of a KV cache: not yet, 1 attempt">…3<' in html
     assert 'title="00.2 Your own decode loop: not tried, ' in html
     assert "Tried, not passed yet:</p><ul><li>00.3 Bytes of a KV cache: not yet, 1 attempt</li></ul>" in html
     assert str(record) in html
@@ -87,7 +87,7 @@ def test_what_is_left_and_what_matters_most(record):
     nothing = teach.progress()
     total = sum(e.minutes for e in nothing.exercises)
     greeting = f"<b>{len(nothing.exercises)} exercises</b> go with the lessons, about {round(total / 60)} hours in all."
-    assert f"{greeting} A good one to begin with: 00.3, Bytes of a KV cache (5 minutes)." in nothing.to_html()
+    assert f"{greeting} Begin with: 00.1, Work that the cache saves (5 minutes)." in nothing.to_html()
     for e in nothing.exercises:
         journal.note_attempt(e.id, e.id != "06.2")
     assert "Most important now: 06.2, A search that finds an unsound key (" in teach.progress().to_html()

@@ -45,8 +45,10 @@ class Progress(View):
     def _what_is_next(self) -> str:
         if not self.open:
             return ""
-        first = max(self.open, key=lambda e: e.importance)  # of equally important ones, the first
-        advice = "Most important now" if self.passed else "A good one to begin with"
+        if not self.passed:
+            first, advice = self.open[0], "Begin with"
+        else:  # of equally important ones, the first
+            first, advice = max(self.open, key=lambda e: e.importance), "Most important now"
         return f"{advice}: {first.id}, {inline(first.title)} ({first.minutes} minutes)."
 
     def _tried(self) -> str:

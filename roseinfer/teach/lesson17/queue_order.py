@@ -23,7 +23,7 @@ QUEUE_TOP, BUTTONS_TOP, BUTTON_WIDTH = 44, 104, 150
 LANES_TOP, LEFT = 190, 60
 INSTRUCTIONS = (
     "Click the requests in the order in which they should join; another click takes a request out of the order again.",
-    "Each box is one step wide per token.",
+    "Each box is one step wide per token. Requests that are not clicked follow as they came. A gap is one empty step.",
 )
 Order = list[int]
 
@@ -130,6 +130,7 @@ def _lanes(outputs: List[int]) -> Spec:
         "start": "starts[datum.k]",
         "slot": "slots[datum.k]",
         "length": f"{json.dumps(list(outputs))}[ats[datum.k]]",
+        "rank": f"[{', '.join(f'r{i}' for i in range(len(outputs)))}][ats[datum.k]]",
     }
     transform = [{"type": "formula", "as": name, "expr": expr} for name, expr in formulas.items()]
     return {"name": "lanes", "values": [{"k": k} for k in range(len(outputs))], "transform": transform}
@@ -161,7 +162,7 @@ def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]
         *(write(quoted(f"slot {s + 1}"), 0, LANES_TOP + s * (ROW + GAP) + 18) for s in range(slots)),
         mark(
             "rect", "lanes", x=time, y=lane, width=f"scale('steps', datum.start + datum.length) - {time}", height=ROW,
-            fill=quoted(PALETTE[0]), fillOpacity=0.75, stroke=quoted(EDGE),
+            fill=quoted(PALETTE[0]), fillOpacity="datum.rank > 0 ? 0.75 : 0.2", stroke=quoted(EDGE),
         ),
         write("datum.length", f"{time} + 3", f"{lane} + 18", "lanes"),
         mark("rule", x=end, x2=end, y=LANES_TOP - 6, y2=lanes_end, stroke=json.dumps(INK), strokeWidth=2),

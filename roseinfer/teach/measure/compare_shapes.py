@@ -68,7 +68,8 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
         exact=exact,
         live=["step ms", "speed", "page faults"],
         note=f"step ms: median of {steps} interleaved steps; bytes: of the second step, with one more token each; "
-        f"speed: against {stages[0].name} on the same batch; page faults: pages that the system had to map in the step",
+        f"speed: against {stages[0].name} on the same batch; page faults: pages that the system had to map in the "
+        "step, which takes time",
         formats={"step ms": "{:.2f}", "speed": "×{:.2f}"}
         | dict.fromkeys(["bytes copied", "bytes zeroed", "page faults"], "{:,}"),
     )

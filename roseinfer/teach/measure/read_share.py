@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import html
 from dataclasses import dataclass
+from numbers import Real
 
-from roseinfer.display.view import View, card, inline
+from roseinfer.display.view import View, card
 from roseinfer.profiling import Trace
 
 WITHIN = 5  # percentage points: a bar's tooltip rounds, and a reader divides in the head
@@ -26,46 +27,54 @@ class Reading(View):
         return f"percent of the first step in {self.span}, read off the timeline{answer}"
 
     def to_html(self) -> str:
+        name = f"<code>{html.escape(self.span)}</code>"
         if self.answer is None:
-            told = "Point at its bar and at that of `total`, and write your number in place of `None`."
-            return card(f"<p>{inline(f'**Percent of the first step in `{self.span}`.** {told}')}</p>")
-        is_right = abs(self.answer - self.percent) <= WITHIN
-        shown = f"{self.percent:.0f}% of the step"
-        if is_right:
-            told = f"You read {self.answer:g}, and the trace has {shown}."
-        else:
-            told = f"You read {self.answer:g}, expected a number within {WITHIN} of the trace's.{self._reason()}"
-        return card(f"<p>{inline(f'**`{self.span}`.** {told}')}</p>", "good" if is_right else "not yet")
+            told = "Point at its bar in the row of spans, and at that of <code>total</code>. Write it in place of"
+            return card(f"<p><b>How many percent of the first step are in {name}?</b> {told} <code>None</code>.</p>")
+        if abs(self.answer - self.percent) <= WITHIN and not self._is_fraction:
+            return card(f"<p>{name}: you read {self.answer:g}, and the trace has {self.percent:.0f}%.</p>", "good")
+        wrong = f"you read {self.answer:g}, which is not within {WITHIN} of the trace's number."
+        return card(f"<p>{name}: {wrong} {self._reason()}</p>", "not yet")
+
+    @property
+    def _is_fraction(self) -> bool:
+        assert self.answer is not None, "only for an answer"
+        return 0 < self.answer < 1 < self.percent and abs(100 * self.answer - self.percent) <= WITHIN
 
     def _reason(self) -> str:
         """What a wrong answer looks like, if it looks like something."""
         assert self.answer is not None, "only for an answer"
-        if 0 < self.answer <= 1 and abs(100 * self.answer - self.percent) <= WITHIN:
-            return " It looks like a fraction: percent are 100 times as much."
+        if self._is_fraction:
+            return "It looks like a fraction: percent are 100 times as much."
         if abs(100 - self.answer - self.percent) <= WITHIN:
-            return " It looks like the share of all the rest."
-        return " Divide the length of its bar by the length of `total`."
+            return "It looks like the share of all the rest."
+        return "Divide the length of its bar by that of <code>total</code>."
 
 
 def read_share(trace: Trace, span: str, answer: float | None = None) -> Reading:
     """Check how many percent of the trace's first decode step `span` takes, as the reader read it off teach.timeline.
 
     span: a label without its prefix, such as "forward". answer: within 5 percentage points it is right; None for none
-    yet. Raises ValueError for a label that the step does not have, and for an answer that is not a finite number.
+    yet. Raises ValueError for a trace without a decode step, a label that the step does not have, and an answer that is
+    not a number from 0 to 100.
     """
-    if answer is not None and (isinstance(answer, bool) or not isinstance(answer, (int, float))):
-        raise ValueError(f"answer must be a number of percent, got {answer!r}")
-    if answer is not None and not math.isfinite(answer):
-        raise ValueError(f"answer must be a finite number of percent, got {answer!r}")
-    return Reading(span, 100 * _length(trace, span) / _length(trace, TOTAL), answer)
-
-
-def _length(trace: Trace, span: str) -> float:
-    """Of the first span with that label on the host, in ns."""
-    query = "SELECT name, dur FROM slice WHERE cat = 'user_annotation' AND name LIKE 'roseinfer.%' ORDER BY ts"
-    lengths: dict[str, float] = {}
-    for name, length in trace.rows(query)[1]:
-        lengths.setdefault(name.rpartition(".")[2], length)
+    if answer is not None and (isinstance(answer, bool) or not isinstance(answer, Real) or not 0 <= answer <= 100):
+        raise ValueError(f"answer must be a number of percent, from 0 to 100, got {answer!r}")
+    lengths = _first_step(trace)
     if span not in lengths:
         raise ValueError(f"span must be one of {', '.join(lengths)}, got {span!r}")
-    return lengths[span]
+    return Reading(span, 100 * lengths[span] / lengths[TOTAL], None if answer is None else float(answer))
+
+
+def _first_step(trace: Trace) -> dict[str, float]:
+    """Lengths in ns of the first decode step on the host, and of the first span of each label in it."""
+    query = "SELECT name, ts, dur FROM slice WHERE cat = 'user_annotation' AND name LIKE 'roseinfer.%' ORDER BY ts"
+    spans = [(name.rpartition(".")[2], start, length) for name, start, length in trace.rows(query)[1]]
+    step = next(((start, length) for name, start, length in spans if name == TOTAL and length > 0), None)
+    if step is None:
+        raise ValueError("trace must have a decode step, a span called roseinfer.decode_step_sessions.total")
+    lengths = {TOTAL: step[1]}
+    for name, start, length in spans:
+        if step[0] <= start < step[0] + step[1]:
+            lengths.setdefault(name, length)
+    return lengths

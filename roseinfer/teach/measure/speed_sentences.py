@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from roseinfer.bench import LadderResult
+from roseinfer.bench.verdict import OVERLAP
 from roseinfer.display.table import Table
 
 from ..views.said import Said, say
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOSE = 1.1  # stages that differ by no more are called about as fast
+SLOWER = round(1 / CLOSE, 2)
 
 
 def say_speeds(result: LadderResult | Table, *reasons: str) -> Said:
@@ -24,7 +26,9 @@ def say_speeds(result: LadderResult | Table, *reasons: str) -> Said:
     """
     if isinstance(result, LadderResult):
         first, *others = result.rows
-        sentences = [_sentence(row["stage"], row["vs_first"], first["stage"]) for row in others]
+        sentences = [
+            _sentence(row["stage"], row["vs_first"], first["stage"], row.get("verdict") == OVERLAP) for row in others
+        ]
     elif {"batch", "stage", "speed"} <= set(result.df.columns):
         sentences = _by_batch(result.df)
     else:
@@ -47,11 +51,11 @@ def _by_batch(rows: pd.DataFrame) -> list[str]:
     first = rows["stage"].iloc[0]
     sentences = []
     for stage, own in rows[rows["stage"] != first].groupby("stage", sort=False):
-        ratios = dict(zip(own["batch"], own["speed"], strict=True))
+        ratios = {batch: round(ratio, 2) for batch, ratio in zip(own["batch"], own["speed"], strict=True)}
         parts = {
             "faster on": {batch: ratio for batch, ratio in ratios.items() if ratio > CLOSE},
-            "slower on": {batch: ratio for batch, ratio in ratios.items() if ratio < 1 / CLOSE},
-            "about as fast on": {batch: ratio for batch, ratio in ratios.items() if 1 / CLOSE <= ratio <= CLOSE},
+            "slower on": {batch: ratio for batch, ratio in ratios.items() if ratio < SLOWER},
+            "about as fast on": {batch: ratio for batch, ratio in ratios.items() if SLOWER <= ratio <= CLOSE},
         }
         told = "; ".join(f"{verdict} {_told(batches)}" for verdict, batches in parts.items() if batches)
         sentences.append(f"**{stage}** against {first}: {told}.")
@@ -62,8 +66,10 @@ def _told(ratios: Mapping[str, float]) -> str:
     return ", ".join(f"{batch} ({_times(ratio)})" for batch, ratio in ratios.items())
 
 
-def _sentence(stage: str, ratio: float, first: str) -> str:
-    if 1 / CLOSE <= ratio <= CLOSE:
+def _sentence(stage: str, ratio: float, first: str, overlaps: bool) -> str:
+    if overlaps and not SLOWER <= ratio <= CLOSE:
+        return f"**{stage}** against {first}: the runs overlap, so this race shows no difference ({_times(ratio)})."
+    if SLOWER <= ratio <= CLOSE:
         return f"**{stage}** and {first} decode about as fast here ({_times(ratio)})."
     return f"**{stage}** is **{'faster' if ratio > 1 else 'slower'}** than {first} here: {_times(ratio)} its speed."
 
