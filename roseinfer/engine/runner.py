@@ -21,6 +21,7 @@ from .logprobs import step_logprobs
 from .sampler import Sampler
 from .scheduler import not_finite
 from .step import Step, StepTokens
+from .whole_step import whole_step_of
 
 
 class KVPool:
@@ -66,6 +67,7 @@ class Runner:
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, model.device, num_hosts=1 + overlap)
         self.attention = attention_for(model.device)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
+        self.whole = whole_step_of(model, self.pool.memory)
         self.sampler = Sampler(max_num_seqs, c.vocab_size, model.device)
         self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
@@ -176,6 +178,9 @@ class Runner:
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [B, V] and greedy token ids [B]: what of a step is the same every time, and so can be captured. It
         reads nothing on the host and keeps nothing."""
+        if self.whole:
+            with interruptible():
+                return self.whole(batch)
         logits = self.forward(batch)
         largest, tokens = logits.max(dim=-1)  # of equals, the first
         # A row that holds NaN or infinity gets NO_TOKEN: a check on the host would wait for the device.
@@ -183,6 +188,8 @@ class Runner:
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [B, V] of the last token of each sequence; K and V of all tokens are written to the pool."""
+        if self.whole:
+            return self.whole(batch)[0]
         with interruptible():  # it may take long, and keeps nothing
             hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])

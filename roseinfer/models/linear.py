@@ -1,10 +1,11 @@
 """Linear layers on a CPU, x [N, K] -> x @ W.T + b [N, M], that differ in how W lies in memory.
 
     nn.Linear       rows as they were loaded; a library may rearrange them at every call
+    TiledLinear     tiles of 32 rows, each read from end to end (float32 and bfloat16)
     PackedLinear    in oneDNN's own order, rearranged once
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
 
-The products of the last two take GELU along.
+The products of the last three take GELU along.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 
 from roseinfer.kernels.int8_numba import TILE, linear_int8, tiles, tiles_shape
 from roseinfer.kernels.onednn import pack, packed_linear
+from roseinfer.kernels.tiled_numba import TILE as ROWS_OF_TILE
+from roseinfer.kernels.tiled_numba import linear_tiled
+from roseinfer.kernels.tiled_numba import tiles as tiles_of
 
 PIECE = 16 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
@@ -34,6 +38,32 @@ def padded_rows(num_rows: int) -> int:
         return num_rows
     step = 2 ** ((num_rows - 1).bit_length() - 4)
     return -(-num_rows // step) * step
+
+
+class TiledLinear(nn.Module):
+    """A matrix in tiles, for any number of rows of x. weight [M, K], float32 or bfloat16; bias [M] or None. x has the
+    weight's dtype. gelu: applied to the result (the tanh form). Whatever other rows x has, a row's result is the same.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight = tiles_of(weight.detach())
+        self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
+        self.gelu = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear_tiled(x, self.weight, self.bias, self.out_features, self.gelu)
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + self.bias.nbytes
+
+    @staticmethod
+    def bytes_of(num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
+        """Bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
+        width += width % 2 if dtype == torch.bfloat16 else 0
+        return -(-num_rows // ROWS_OF_TILE) * ROWS_OF_TILE * width * dtype.itemsize + 4 * num_rows * has_bias
 
 
 class PackedLinear(nn.Module):

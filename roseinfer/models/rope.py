@@ -176,10 +176,14 @@ class Rotation:
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """positions [N] -> cos [N, 1, 1, D / 2] and (-sin, sin) [N, 1, 2, D / 2], for `rotate`."""
-        if self.table is None or self.table.device != positions.device or self.table.dtype != dtype:
-            self.table = self._make_table(positions.device, dtype)
-        rows = F.embedding(positions, self.table).view(-1, 1, 3, self.head_dim // 2)
+        rows = F.embedding(positions, self.table_for(positions.device, dtype)).view(-1, 1, 3, self.head_dim // 2)
         return rows[:, :, :1], rows[:, :, 1:]
+
+    def table_for(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """[length, 3 D / 2]: cos, -sin and sin of each position."""
+        if self.table is None or self.table.device != device or self.table.dtype != dtype:
+            self.table = self._make_table(device, dtype)
+        return self.table
 
     @property
     def num_values(self) -> int:

@@ -17,9 +17,9 @@ from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
-from .linear import Int8Linear, PackedLinear
+from .linear import Int8Linear, PackedLinear, TiledLinear
 
-LAYOUTS = (PackedLinear, Int8Linear)
+LAYOUTS = (TiledLinear, PackedLinear, Int8Linear)
 QUANTIZATIONS = (None, "int8")
 
 
@@ -39,7 +39,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
         raise ValueError("model was prepared before: load it again")
     if model.device.type != "cpu":
         return
-    layout = Int8Linear if quantization == "int8" else PackedLinear if packs(model.dtype) else None
+    layout = layout_of(model.dtype, quantization)
     if layout is None:
         return
     for parent in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
@@ -55,6 +55,18 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
 
 
+def layout_of(dtype: torch.dtype, quantization: str | None = None) -> type[nn.Module] | None:
+    """The layout of a model's matrices on this CPU; None: as they are loaded.
+
+    For bfloat16 oneDNN uses registers that hold whole tiles (AMX), where a CPU has them: no loop here is as fast.
+    """
+    if quantization == "int8":
+        return Int8Linear
+    if dtype == torch.float32 or (dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported()):
+        return TiledLinear
+    return PackedLinear if packs(dtype) else None
+
+
 def prepared_copy(model: Model, quantization: str | None = None) -> Model:
     """Prepare the weights of a copy: what stays the same in both is shared, not copied."""
     copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
@@ -62,21 +74,24 @@ def prepared_copy(model: Model, quantization: str | None = None) -> Model:
     return copy
 
 
-def int8_sizes(model: Model) -> tuple[int, int]:
-    """(values that leave the model's dtype, bytes that they have in 8 bits) when prepare_weights quantises the model,
-    of which only the shapes are looked at. The second has a tied output matrix, too, whose table stays as it is."""
+def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = None) -> tuple[int, int]:
+    """(values that are no longer what was loaded, bytes that their matrices have in the layout), when prepare_weights
+    prepares the model in that dtype on this CPU. Only shapes are looked at. The bytes have a tied output matrix, too,
+    whose table stays as it is."""
+    layout = layout_of(dtype, quantization)
+    if layout is None:
+        return 0, 0
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    shapes = [tuple(linear.weight.shape) for linear in linears]
-    if model.lm_head is None:
-        shapes.append(tuple(model.token_embedding.weight.shape))
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
-    return num_values, sum(Int8Linear.bytes_of(*shape) for shape in shapes)
-
-
-def packed_output_bytes(model: Model, dtype: torch.dtype) -> int:
-    """Bytes that prepare_weights without int8 adds on this CPU, in that dtype: of a tied output matrix the packed
-    copy, beside its table. Only the model's shapes are looked at."""
-    return model.token_embedding.weight.numel() * dtype.itemsize if model.lm_head is None and packs(dtype) else 0
+    matrices = [(*linear.weight.shape, linear.bias is not None) for linear in linears]
+    table = model.token_embedding.weight
+    if model.lm_head is None:
+        matrices.append((*table.shape, False))
+    if layout is PackedLinear:  # the same values, and a tied output matrix once more
+        return num_values, (num_values + (table.numel() if model.lm_head is None else 0)) * dtype.itemsize
+    if layout is TiledLinear:
+        return num_values, sum(TiledLinear.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrices)
+    return num_values, sum(Int8Linear.bytes_of(rows, width) for rows, width, _ in matrices)
 
 
 def weight_bytes(model: Model) -> int:

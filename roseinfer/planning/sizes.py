@@ -16,11 +16,12 @@ from roseinfer.engine.config import (
     check_dtype,
 )
 from roseinfer.engine.sampler import sampler_shapes
+from roseinfer.engine.whole_step import address_bytes
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
-from roseinfer.models.linear import padded_rows
+from roseinfer.models.linear import PackedLinear, padded_rows
 from roseinfer.models.rope import Rotation
-from roseinfer.models.weights import check_quantization, int8_sizes, packed_output_bytes
+from roseinfer.models.weights import check_quantization, layout_of, layout_sizes
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32
@@ -70,8 +71,8 @@ class EngineSizes(HasFacts):
     """What an engine of `config` keeps for as long as it is there, its weights as LLM prepares them: exact integers,
     shown as a table.
 
-    shape: of the model. num_weights: values, tied ones counted once; num_in_int8 of them are not in the dtype but in 8
-    bits, int8_bytes with their scales. packed_bytes: of an output matrix that is there once more in another layout.
+    shape: of the model. num_weights: values, tied ones counted once; num_in_layout of them are rearranged, on a CPU, to
+    matrices of layout_bytes: with padding and scales, and with a tied output matrix, whose table stays.
     Left out is what comes and goes with a step, the activations; what a GPU's runtime and its graphs take for
     themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
     objects.
@@ -80,9 +81,8 @@ class EngineSizes(HasFacts):
     config: PlannedEngine
     shape: ModelConfig
     num_weights: int
-    num_in_int8: int = 0
-    int8_bytes: int = 0
-    packed_bytes: int = 0
+    num_in_layout: int = 0
+    layout_bytes: int = 0
 
     @classmethod
     def of(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes:
@@ -91,10 +91,7 @@ class EngineSizes(HasFacts):
         num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
         if torch.device(config.device).type != "cpu":
             return cls(config, shape, num_weights)
-        if config.quantization:
-            return cls(config, shape, num_weights, *int8_sizes(model))
-        packed_bytes = packed_output_bytes(model, getattr(torch, config.dtype))
-        return cls(config, shape, num_weights, packed_bytes=packed_bytes)
+        return cls(config, shape, num_weights, *layout_sizes(model, getattr(torch, config.dtype), config.quantization))
 
     @property
     def max_model_len(self) -> int:
@@ -120,7 +117,7 @@ class EngineSizes(HasFacts):
     def num_row_counts(self) -> int:
         """Different numbers of rows that products in oneDNN's layout meet, at most. oneDNN keeps a compiled product for
         each of them and each shape of matrix, in memory of its own. 0 where oneDNN multiplies nothing."""
-        if not self._on_cpu or self.config.quantization:
+        if not self._on_cpu or self._layout is not PackedLinear:
             return 0
         return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
 
@@ -131,7 +128,7 @@ class EngineSizes(HasFacts):
 
     @property
     def weight_bytes(self) -> int:
-        return (self.num_weights - self.num_in_int8) * self._item + self.int8_bytes + self.packed_bytes
+        return (self.num_weights - self.num_in_layout) * self._item + self.layout_bytes
 
     @property
     def rotation_bytes(self) -> int:
@@ -178,6 +175,11 @@ class EngineSizes(HasFacts):
         return self.max_num_tokens * self.shape.num_heads * self.shape.head_dim * self._item
 
     @property
+    def address_bytes(self) -> int:
+        """Where a step that is one compiled function finds the weights; 0 where it is not."""
+        return address_bytes(self.shape, getattr(torch, self.config.dtype), self._layout) if self._on_cpu else 0
+
+    @property
     def block_table_bytes(self) -> int:
         """The table [max_num_seqs, table_width] of int32, one for all layers, on the host."""
         return self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
@@ -186,7 +188,7 @@ class EngineSizes(HasFacts):
     def total_bytes(self) -> int:
         """On the device."""
         on_device = self.weight_bytes + self.rotation_bytes + self.pool_bytes + self.input_bytes + self.attended_bytes
-        return on_device + (self.block_table_bytes if self._on_cpu else 0)
+        return on_device + (self.block_table_bytes + self.address_bytes if self._on_cpu else 0)
 
     @property
     def title(self) -> str:
@@ -229,6 +231,10 @@ class EngineSizes(HasFacts):
         return DTYPE_BYTES[self.config.dtype]
 
     @property
+    def _layout(self) -> type | None:
+        return layout_of(getattr(torch, self.config.dtype), self.config.quantization)
+
+    @property
     def _on_cpu(self) -> bool:
         return torch.device(self.config.device).type == "cpu"
 
@@ -236,9 +242,9 @@ class EngineSizes(HasFacts):
         """(what, size, unit, how it is computed): the exact ones."""
         c, s, item = self.config, self.shape, self._item
         blocks, seqs = counted(c.num_blocks, "block"), counted(c.max_num_seqs, "sequence")
-        weights = f"{self.num_weights - self.num_in_int8:,} x {item}"
-        weights += f" + {self.int8_bytes:,} for matrices in 8 bits" if self.int8_bytes else ""
-        weights += f" + {self.packed_bytes:,} for the output matrix, packed" if self.packed_bytes else ""
+        weights = f"{self.num_weights - self.num_in_layout:,} x {item}"
+        bits = " in 8 bits" if c.quantization else " in the order in which this CPU reads them"
+        weights += f" + {self.layout_bytes:,} for matrices{bits}" if self.layout_bytes else ""
         layers, kv_heads = counted(s.num_layers, "layer"), counted(s.num_kv_heads, "KV head")
         token = f"2 (K, V) x {layers} x {kv_heads} x {s.head_dim} x {item}"
         longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
@@ -250,6 +256,7 @@ class EngineSizes(HasFacts):
             "pool": self.pool_bytes,
             "inputs": self.input_bytes,
             "attention's result": self.attended_bytes,
+            "addresses": self.address_bytes,
             "block table": self.block_table_bytes if self._on_cpu else 0,
         }
         row_counts = self.num_row_counts
@@ -266,6 +273,7 @@ class EngineSizes(HasFacts):
             *([("row counts", row_counts, "counts", f"of products, up to {step}")] if row_counts else []),
             ("inputs", self.input_bytes, "bytes", f"{step}, {seqs} of {width}"),
             ("attention's result", self.attended_bytes, "bytes", attended),
+            *([("addresses", self.address_bytes, "bytes", "of the weights")] if self.address_bytes else []),
             ("block table", self.block_table_bytes, "bytes", f"[{seqs}, {width}] x {BLOCK_ID_BYTES}{host}"),
             ("total", self.total_bytes, "bytes", " + ".join(name for name, size in on_device.items() if size)),
         ]

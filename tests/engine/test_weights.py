@@ -17,7 +17,7 @@ from roseinfer.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.kernels.onednn import packs
 from roseinfer.llm.llm import LLM
 from roseinfer.models import load_model, load_tokenizer, weights
-from roseinfer.models.linear import Int8Linear, PackedLinear, padded_rows
+from roseinfer.models.linear import Int8Linear, PackedLinear, TiledLinear, padded_rows
 from roseinfer.models.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.floors import decode_floor
@@ -37,7 +37,7 @@ needs_packing = pytest.mark.skipif(not packs(torch.float32), reason="this CPU or
 
 
 def linears(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if isinstance(module, nn.Linear | PackedLinear | Int8Linear)]
+    return [module for module in model.modules() if isinstance(module, (nn.Linear, *LAYOUTS))]
 
 
 @pytest.fixture
@@ -50,19 +50,18 @@ def no_private_ops(monkeypatch):
 
 
 @pytest.mark.slow
-@needs_packing
 @pytest.mark.parametrize("name", MODELS)
-def test_packed_matrices_give_the_same_tokens(name):
+def test_rearranged_matrices_give_the_same_tokens(name):
     model = MODELS[name]()
     prompts = prompts_of(MIXED, model.config.vocab_size)
     before = reference_generate(model, prompts, 12)
     prepare_weights(model)
-    assert all(isinstance(module, PackedLinear) for module in linears(model)) and model.lm_head is not None
+    assert all(isinstance(module, TiledLinear) for module in linears(model)) and model.lm_head is not None
     assert reference_generate(model, prompts, 12) == before
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_packed_and_plain_logits_agree_for_one_row_and_for_many(name):
+def test_rearranged_and_plain_logits_agree_for_one_row_and_for_many(name):
     plain, prepared = MODELS[name](), MODELS[name]()
     prepare_weights(prepared)
     for length in (1, 2, 16, 70, 190):
@@ -103,12 +102,20 @@ class RowCounts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.fixture
+def with_amx(monkeypatch):
+    """A CPU whose bfloat16 oneDNN multiplies."""
+    if not packs(torch.bfloat16):
+        pytest.skip("this CPU or this torch packs no bfloat16")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+
+
 @pytest.mark.slow
-@needs_packing
-def test_products_meet_few_row_counts_whatever_the_requests():
+def test_products_meet_few_row_counts_whatever_the_requests(with_amx):
     """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
     give no more of them than the sizes say."""
-    llm, rng, steps = LLM("tiny", device="cpu", num_kvcache_blocks=99, block_size=16), Random(0), set()
+    llm = LLM("tiny", device="cpu", dtype="bfloat16", num_kvcache_blocks=99, block_size=16)
+    rng, steps = Random(0), set()
     launch = llm.engine.runner.launch
     llm.engine.runner.launch = lambda step: (steps.add(sum(step.num_new)), launch(step))
     with RowCounts() as counts:
@@ -116,7 +123,7 @@ def test_products_meet_few_row_counts_whatever_the_requests():
             prompts = [[rng.randrange(2000)] * rng.randint(1, 40) for _ in range(rng.randint(1, 50))]
             params = [SamplingParams(max_tokens=rng.randint(1, 3)) for _ in prompts]
             llm.generate(prompts, params, use_tqdm=False)
-    most = PlannedEngine(model="tiny", num_blocks=99, device="cpu").sizes().num_row_counts
+    most = PlannedEngine(model="tiny", num_blocks=99, device="cpu", dtype="bfloat16").sizes().num_row_counts
     rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
     assert 32 < len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
     assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
@@ -149,7 +156,7 @@ def test_quantized_logits_are_close(name):
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (97, 31), (130, 33), (256, 192)], ids=str)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("layer", [PackedLinear, Int8Linear])
+@pytest.mark.parametrize("layer", LAYOUTS)
 def test_every_shape(layer, shape, bias):
     torch.manual_seed(0)
     plain = nn.Linear(shape[1], shape[0], bias=bias)
@@ -157,7 +164,7 @@ def test_every_shape(layer, shape, bias):
     for count in (1, 4, 7, 65):
         x = torch.randn(count, 2 * shape[1])[:, ::2]  # rows with gaps, as a cut of a larger tensor has them
         out, expected = prepared(x), plain(x).detach()
-        close = 1e-5 if layer is PackedLinear else 0.02 * float(expected.abs().max())
+        close = 1e-5 if layer is not Int8Linear else 0.02 * float(expected.abs().max())
         torch.testing.assert_close(out, expected, rtol=0, atol=close)
 
 
@@ -167,7 +174,7 @@ def test_a_row_of_zeros_stays_zero():
     assert (Int8Linear(weight, None)(torch.randn(3, 64))[:, 2] == 0).all()
 
 
-@pytest.mark.parametrize("quantization", [pytest.param(None, marks=needs_packing), "int8"])
+@pytest.mark.parametrize("quantization", [None, "int8"])
 def test_gelu_is_part_of_the_product_and_runs_once(quantization):
     model = load_model("tiny")
     prepare_weights(model, quantization)
@@ -179,19 +186,17 @@ def test_gelu_is_part_of_the_product_and_runs_once(quantization):
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_held_twice(name, quantization):
     """Each original is gone when the next matrix is rearranged, so memory never has more than one in two layouts."""
-    if quantization is None and not packs(torch.float32):
-        pytest.skip("nothing is packed here")
     model = MODELS[name]()
     originals = [weakref.ref(module.weight) for module in linears(model)]
     alive = []
 
-    class Watched(Int8Linear if quantization else PackedLinear):
+    class Watched(Int8Linear if quantization else TiledLinear):
         def __init__(self, weight, bias):
             alive.append(sum(original() is not None for original in originals))
             super().__init__(weight, bias)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weights, "Int8Linear" if quantization else "PackedLinear", Watched)
+        patch.setattr(weights, "Int8Linear" if quantization else "TiledLinear", Watched)
         prepare_weights(model, quantization)
     tied = model.config.tie_embeddings
     assert alive == [*range(len(originals), 0, -1), *([0] if tied else [])]
@@ -217,7 +222,7 @@ def test_bytes_of_every_layout():
     rows = layers * 9 * c + vocab
     for dtype, quantization, expected in (
         (torch.float32, None, 4 * (matrices + biases + norms)),
-        (torch.bfloat16, None, 2 * (matrices + biases + norms)),
+        (torch.bfloat16, None, 2 * (matrices + norms) + 4 * biases),
         (torch.float32, "int8", matrices + 8 * rows + 4 * norms),  # of a row: its scale and its bias
         (torch.bfloat16, "int8", matrices + 8 * rows + 2 * norms),
     ):
@@ -225,28 +230,28 @@ def test_bytes_of_every_layout():
         before = held_bytes(model)
         prepare_weights(model, quantization)
         assert weight_bytes(model) == expected
-        # A matrix that is packed or quantized is no longer the table that ids are looked up in.
-        looked_up = vocab * c if quantization or packs(dtype) else 0
-        assert held_bytes(model) == expected + (looked_up + positions * c) * dtype.itemsize
+        # An output matrix that is rearranged is no longer the table that ids are looked up in.
+        assert held_bytes(model) == expected + (vocab * c + positions * c) * dtype.itemsize
         assert before == (matrices + biases + norms + positions * c) * dtype.itemsize
 
 
 def test_without_the_private_ops_the_matrices_stay_and_the_user_is_told_once(no_private_ops):
-    model = load_model("tiny")
+    model = load_model("tiny", dtype=torch.float16)
     with pytest.warns(UserWarning, match="not packed, and steps take longer") as told:
         prepare_weights(model)
-        assert not packs(torch.float32)
+        assert not packs(torch.float16)
     assert len(told) == 1
     assert all(type(module) is nn.Linear for module in linears(model)) and model.lm_head is None
     assert all(isinstance(block.mlp.act, nn.GELU) for block in model.h)
-    fresh = load_model("tiny")
+    fresh = load_model("tiny", dtype=torch.float16)
     assert torch.equal(reference_logits(model, [1, 2, 3]), reference_logits(fresh, [1, 2, 3]))
 
 
-def test_8_bits_need_no_private_op(no_private_ops):
+@pytest.mark.parametrize(("quantization", "layout"), [(None, TiledLinear), ("int8", Int8Linear)])
+def test_the_library_s_own_layouts_need_no_private_op(quantization, layout, no_private_ops):
     model = load_model("tiny")
-    prepare_weights(model, "int8")
-    assert all(isinstance(module, Int8Linear) for module in linears(model))
+    prepare_weights(model, quantization)
+    assert all(isinstance(module, layout) for module in linears(model))
     assert reference_logits(model, [1, 2, 3]).isfinite().all()
 
 

@@ -76,7 +76,7 @@ def test_an_id_comes_once(path):
 
 
 def test_a_checker_without_a_text_is_refused():
-    with pytest.raises(ValueError, match="has no section `## 00.9 Title`; it has 00.3, 00.1, 00.2"):
+    with pytest.raises(ValueError, match="has no section `## 00.9 Title`; it has 00.1, 00.2, 00.3"):
         text_of("00.9")
 
 

@@ -1,0 +1,116 @@
+"""WholeStep: the engine's forward on a CPU as one call of a compiled function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from roseinfer.graphs.operation import operation
+from roseinfer.kernels.numba_calls import run_parallel
+from roseinfer.kernels.paged_numba import bits
+from roseinfer.kernels.whole_step import COLUMNS, ENDS, compiled_forward
+from roseinfer.models import Model, ModelConfig
+from roseinfer.models.gpt2 import GPT2
+from roseinfer.models.linear import Int8Linear, TiledLinear
+from roseinfer.models.llama import Llama
+
+from .batch import Batch
+
+
+def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> bool:
+    """Whether the compiled function computes a model of that shape with its matrices in that layout: rows of x are not
+    padded to pairs of bfloat16, or to groups of 64 for 8 bits."""
+    if layout not in (TiledLinear, Int8Linear) or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    widths = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
+    return not any(width % (64 if layout is Int8Linear else 2) for width in widths)
+
+
+def address_bytes(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> int:
+    """Bytes of a WholeStep's tables of addresses, 0 where there is none."""
+    return 8 * (shape.num_layers * COLUMNS + ENDS) if has_whole_step(shape, dtype, layout) else 0
+
+
+def whole_step_of(model: Model, memory: Tensor) -> WholeStep | None:
+    """memory: the pool's. None where operations are started one by one."""
+    layout = type(model.lm_head)
+    is_known = isinstance(model, (GPT2, Llama)) and has_whole_step(model.config, model.dtype, layout)
+    return WholeStep(model, memory) if is_known else None
+
+
+class WholeStep:
+    """model: prepared, of a shape that has_whole_step. memory: the pool's."""
+
+    def __init__(self, model: Model, memory: Tensor) -> None:
+        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, (TiledLinear, Int8Linear))
+        c, table = model.config, model.token_embedding.weight.detach()
+        self.held: list[Tensor] = []  # what the addresses point to
+        if isinstance(model, Llama):
+            rows = [self._llama_row(block) for block in model.layers]
+            tables = table, table[:0], model.rotation.table_for(table.device, table.dtype)
+        else:
+            rows = [self._gpt2_row(block) for block in model.h]
+            tables = table, model.wpe.weight.detach(), table[:0]
+        final = model.norm if isinstance(model, Llama) else model.ln_f
+        self.kind = model.lm_head.weight.numpy()[:0, 0, 0]
+        self.held += tables
+        self.model_args = (
+            self.kind, isinstance(model, Llama), np.float32(c.norm_eps), c.num_heads, c.intermediate_size,
+            np.array(rows, np.int64), np.array([*self._norm(final), *self._matrix(model.lm_head)], np.int64),
+            *map(bits, tables),
+        )  # fmt: skip
+        self.memory, self.values = memory, bits(table).dtype
+        self.compute = operation(self._compute)
+        compiled_forward(self.kind.dtype, self.values)  # now, not in the first step
+        self.vocab_size = c.vocab_size
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits [B, V] float32 and greedy tokens [B] of the last token of each sequence, NO_TOKEN for a row that is
+        not finite. K and V of all tokens are written to the pool."""
+        logits = torch.empty(batch.num_rows, self.vocab_size)
+        tokens = torch.empty(batch.num_rows, dtype=torch.int64)
+        self.compute(
+            batch.token_ids, batch.positions, batch.slot_mapping, batch.query_start, batch.context_lens,
+            batch.block_tables, self.memory, logits, tokens,
+        )  # fmt: skip
+        return logits, tokens
+
+    def _compute(
+        self, token_ids: Tensor, positions: Tensor, slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor,
+        block_tables: Tensor, memory: Tensor, logits: Tensor, tokens: Tensor,
+    ) -> None:  # fmt: skip
+        inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables
+        arrays = (x.numpy() for x in inputs)
+        forward = compiled_forward(self.kind.dtype, self.values)
+        run_parallel(forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
+
+    # A row of addresses: see the columns in kernels/whole_step.py
+
+    def _gpt2_row(self, block: Any) -> list[int]:
+        norms = *self._norm(block.ln_1), *self._norm(block.ln_2), 0, 0
+        return self._row(norms, block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj)
+
+    def _llama_row(self, block: Any) -> list[int]:
+        attn, mlp = block.self_attn, block.mlp
+        norms = *self._norm(block.input_layernorm), *self._norm(block.post_attention_layernorm)
+        of_heads = self._norm(attn.q_norm)[0], self._norm(attn.k_norm)[0]
+        return self._row((*norms, *of_heads), attn.qkv_proj, attn.o_proj, mlp.gate_up_proj, mlp.down_proj)
+
+    def _row(self, norms: tuple[int, ...], *matrices: nn.Module) -> list[int]:
+        return [*norms, *(address for matrix in matrices for address in self._matrix(matrix))]
+
+    def _norm(self, norm: Any) -> tuple[int, int]:
+        return self._address(getattr(norm, "weight", None)), self._address(getattr(norm, "bias", None))
+
+    def _matrix(self, matrix: Any) -> tuple[int, int, int]:
+        scales = getattr(matrix, "scales", None)
+        return self._address(matrix.weight), self._address(scales), self._address(matrix.bias)
+
+    def _address(self, values: Tensor | None) -> int:
+        if values is None or not values.numel():
+            return 0
+        self.held.append(values)
+        return values.data_ptr()

@@ -1,0 +1,194 @@
+"""x @ W.T on a CPU, for any number of rows of x, with W in float32 or bfloat16 and sums in float32.
+
+W lies in memory as the product reads it, in tiles of 32 rows: for each value of K the tile's 32 values stand beside
+each other. A group of up to ROWS rows of x meets a tile at a time. Its sums stay in registers over all of K, so each
+vector of W is loaded once for the whole group, and one row of x reads W from end to end, as fast as memory gives it
+(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). A sum is made in the same order
+whatever other rows are in its group, so a row of the result is the same to the bit in every batch.
+
+bfloat16 goes in pairs: two neighbours of K share the 32 bits of a lane. CPUs with AVX512-BF16 have one instruction for
+both products and their sum; others widen each half to float32, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import torch
+import torch.nn.functional as F
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from torch import Tensor
+
+from roseinfer.graphs.operation import operation
+
+from .int8_numba import gelu_tanh
+from .numba_calls import compiled, run_parallel
+from .simd import FLOATS, INTS, LANES, function, fused, in_every_lane, pointer_to
+
+VECTORS = 2
+TILE = VECTORS * LANES  # rows of W that are multiplied at a time
+# Rows of x in a group. The sums of a row take 2 registers with AVX-512, which has 32 of them; with AVX2, 4 of 16.
+ROWS = 8 if llvm.get_host_cpu_features().get("avx512f") else 2
+STORE, GELU, ADD = range(3)  # what becomes of a product: it is stored, with GELU applied, or added to what is there
+DEPTH = 512  # values of K that are summed up before their sum joins the others: shorter sums are rounded less
+
+
+def tiles(weight: Tensor) -> Tensor:
+    """W [M, K] as the product reads it, padded with zeros: [M / 32, K, 32] float32, or [M / 32, K / 2, 32] int32, each
+    a pair of bfloat16."""
+    (num_rows, depth), in_pairs = weight.shape, weight.dtype == torch.bfloat16
+    rows = F.pad(weight, (0, depth % 2 if in_pairs else 0, 0, -num_rows % TILE))
+    values = rows.contiguous().view(torch.int32) if in_pairs else rows
+    return values.view(len(rows) // TILE, TILE, -1).transpose(1, 2).contiguous()
+
+
+@operation
+def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
+    """x [N, K] @ W.T + bias, in x's dtype, which is W's. weight: `tiles` of W [num_rows, K]. bias: float32, [num_rows],
+    or [0] for none. gelu: applied to the result (the tanh form)."""
+    out = torch.empty(len(x), num_rows)
+    if weight.dtype == torch.int32:
+        x = F.pad(x, (0, x.size(1) % 2)).contiguous()
+        rows = x.view(torch.int32)
+    else:
+        rows = x.contiguous()
+    then = GELU if gelu else STORE
+    run_parallel(multiply_tiled, out.numpy(), rows.numpy(), weight.numpy(), bias.numpy(), then)
+    return out.to(x.dtype)
+
+
+@intrinsic
+def multiply_tile(
+    typing: Any, sums: types.Array, x: types.Array, m: types.Integer, count: types.Integer, w: types.Array,
+    tile: types.Integer,
+) -> tuple[Any, Callable]:  # fmt: skip
+    """sums[:count] = x[m : m + count] @ w[tile]. count: from 1 to ROWS. sums [ROWS, TILE] float32; x [N, K] and
+    w [tiles, K, TILE], both float32, or both int32: pairs of bfloat16."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        end = builder.append_basic_block("multiplied")
+        group = builder.switch(args[3], end)
+        for num_rows in range(1, ROWS + 1):  # a loop for each, its sums in registers
+            block = builder.append_basic_block(f"rows_{num_rows}")
+            group.add_case(ir.Constant(args[3].type, num_rows), block)
+            builder.position_at_end(block)
+            _multiply_rows(context, builder, signature, args, num_rows)
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return types.none(sums, x, types.intp, types.intp, w, types.intp), generate
+
+
+def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int) -> None:
+    sums, x, m, _, w, tile = args
+    size = m.type
+    zero, none = size(0), ir.Constant(FLOATS, None)
+    depth = cgutils.unpack_tuple(builder, context.make_array(signature.args[4])(context, builder, w).shape)[1]
+    kind = FLOATS if signature.args[4].dtype == types.float32 else INTS
+    tile_at = pointer_to(context, builder, signature.args[4], w, [tile, zero, zero])
+    rows = [
+        pointer_to(context, builder, signature.args[1], x, [builder.add(m, size(r)), zero]) for r in range(num_rows)
+    ]
+    multiply = fused if kind is FLOATS else partial(_two_products, context)
+    totals = [[cgutils.alloca_once_value(builder, none) for _ in range(VECTORS)] for _ in range(num_rows)]
+    parts = [[cgutils.alloca_once_value(builder, none) for _ in range(VECTORS)] for _ in range(num_rows)]
+    each = [(r, v) for r in range(num_rows) for v in range(VECTORS)]
+    for r, v in each:  # a second call finds what the first one left
+        builder.store(none, totals[r][v])
+
+    def vector_at(pointer: ir.Value, index: ir.Value, of: ir.Type) -> ir.Value:
+        return builder.bitcast(builder.gep(pointer, [index]), of.as_pointer())
+
+    with cgutils.for_range_slice(builder, zero, depth, size(DEPTH), size) as (first, _):
+        for r, v in each:
+            builder.store(none, parts[r][v])
+        last = builder.add(first, size(DEPTH))
+        last = builder.select(builder.icmp_signed("<", last, depth), last, depth)
+        with cgutils.for_range_slice(builder, first, last, size(1), size) as (k, _):
+            at = builder.mul(k, size(TILE))
+            vectors = [
+                builder.load(vector_at(tile_at, builder.add(at, size(v * LANES)), kind), align=4)
+                for v in range(VECTORS)
+            ]
+            for r in range(num_rows):
+                value = in_every_lane(builder, builder.load(builder.gep(rows[r], [k])))
+                for v in range(VECTORS):
+                    product = multiply(builder, vectors[v], value, builder.load(parts[r][v]))
+                    builder.store(product, parts[r][v])
+        for r, v in each:
+            builder.store(builder.fadd(builder.load(totals[r][v]), builder.load(parts[r][v])), totals[r][v])
+    for r, v in each:
+        to = pointer_to(context, builder, signature.args[0], sums, [size(r), size(v * LANES)])
+        builder.store(builder.load(totals[r][v]), builder.bitcast(to, FLOATS.as_pointer()), align=4)
+
+
+def _two_products(context: Any, builder: ir.IRBuilder, w: ir.Value, x: ir.Value, sums: ir.Value) -> ir.Value:
+    """sums + two products of bfloat16 in each of 16 lanes."""
+    if "+avx512bf16" in context.codegen().magic_tuple()[2].split(","):
+        dot = function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, INTS, INTS])
+        return builder.call(dot, [sums, w, x])
+    shift, upper = INTS([16] * LANES), INTS([-65536] * LANES)  # a bfloat16 is the upper half of a float32
+    first = [builder.bitcast(builder.shl(pair, shift), FLOATS) for pair in (w, x)]
+    second = [builder.bitcast(builder.and_(pair, upper), FLOATS) for pair in (w, x)]
+    return fused(builder, *second, fused(builder, *first, sums))
+
+
+@njit(inline="always")
+def bits_of_bfloat16(x):
+    """The nearest bfloat16, of two equally near the even one; the bits that it has."""
+    whole = np.int32(np.float32(x).view(np.int32))
+    rounded = np.int32((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16)
+    return rounded if x == x else np.int32(0x7FC0)
+
+
+def factor(x, kind):
+    """x [N, K] float32 as a product with weights of that kind takes it. Compiled only."""
+    raise NotImplementedError
+
+
+@overload(factor)
+def _factor(x, kind):
+    if kind.dtype != types.int32:
+        return lambda x, kind: x
+
+    def pairs(x, kind):
+        out = np.empty((x.shape[0], x.shape[1] // 2), np.int32)
+        for n in range(out.shape[0]):
+            for k in range(out.shape[1]):
+                low, high = bits_of_bfloat16(x[n, 2 * k]), bits_of_bfloat16(x[n, 2 * k + 1])
+                out[n, k] = np.int32((low & 0xFFFF) | (high << 16))
+        return out
+
+    return pairs
+
+
+@compiled(parallel=True, error_model="numpy")
+def multiply_tiled(out, x, w, bias, then):
+    """out [N, M] = x @ W.T + bias, or what `then` says. bias: [M], or [0] for none."""
+    for tile in prange(w.shape[0]):
+        n = tile * TILE
+        width = min(TILE, out.shape[1] - n)
+        sums = np.empty((ROWS, TILE), np.float32)
+        shift = bias[n : n + width] if len(bias) else np.zeros(width, np.float32)
+        for m in range(0, x.shape[0], ROWS):
+            count = min(ROWS, x.shape[0] - m)
+            multiply_tile(sums, x, m, count, w, tile)
+            for r in range(count):
+                row = out[m + r, n : n + width]
+                if then == ADD:
+                    for i in range(width):
+                        row[i] += sums[r, i] + shift[i]
+                elif then == GELU:
+                    for i in range(width):
+                        row[i] = gelu_tanh(sums[r, i] + shift[i])
+                else:
+                    for i in range(width):
+                        row[i] = sums[r, i] + shift[i]

@@ -1,0 +1,134 @@
+"""The forward as one compiled function: logits, tokens, K and V in the pool are those of the model's own modules."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from oracles import assert_right, small_llama, small_model
+from small_engines import engine_of, requests
+
+from roseinfer.drive import drive
+from roseinfer.engine.engine import Engine
+from roseinfer.models import Model, random_model
+from roseinfer.models.weights import prepared_copy
+from roseinfer.sampling import NO_TOKEN
+
+MODELS = {
+    "gpt2": small_model,
+    "gpt2, 2 KV heads": lambda: small_model(num_kv_heads=2),
+    "llama": lambda: small_llama("llama"),
+    "qwen2": lambda: small_llama("qwen2"),
+    "qwen3": lambda: small_llama("qwen3"),
+}
+
+
+def widened(model: Model) -> Model:
+    """A model like it whose widths are multiples of 64, as products in 8 bits read them without padding."""
+    sizes = {"hidden_size": 64, "head_dim": 16, "num_heads": 4, "intermediate_size": 128}
+    wide = random_model(replace(model.config, **sizes), seed=1)
+    for parameter in wide.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(6)
+    return wide
+
+
+def pair(model: Model, quantization: str | None = None) -> tuple[Engine, Engine]:
+    """The same prepared model twice: in one call, and module by module."""
+    prepared = prepared_copy(model, quantization)
+    whole, modules = (engine_of(prepared, max_num_batched_tokens=16, enforce_eager=True) for _ in range(2))
+    assert whole.runner.whole is not None
+    modules.runner.whole = None
+    return whole, modules
+
+
+def steps(engine: Engine, lengths: list[int]):
+    """Logits of each step, with chunks of prompts, prompts beside decodes, and decodes alone."""
+    for seq in requests(engine.model, lengths, max_tokens=6):
+        engine.add(seq)
+    seen, forward = [], engine.runner.step
+
+    def step(batch):
+        logits, tokens = forward(batch)
+        seen.append((logits.clone().float(), tokens.clone()))
+        return logits, tokens
+
+    engine.runner.step = step
+    for _ in drive(engine):
+        engine.blocks.check()
+    return seen
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_gives_what_the_modules_give(name, quantization):
+    model = MODELS[name]()
+    whole, modules = pair(widened(model) if quantization else model, quantization)
+    close = 2e-4 if quantization is None else 0.05  # in 8 bits x is rounded on the way in
+    for (logits, tokens), (wanted, wanted_tokens) in zip(
+        steps(whole, [5, 30, 13, 1]), steps(modules, [5, 30, 13, 1]), strict=True
+    ):
+        torch.testing.assert_close(logits, wanted, rtol=close, atol=close * float(wanted.abs().max()))
+        if quantization is None:
+            assert torch.equal(tokens, wanted_tokens)
+    memory = close * float(modules.pool.memory.abs().max())
+    used = slice(0, modules.pool.num_blocks)  # what the padding block holds is of no one
+    torch.testing.assert_close(whole.pool.memory[:, :, used], modules.pool.memory[:, :, used], rtol=close, atol=memory)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_tokens_are_those_of_both_oracles(name):
+    model = MODELS[name]()
+    engine = engine_of(prepared_copy(model))
+    seqs = requests(model, [5, 30, 13, 1, 21], max_tokens=9)
+    for seq in seqs:
+        engine.add(seq)
+    for _ in drive(engine):
+        engine.blocks.check()
+    assert_right(model, seqs)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+def test_bfloat16_is_as_near_as_the_modules_are(name):
+    exact = MODELS[name]()
+    model = deepcopy(exact).to(torch.bfloat16)
+    whole, modules = pair(model)
+    reference, _ = pair(exact)
+    all_logits = [[logits for logits, _ in steps(engine, [9])][0] for engine in (whole, modules, reference)]
+    ours, theirs = ((logits - all_logits[2]).abs().max() for logits in all_logits[:2])
+    assert ours <= 1.5 * theirs  # hidden states are float32 between the products
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_row_that_is_not_finite_gets_no_token_and_spoils_no_other(name):
+    model = MODELS[name]()
+    clean = steps(pair(model)[0], [3, 5])
+    spoilt = deepcopy(model)
+    with torch.no_grad():
+        spoilt.token_embedding.weight[7] = float("nan")  # and so the token 7 is also NaN in the output matrix
+    if spoilt.lm_head is not None:
+        logits, tokens = steps(pair(spoilt)[0], [3, 5])[0]
+        assert logits.isfinite().all() and torch.equal(tokens, clean[0][1])
+    else:
+        logits, tokens = steps(pair(spoilt)[0], [3, 5])[0]
+        assert (tokens == NO_TOKEN).all() and logits[:, 7].isnan().all()
+
+
+def test_models_that_it_does_not_compute_keep_their_modules(small):
+    assert engine_of(small).runner.whole is None, "its matrices are as they were loaded"
+    odd = random_model(replace(small.config, intermediate_size=97), seed=1)
+    assert engine_of(prepared_copy(odd)).runner.whole is None, "a row of 97 has no pairs"
+    assert_right(odd, run(odd))
+    assert engine_of(prepared_copy(small, "int8")).runner.whole is None, "a row of 32 is no whole group of 64"
+
+
+def run(model: Model):
+    engine = engine_of(prepared_copy(model))
+    seqs = requests(model, [5, 30], max_tokens=5)
+    for seq in seqs:
+        engine.add(seq)
+    for _ in drive(engine):
+        engine.blocks.check()
+    return seqs

@@ -1,0 +1,133 @@
+"""Products with W in tiles: every value at its place, every number of rows, and a row is the same in every batch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from roseinfer.kernels.tiled_numba import ROWS, TILE, linear_tiled, tiles
+
+DTYPES = [torch.float32, torch.bfloat16]
+SHAPES = [(32, 2), (1, 6), (33, 64), (70, 600), (96, 1024)]  # [M, K]: whole and broken tiles, below and above DEPTH
+
+
+def layer(num_rows, depth, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(num_rows, depth, generator=generator).to(dtype)
+    return weight, torch.randn(num_rows, generator=generator)
+
+
+def product(x, weight, bias, gelu=False):
+    return linear_tiled(x, tiles(weight), bias, len(weight), gelu)
+
+
+@pytest.mark.parametrize("depth", [4, 5])
+def test_every_value_of_float32_is_found_at_its_place(depth):
+    weight = torch.arange(1.0, 40 * depth + 1).view(40, depth)
+    tiled = tiles(weight)
+    assert tiled.shape == (2, depth, TILE)
+    for m in range(2 * TILE):
+        row = weight[m] if m < 40 else torch.zeros(depth)
+        assert torch.equal(tiled[m // TILE, :, m % TILE], row)
+
+
+@pytest.mark.parametrize("depth", [4, 5])
+def test_every_value_of_bfloat16_is_found_in_its_pair(depth):
+    weight = torch.arange(1.0, 40 * depth + 1).view(40, depth).bfloat16()
+    tiled = tiles(weight)
+    assert tiled.shape == (2, (depth + 1) // 2, TILE)
+    pairs = tiled.view(torch.bfloat16).view(2, (depth + 1) // 2, TILE, 2)
+    for m in range(2 * TILE):
+        row = F.pad(weight[m], (0, depth % 2)) if m < 40 else torch.zeros(depth + depth % 2, dtype=torch.bfloat16)
+        assert torch.equal(pairs[m // TILE, :, m % TILE].flatten(), row)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_rows", "depth"), SHAPES)
+def test_it_is_the_product(num_rows, depth, dtype):
+    weight, bias = layer(num_rows, depth, dtype)
+    for count in range(1, 2 * ROWS + 2):
+        x = torch.randn(count, depth).to(dtype)
+        wanted = F.linear(x.double(), weight.double(), bias.double())
+        result = product(x, weight, bias)
+        assert result.dtype == dtype and result.shape == (count, num_rows)
+        close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
+        torch.testing.assert_close(result.double(), wanted, rtol=close, atol=close * depth**0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_is_applied_to_the_result(dtype):
+    weight, bias = layer(40, 64, dtype)
+    x = torch.randn(3, 64).to(dtype)
+    wanted = F.gelu(F.linear(x.float(), weight.float(), bias), approximate="tanh")
+    close = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    torch.testing.assert_close(product(x, weight, bias, gelu=True).float(), wanted, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_is_the_same_to_the_bit_in_every_batch(dtype):
+    weight, bias = layer(70, 600, dtype)
+    x = torch.randn(2 * ROWS + 1, 600).to(dtype)
+    whole = product(x, weight, bias)
+    for count in range(1, len(x) + 1):
+        assert torch.equal(product(x[-count:], weight, bias), whole[-count:])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_that_is_not_finite_spoils_no_other(dtype, bad):
+    weight, bias = layer(40, 64, dtype)
+    x = torch.randn(ROWS + 1, 64).to(dtype)
+    clean = product(x, weight, bias)
+    x[1, 3] = bad
+    result = product(x, weight, bias)
+    assert not result[1].isfinite().any()
+    others = [row for row in range(len(x)) if row != 1]
+    assert torch.equal(result[others], clean[others])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_x_may_be_a_cut_of_another_tensor(dtype):
+    weight, bias = layer(40, 64, dtype)
+    wide = torch.randn(4, 130).to(dtype)
+    for x in (wide[:, 1:65], wide[::2, :64], wide.t()[:64].t()):
+        assert torch.equal(product(x, weight, bias), product(x.contiguous(), weight, bias))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_there_may_be_no_bias(dtype):
+    weight, _ = layer(40, 64, dtype)
+    x = torch.randn(3, 64).to(dtype)
+    assert torch.equal(product(x, weight, torch.empty(0)), product(x, weight, torch.zeros(40)))
+
+
+PROCESSORS = {"AVX2": ("haswell", "+avx2,+fma"), "SSE": ("x86-64", "")}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="these are processors of another kind")
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_other_processors_multiply_too(processor, dtype, tmp_path):
+    """In a process of its own: Numba is told once what to compile for."""
+    name, features = PROCESSORS[processor]
+    weight, bias = layer(70, 600, dtype)
+    x = torch.randn(ROWS + 1, 600).to(dtype)
+    torch.save((x, weight, bias), tmp_path / "in.pt")
+    code = (
+        "import torch; from roseinfer.kernels.tiled_numba import linear_tiled, tiles\n"
+        f"x, weight, bias = torch.load({str(tmp_path / 'in.pt')!r})\n"
+        f"torch.save(linear_tiled(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
+    )
+    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | told, capture_output=True, text=True)
+    if done.returncode == -signal.SIGILL:
+        pytest.skip(f"this CPU has no {processor}")
+    assert done.returncode == 0, done.stderr
+    close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
+    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), product(x, weight, bias), rtol=close, atol=close * 25)
