@@ -36,7 +36,7 @@ def address_bytes(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module
 
 def whole_step_of(model: Model, memory: Tensor) -> WholeStep | None:
     """memory: the pool's. None where operations are started one by one."""
-    layout = type(model.lm_head)
+    layout = None if model.lm_head is None else type(model.lm_head)
     is_known = isinstance(model, (GPT2, Llama)) and has_whole_step(model.config, model.dtype, layout)
     return WholeStep(model, memory) if is_known else None
 

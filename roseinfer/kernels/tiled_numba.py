@@ -136,9 +136,9 @@ def _two_products(context: Any, builder: ir.IRBuilder, w: ir.Value, x: ir.Value,
         dot = function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, INTS, INTS])
         return builder.call(dot, [sums, w, x])
     shift, upper = INTS([16] * LANES), INTS([-65536] * LANES)  # a bfloat16 is the upper half of a float32
-    first = [builder.bitcast(builder.shl(pair, shift), FLOATS) for pair in (w, x)]
-    second = [builder.bitcast(builder.and_(pair, upper), FLOATS) for pair in (w, x)]
-    return fused(builder, *second, fused(builder, *first, sums))
+    low_w, low_x = (builder.bitcast(builder.shl(pair, shift), FLOATS) for pair in (w, x))
+    high_w, high_x = (builder.bitcast(builder.and_(pair, upper), FLOATS) for pair in (w, x))
+    return fused(builder, high_w, high_x, fused(builder, low_w, low_x, sums))
 
 
 @njit(inline="always")
