@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from other_processors import run_as
 
 from roseinfer.kernels.int8_numba import STEP, TILE, linear_int8, tiles
 
@@ -140,7 +136,6 @@ def test_where_a_value_of_w_lies():
 
 @pytest.mark.parametrize("processor", [name for name, told in PROCESSORS.items() if told])
 def test_other_processors_give_the_same_bits(processor, tmp_path):
-    """In a process of its own: Numba is told once what to compile for."""
     name, features = PROCESSORS[processor]
     weight, scales, bias = drawn(50, 130)
     x = np.random.default_rng(3).standard_normal((7, 130), np.float32)
@@ -149,9 +144,5 @@ def test_other_processors_give_the_same_bits(processor, tmp_path):
         "import numpy as np; from tests.kernels.test_int8_numba import run\n"
         f"out = run(**np.load({str(tmp_path / 'in.npz')!r})); np.save({str(tmp_path / 'out.npy')!r}, out)"
     )
-    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | told, capture_output=True, text=True)
-    if done.returncode == -signal.SIGILL:
-        pytest.skip(f"this CPU has no {processor}")
-    assert done.returncode == 0, done.stderr
+    run_as(processor, name, features, code, tmp_path)
     assert (np.load(tmp_path / "out.npy") == run(x, weight, scales, bias)).all()

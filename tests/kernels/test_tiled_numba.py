@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from other_processors import run_as
 
 from roseinfer.kernels.tiled_numba import ROWS, TILE, linear_tiled, tiles
 
@@ -114,7 +112,6 @@ PROCESSORS = {"AVX2": ("haswell", "+avx2,+fma"), "SSE": ("x86-64", "")}
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_other_processors_multiply_too(processor, dtype, tmp_path):
-    """In a process of its own: Numba is told once what to compile for."""
     name, features = PROCESSORS[processor]
     weight, bias = layer(70, 600, dtype)
     x = torch.randn(ROWS + 1, 600).to(dtype)
@@ -124,10 +121,6 @@ def test_other_processors_multiply_too(processor, dtype, tmp_path):
         f"x, weight, bias = torch.load({str(tmp_path / 'in.pt')!r})\n"
         f"torch.save(linear_tiled(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
     )
-    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | told, capture_output=True, text=True)
-    if done.returncode == -signal.SIGILL:
-        pytest.skip(f"this CPU has no {processor}")
-    assert done.returncode == 0, done.stderr
+    run_as(processor, name, features, code, tmp_path)
     close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
     torch.testing.assert_close(torch.load(tmp_path / "out.pt"), product(x, weight, bias), rtol=close, atol=close * 25)
