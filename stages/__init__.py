@@ -16,15 +16,16 @@ from .s14_token_budget import TokenBudget
 from .s15_prefix_cache import PrefixCache
 from .s16_overlap import Overlap
 from .s17_policies import Policies
+from .s18_one_kernel import OneKernel
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
     OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
-    Policies,
+    Policies, OneKernel,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneTable", "Overlap",
-    "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget", "TritonPaged",
-    "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneKernel", "OneTable",
+    "Overlap", "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget",
+    "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

@@ -71,6 +71,12 @@ from .lesson17.order_race import race_orders, step_cost
 from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
 from .lesson17.queue_order import order_queue
 from .lesson17.simulated_run import simulate
+from .lesson18.barriers import time_barriers
+from .lesson18.melting_timeline import draw_melting
+from .lesson18.operation_times import time_operations
+from .lesson18.own_kernel import with_loops
+from .lesson18.races import find_races
+from .lesson18.row_products import time_products
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

@@ -1,0 +1,1 @@
+"""Lesson 18: a decode step as one compiled function."""

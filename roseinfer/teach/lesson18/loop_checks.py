@@ -1,0 +1,82 @@
+"""What the checkers of lesson 18 share: loops judged as plain Python, task by task, and then compiled."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numba.core.errors import NumbaError
+from torch import Tensor
+
+from ..exercises.drawn import Case
+from ..exercises.explain import explain_tensor
+from ..exercises.wrong import Wrong
+from .own_kernel import compiled_loop
+from .races import races_of
+from .watched import watch
+
+LEFT = 100.0  # what `out` holds before, as memory that was used holds anything
+Arrays = dict[str, Any]
+Make = Callable[..., Arrays]  # (*case) -> arguments by name, `out` among them
+
+
+def explain_values(got: Any, want: Any) -> str | None:
+    return explain_tensor(torch.as_tensor(got), torch.as_tensor(want))
+
+
+def run_loops(
+    make: Make, changes: tuple[str, ...] = ("out",), most_reads: Callable[..., int] | None = None
+) -> Callable:
+    """How a Comparison calls an answer: as plain Python, the tasks of each loop in a drawn order. Raises Wrong for a
+    race, for no parallel loop, and for a changed argument other than those named. most_reads: of the weight's elements
+    in that case."""
+
+    def call(answer: Callable[..., Any], *case: Any) -> Tensor:
+        arrays = make(*case)
+        before = {name: np.copy(x) for name, x in arrays.items()}
+        with np.errstate(all="ignore"):
+            returned, log = watch(answer, arrays, random.Random(0))
+        if returned is not None:
+            raise Wrong("your function returns something; write it to out and return nothing")
+        for name, old in before.items():
+            if name not in changes and not np.array_equal(arrays[name], old, equal_nan=True):
+                raise Wrong(f"{name} was handed in, and you have changed it")
+        if races := races_of(log, arrays):
+            raise Wrong(f"tasks of one parallel loop may run at the same time, and there is a race. {races[0]}")
+        if not log.tasks or "out" in log.written_outside:
+            raise Wrong("no threads share this work: loop with prange where out is written")
+        if most_reads and (reads := log.num_reads["weight"]) > (most := most_reads(*case)):
+            raise Wrong(f"the weight's elements are read {reads:,} times, allowed: {most:,}")
+        return torch.from_numpy(np.array(arrays["out"]))
+
+    return call
+
+
+def require_compiled(answer: Any, make: Make, right: Callable[..., Tensor], cases: list[Case]) -> None:
+    """The same cases with the function compiled: what Numba refuses, and what only threads get wrong."""
+    loop = compiled_loop(answer)
+    for case in cases:
+        arrays = make(*case)
+        try:
+            loop(*arrays.values())
+        except (NumbaError, ImportError) as error:  # np.dot wants SciPy
+            raise Wrong(f"right as plain Python, but Numba cannot compile it: {first_lines(error)}") from error
+        if message := explain_values(arrays["out"], right(*case)):
+            raise Wrong(f"right as plain Python, wrong when it is compiled: {message}")
+
+
+def num_allocations(answer: Any, arrays: Mapping[str, Any]) -> int:
+    """Places in the machine code of a function where it asks for memory for a new array."""
+    compiled = njit(getattr(answer, "py_func", answer))
+    compiled(*arrays.values())
+    return sum(len(re.findall(r"call [^\n]*@NRT_MemInfo_alloc\w*\(", ir)) for ir in compiled.inspect_llvm().values())
+
+
+def first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3])
