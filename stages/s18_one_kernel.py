@@ -56,20 +56,24 @@ class Weights(NamedTuple):
 
 
 def weights_of(model: GPT2) -> Weights:
+    blocks: Any = model.h
+    last: Any = model.ln_f
+    head = model.wte.weight if model.lm_head is None else model.lm_head.weight
+
     def stack(name: str) -> np.ndarray:
-        return torch.stack([block.get_parameter(name).detach() for block in model.h]).numpy()
+        return torch.stack([block.get_parameter(name).detach() for block in blocks]).numpy()
 
     def norms(name: str) -> np.ndarray:
         return np.stack([stack(f"{name}.weight"), stack(f"{name}.bias")], axis=1)
 
-    def matrix(name: str) -> tuple[np.ndarray, np.ndarray]:
-        return stack(f"{name}.weight"), stack(f"{name}.bias")
-
-    tables = [table.weight.detach().numpy() for table in (model.wte, model.wpe, model.lm_head or model.wte)]
-    last_norm = torch.stack([model.ln_f.weight.detach(), model.ln_f.bias.detach()]).numpy()
     return Weights(
-        *tables[:2], norms("ln_1"), *matrix("attn.c_attn"), *matrix("attn.c_proj"), norms("ln_2"),
-        *matrix("mlp.c_fc"), *matrix("mlp.c_proj"), last_norm, tables[2], np.zeros(len(tables[2]), np.float32),
+        tokens=model.wte.weight.detach().numpy(), positions=model.wpe.weight.detach().numpy(),
+        norm_1=norms("ln_1"), qkv=stack("attn.c_attn.weight"), qkv_bias=stack("attn.c_attn.bias"),
+        out=stack("attn.c_proj.weight"), out_bias=stack("attn.c_proj.bias"),
+        norm_2=norms("ln_2"), up=stack("mlp.c_fc.weight"), up_bias=stack("mlp.c_fc.bias"),
+        down=stack("mlp.c_proj.weight"), down_bias=stack("mlp.c_proj.bias"),
+        last_norm=torch.stack([last.weight.detach(), last.bias.detach()]).numpy(),
+        head=head.detach().numpy(), head_bias=np.zeros(len(head), np.float32),
     )  # fmt: skip
 
 

@@ -107,17 +107,16 @@ def _by_hand(
     return (centred if minus else x) * scale * (norm[0] if gain else 1) + (norm[1] if shift else 0)
 
 
+BY_HAND: dict[str, dict[str, Any]] = {
+    "the norm's own bias, norm[1], is missing": {"shift": False},
+    "the norm's own weight, norm[0], is missing": {"gain": False},
+    "the mean is subtracted from every value of x": {"minus": False},
+    "the variance is the mean of the squares: divide by the number of values, not by one less": {"fewer": 1},
+    "eps is added to the variance, under the root": {"eps_outside": True},
+    "eps is missing": {"no_eps": True},
+}
 NORM_MISTAKES: dict[str, Callable[..., Tensor]] = {
-    why: partial(_norm_product, normed=partial(_by_hand, **how))
-    for why, how in {
-        "the norm's own bias, norm[1], is missing": {"shift": False},
-        "the norm's own weight, norm[0], is missing": {"gain": False},
-        "the mean is subtracted from every value of x": {"minus": False},
-        "the variance is the mean of the squares: divide by the number of values, not by one less": {"fewer": 1},
-        "eps is added to the variance, under the root": {"eps_outside": True},
-        "eps is missing": {"no_eps": True},
-    }.items()
-} | {
+    **{why: partial(_norm_product, normed=partial(_by_hand, **how)) for why, how in BY_HAND.items()},
     "out holds what was in memory before: write to it, do not add to it": lambda *case: _norm_product(*case) + LEFT,
     "the bias of the product is missing": lambda *case: _norm_product(*case) - torch.from_numpy(_normed(*case)["bias"]),
 }

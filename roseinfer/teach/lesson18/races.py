@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ class Races(View):
         return f"{loops}, a race in {counted(len(self.races), 'element')}\n{first}{more}"
 
     def to_html(self) -> str:
-        return card(f"<pre>{self!r}</pre>", "bad" if self.races else "good")
+        return card(f"<pre>{html.escape(repr(self))}</pre>", "not yet" if self.races else "good")
 
 
 def find_races(function: Callable[..., Any], **arguments: Any) -> Races:

@@ -19,8 +19,11 @@ SHARED = ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_li
 
 @dataclass
 class Log:
-    """What each parallel loop touched. tasks: of each loop, in the order in which they ran. reads, writes: by array,
-    loop and element, the tasks that did so; `None` stands for what runs outside of all loops, which no task overlaps.
+    """What the tasks of each parallel loop touched.
+
+    order: draws the order of tasks, None for their own. tasks: how many each loop has. task: the one that runs, None
+    outside of all loops. reads, writes: by array, loop and element, the tasks that did so. num_reads: of elements, by
+    array, also outside of loops. written_outside: arrays.
     """
 
     order: random.Random | None
