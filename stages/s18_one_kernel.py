@@ -58,7 +58,7 @@ class Weights(NamedTuple):
 def weights_of(model: GPT2) -> Weights:
     blocks: Any = model.h
     last: Any = model.ln_f
-    head = model.wte.weight if model.lm_head is None else model.lm_head.weight
+    output: Any = model.wte if model.lm_head is None else model.lm_head
 
     def stack(name: str) -> np.ndarray:
         return torch.stack([block.get_parameter(name).detach() for block in blocks]).numpy()
@@ -73,7 +73,7 @@ def weights_of(model: GPT2) -> Weights:
         norm_2=norms("ln_2"), up=stack("mlp.c_fc.weight"), up_bias=stack("mlp.c_fc.bias"),
         down=stack("mlp.c_proj.weight"), down_bias=stack("mlp.c_proj.bias"),
         last_norm=torch.stack([last.weight.detach(), last.bias.detach()]).numpy(),
-        head=head.detach().numpy(), head_bias=np.zeros(len(head), np.float32),
+        head=output.weight.detach().numpy(), head_bias=np.zeros(len(output.weight), np.float32),
     )  # fmt: skip
 
 

@@ -30,7 +30,8 @@ class Launched(Future[T]):
         try:
             result = work()
             self.ended = max(perf_counter(), self.began + seconds)
-            sleep(max(0.0, self.ended - perf_counter()))
+            if (left := self.ended - perf_counter()) > 0:
+                sleep(left)
         except BaseException as error:
             self.ended = perf_counter()
             self.set_exception(error)
