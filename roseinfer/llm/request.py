@@ -25,13 +25,16 @@ class Sample:
     def __post_init__(self) -> None:
         self.num_read = len(self.seq)
 
-    def read(self) -> None:
-        """Make text of the tokens that came. The sample has ended when the sequence has, or at a stop string."""
-        seq, stop = self.seq, None
+    def read(self) -> int:
+        """Make text of the tokens that came, and return how many. The sample has ended when the sequence has, or at a
+        stop string."""
+        seq, before, stop = self.seq, self.num_read, None
         if self.detokenizer:
             end = len(seq) - (seq.finish_reason == "stop")  # a token that ends the sequence is no text
-            for token_id in seq.token_ids[self.num_read : end]:
-                stop = stop or self.detokenizer.add(token_id)
+            for at in range(self.num_read, end):
+                if stop := self.detokenizer.add(seq.token_ids[at]):
+                    seq.cut(at + 1)  # with drafts, one step may have made tokens after it
+                    break
             if seq.finish_reason:
                 stop = stop or self.detokenizer.finish()
         self.num_read = len(seq)
@@ -41,6 +44,7 @@ class Sample:
             self.finish_reason = seq.finish_reason
             if seq.finish_reason == "stop" and seq.last_token_id in seq.params.stop_token_ids:
                 self.stop_reason = seq.last_token_id
+        return self.num_read - before
 
     def output(self, index: int) -> CompletionOutput:
         """All of it so far."""
