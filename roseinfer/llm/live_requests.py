@@ -56,6 +56,8 @@ class LiveRequests:
                 num_tokens += sample.read()
                 if sample.finish_reason:
                     self._end(sample)
+                    if isinstance(sample.stop_reason, str):
+                        sample.drop_unread()
                 if (inbox := to()) is not None:
                     inbox[request] = None
         return num_tokens

@@ -29,22 +29,29 @@ class Sample:
         """Make text of the tokens that came, and return how many. The sample has ended when the sequence has, or at a
         stop string."""
         seq, before, stop = self.seq, self.num_read, None
+        self.num_read = len(seq)
         if self.detokenizer:
             end = len(seq) - (seq.finish_reason == "stop")  # a token that ends the sequence is no text
-            for at in range(self.num_read, end):
+            for at in range(before, end):
                 if stop := self.detokenizer.add(seq.token_ids[at]):
-                    seq.cut(at + 1)  # with drafts, one step may have made tokens after it
+                    self.num_read = at + 1
                     break
-            if seq.finish_reason:
-                stop = stop or self.detokenizer.finish()
-        self.num_read = len(seq)
-        if stop and not seq.error:
+            if seq.finish_reason and not stop:
+                held_back = self.detokenizer.finish()
+                stop = None if seq.error else held_back
+        if stop:
             self.finish_reason, self.stop_reason = "stop", stop
         elif seq.finish_reason:
             self.finish_reason = seq.finish_reason
             if seq.finish_reason == "stop" and seq.last_token_id in seq.params.stop_token_ids:
                 self.stop_reason = seq.last_token_id
         return self.num_read - before
+
+    def drop_unread(self) -> None:
+        """Forget what came after a stop string: with drafts, a step may have made further tokens, or an error."""
+        self.seq.cut(self.num_read)
+        if self.times:
+            del self.times.steps[self.num_read - self.seq.num_prompt_tokens :]
 
     def output(self, index: int) -> CompletionOutput:
         """All of it so far."""
