@@ -51,13 +51,12 @@ class DraftModelProposer:
         launched: list[Step] = []
         try:
             wanted = {seq.seq_id: n for seq, n in zip(seqs, most, strict=True) if n}
-            first = self._catching_up([seq for seq in seqs if seq.seq_id in wanted])
-            going_on = first.chosen
-            for num_drafted in range(1, 1 + max(wanted.values(), default=0)):
-                step = first if num_drafted == 1 else Step(going_on, [1] * len(going_on))
+            step = self._catching_up([seq for seq in seqs if seq.seq_id in wanted])
+            while step.seqs:
                 self.runner.launch(step)  # it takes the tokens of the step before from the device, unread
                 launched.append(step)
-                going_on = [seq for seq in going_on if wanted[seq.seq_id] > num_drafted]
+                going_on = [seq for seq in step.chosen if wanted[seq.seq_id] > len(launched)]
+                step = Step(going_on, [1] * len(going_on))
             drafts: dict[int, list[int]] = {}
             for step in launched:
                 for seq, token in zip(step.chosen, self.runner.wait(step), strict=True):
@@ -68,7 +67,7 @@ class DraftModelProposer:
             raise
         finally:
             self.blocks.copies = copies
-        self._count_computed(first)
+        self._count_computed(launched[0])
         return [_finite(drafts.get(seq.seq_id, [])) for seq in seqs]
 
     def _catching_up(self, seqs: List[Sequence]) -> Step:
