@@ -80,7 +80,7 @@ class Sequence:
     next input token, and only a stage or a scheduler changes it. num_in_flight: tokens that launched steps compute and
     that are not cached yet; an engine's runner counts them. finish_reason is None while running, then "length",
     "stop", "abort" or "error", and error says what went wrong. block_keys: of its full blocks in a prefix cache, as far
-    as they were asked for.
+    as they were asked for. ngrams: where its text goes on after each of its n-grams, as far as they were looked up.
     logprobs: where params ask for them, {token id: log-probability} for each new token, the chosen one first.
     """
 
@@ -95,6 +95,7 @@ class Sequence:
     error: str | None = field(init=False, default=None)
     logprobs: list[dict[int, float]] | None = field(init=False, default=None)
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
+    ngrams: dict[tuple[int, ...], int] = field(init=False, default_factory=dict, repr=False)
     seq_id: int = field(init=False, default_factory=lambda: next(_ids))
 
     def __post_init__(self) -> None:
@@ -136,6 +137,13 @@ class Sequence:
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
 
+    def cut(self, num_tokens: int) -> None:
+        """Forget what one step made after the first num_tokens tokens: tokens, and an error."""
+        del self.token_ids[num_tokens:]
+        if self.logprobs is not None:
+            del self.logprobs[num_tokens - self.num_prompt_tokens :]
+        self.error = None
+
 
 def refuse_stop_strings(params: SamplingParams) -> None:
     """Refuse stop strings, for code that sees token ids alone. Raises ValueError."""
@@ -151,10 +159,15 @@ def refuse_samples(params: SamplingParams) -> None:
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
     """Why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
-    token_id, params = seq.token_ids[-1], seq.params
-    if token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos):
+    if stops_at(seq, seq.token_ids[-1], eos_token_ids):
         return "stop"
-    return "length" if len(seq.token_ids) >= seq.num_prompt_tokens + params.max_tokens else None
+    return "length" if len(seq.token_ids) >= seq.max_len else None
+
+
+def stops_at(seq: Sequence, token_id: int, eos_token_ids: tuple[int, ...]) -> bool:
+    """Whether a token ends the sequence, wherever it comes."""
+    params = seq.params
+    return token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
 
 
 def is_count(value: object) -> bool:

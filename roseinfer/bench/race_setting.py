@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from roseinfer.blocks import BLOCK_SIZE
 
@@ -14,12 +15,13 @@ HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the 
 @dataclass(frozen=True)
 class RaceSetting:
     """spec, device: as load_model takes them. most_seqs: sequences at a time. most_tokens: of the longest, prompt and
-    output."""
+    output. speculative: as LLM takes it, of an engine that runs beside the one without drafts."""
 
     spec: str
     device: str
     most_seqs: int
     most_tokens: int
+    speculative: dict[str, Any] | None = None
 
     def num_blocks(self, num_seqs: int, block_size: int = BLOCK_SIZE) -> int:
         """Blocks in which so many sequences run at a time, however long."""

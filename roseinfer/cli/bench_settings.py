@@ -12,6 +12,8 @@ from roseinfer.cli.flags import Range, flag
 DTYPES = ("float32", "bfloat16", "float16")
 CONTENDERS = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
 SERVERS = "of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)"
+PROMPTS = "repeating: passages of Python's documentation that the model repeats, ended by their own beginnings"
+SPECULATIVE = "also the engine with drafts: from the text, or by a second model"
 AFTER_SHORT_RUN = "interleaved runs of each, after a short one for warm-up"
 AFTER_RUN = "interleaved runs of each, after one for warm-up"
 WEIGHTS_AND_CACHE = "of weights and KV cache"
@@ -28,6 +30,10 @@ class Offline:
     quantization: str | None = flag(None, "also weights in 8 bits, for contenders that have them", choices=("int8",))
     repeats: int = flag(3, AFTER_SHORT_RUN)
     seed: int = flag(0, "of the prompts")
+    prompts: str = flag("random", PROMPTS, choices=("random", "repeating"))
+    speculative: str | None = flag(None, SPECULATIVE, choices=("ngram", "draft_model"))
+    num_drafts: int = flag(4, "with --speculative: tokens of a draft")
+    draft_model: str | None = flag(None, "with --speculative draft_model; when not given --model in 8 bits")
     device: str | None = flag(None, DEVICE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence as List
 from dataclasses import dataclass
 from math import prod
 
@@ -23,10 +24,12 @@ class Batch:
     """Inputs of a step on the device: B sequences, and N tokens of theirs, one sequence after another.
 
     Sequence i has the tokens from query_start[i] to query_start[i + 1]. Prompts, chunks of them and single new tokens
-    may stand beside each other. The last token of each sequence is where its next one is chosen.
+    may stand beside each other. The last token of each sequence is where its next one is chosen; with drafts, also the
+    tokens before them.
 
     token_ids [N], positions [N] int64. slot_mapping [N], query_start [B + 1], context_lens [B], block_tables [B, W]
-    int32 as kernels/attention.py has them. sample_rows [B] int64: rows of the hidden states to choose tokens from.
+    int32 as kernels/attention.py has them. sample_rows [R] int64: rows of the hidden states to choose tokens from, one
+    of each sequence, and one more for each draft.
     A decode batch may have more rows than sequences; those after the last sequence are padding, see `fill_up`.
     sources [B] int64: of the first num_fed tokens, the row of the step in flight that makes the token, or -1 where
     token_ids has it. host: which of the buffers' host memories it was written to.
@@ -108,7 +111,7 @@ class InputBuffers:
             self._copied[turn].record()
 
 
-def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Shapes:
+def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int, max_num_rows: int) -> Shapes:
     """Shapes of the arrays in BatchBuffers."""
     return {
         "token_ids": ((max_num_tokens,), torch.int64),
@@ -117,26 +120,35 @@ def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int) -> Sha
         "query_start": ((max_num_seqs + 1,), torch.int32),
         "context_lens": ((max_num_seqs,), torch.int32),
         "block_tables": ((max_num_seqs, max_blocks), torch.int32),
-        "sample_rows": ((max_num_seqs,), torch.int64),
+        "sample_rows": ((max_num_rows,), torch.int64),
         "sources": ((max_num_seqs,), torch.int64),
     }
 
 
 class BatchBuffers(InputBuffers):
-    """The inputs of batches of up to max_num_seqs sequences and max_num_tokens tokens."""
+    """The inputs of batches of up to max_num_seqs sequences, max_num_tokens tokens and max_num_rows rows of logits."""
 
     def __init__(
-        self, max_num_seqs: int, max_num_tokens: int, max_blocks: int, device: torch.device, num_hosts: int = 1
+        self,
+        max_num_seqs: int,
+        max_num_tokens: int,
+        max_blocks: int,
+        max_num_rows: int,
+        device: torch.device,
+        num_hosts: int = 1,
     ) -> None:
-        super().__init__(batch_shapes(max_num_seqs, max_num_tokens, max_blocks), device, num_hosts)
+        super().__init__(batch_shapes(max_num_seqs, max_num_tokens, max_blocks, max_num_rows), device, num_hosts)
         self._kept: dict[tuple[int, int], tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
 
-    def views(self, num_seqs: int, num_tokens: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
+    def views(
+        self, num_seqs: int, num_tokens: int, num_drafts: int = 0
+    ) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
         """The front of each array, as much as a batch fills. Those of decode steps are kept: cutting them again in each
         step takes longer than writing them."""
         if num_tokens == num_seqs and (self.turn, num_seqs) in self._kept:
             return self._kept[self.turn, num_seqs]
-        lengths = dict.fromkeys(("token_ids", "positions", "slot_mapping"), num_tokens) | {"query_start": num_seqs + 1}
+        lengths = dict.fromkeys(("token_ids", "positions", "slot_mapping"), num_tokens)
+        lengths |= {"query_start": num_seqs + 1, "sample_rows": num_seqs + num_drafts}
         cuts = {name: slice(lengths.get(name, num_seqs)) for name in self.host}
         views = (
             {name: x[cuts[name]] for name, x in self.host.items()},
@@ -157,7 +169,7 @@ def make_batch(
     """
     buffers.begin()
     seqs, num_seqs, num_tokens = step.seqs, len(step.seqs), sum(step.num_new)
-    host, device = buffers.views(num_seqs, num_tokens)
+    host, device = buffers.views(num_seqs, num_tokens, sum(map(len, step.drafts)))
     launched = [seq.num_cached_tokens + seq.num_in_flight for seq in seqs]
     num_fed = write_fed(host, seqs, launched, last) if last else 0
     block_ids = blocks.write_rows(seqs, host["block_tables"])
@@ -179,12 +191,25 @@ def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], si
     np.cumsum(new, out=starts[1:])
     positions = np.arange(starts[-1]) + np.repeat(first - starts[:-1], new)
     known = zip(step.seqs[num_fed:], launched[num_fed:], step.num_new[num_fed:], strict=True)
-    host["token_ids"][num_fed:] = [token for seq, at, n in known for token in seq.token_ids[at : at + n]]
+    tokens = [token for seq, at, n in known for token in seq.token_ids[at : at + n]]
+    host["token_ids"][num_fed:] = with_drafts(tokens, step.drafts) if step.drafts else tokens
     host["positions"][:] = positions
     rows = np.repeat(np.arange(len(new)), new)
     host["slot_mapping"][:] = host["block_tables"][rows, positions // size] * size + positions % size
     host["context_lens"][:] = first + new
-    host["sample_rows"][:] = starts[1:] - 1
+    host["sample_rows"][:] = rows_of(step, starts.tolist()) if step.drafts else starts[1:] - 1
+
+
+def with_drafts(tokens: list[int], drafts: List[list[int]]) -> list[int]:
+    """The tokens of a step, each of its first ones followed by the draft after it."""
+    drafted = [token for last, draft in zip(tokens, drafts, strict=False) for token in (last, *draft)]
+    return drafted + tokens[len(drafts) :]
+
+
+def rows_of(step: Step, starts: list[int]) -> list[int]:
+    """The rows that a step with drafts chooses tokens from: all of a sequence with a draft, else its last one."""
+    drafted = starts[len(step.drafts)]
+    return [*range(drafted), *(end - 1 for end in starts[len(step.drafts) + 1 :])]
 
 
 def write_decode(
@@ -210,7 +235,7 @@ def write_decode(
 def write_fed(host: dict[str, np.ndarray], seqs: list[Sequence], launched: list[int], last: Step) -> int:
     """Write the rows from the first one to the last whose token is not known on the host, and return how many: the row
     of the last step that makes the token, or -1 and the token itself."""
-    is_fed = [at == len(seq.token_ids) for seq, at in zip(seqs, launched, strict=True)]
+    is_fed = [at >= len(seq.token_ids) for seq, at in zip(seqs, launched, strict=True)]
     num_fed = len(is_fed) - is_fed[::-1].index(True) if any(is_fed) else 0
     row_of = {seq.seq_id: row for row, seq in enumerate(last.seqs)}
     fed = list(zip(seqs, launched, is_fed, strict=True))[:num_fed]

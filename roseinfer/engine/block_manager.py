@@ -28,7 +28,9 @@ class BlockManager:
     table [max_num_seqs, max_blocks] int32 is what attention reads: row `rows[seq_id]` names the sequence's blocks in
     token order. An entry is written when its block is handed out, so a step that needs no block writes nothing.
     prefix_cache: None where every sequence computes all of its blocks itself. copies: {block: block whose contents it
-    needs before the next step}. Answers the questions that BlockTables answers, as a pool with one table.
+    needs before the next step}. num_in_draft: tokens of each block, from its first one on, that a draft model has
+    computed in its own pool, since the block was handed out. Answers the questions that BlockTables answers, as a pool
+    with one table.
     """
 
     num_tables = 1
@@ -47,6 +49,7 @@ class BlockManager:
         self.ref_counts = [0] * num_blocks
         self.prefix_cache = prefix_cache
         self.copies: dict[int, int] = {}
+        self.num_in_draft = [0] * num_blocks
         self._idle = prefix_cache.idle if prefix_cache else {}
         # Popped from the end, so that block 0 is handed out first and a freed block is reused while caches know it.
         self._free = list(reversed(range(num_blocks)))
@@ -117,6 +120,20 @@ class BlockManager:
         with deferred_interrupts():
             for seq_id, n in missing.items():
                 self.hold(seq_id, [self._take() for _ in range(n)])
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        """Give back the blocks of a sequence beyond those for num_tokens tokens, which drafts needed: it may need them
+        again. They stand in no other table, and the prefix cache does not know them."""
+        kept = self.blocks_for(num_tokens)
+        surplus = self._blocks[seq_id][kept:]
+        if not surplus:
+            return
+        with deferred_interrupts():
+            del self._blocks[seq_id][kept:]
+            for block in reversed(surplus):
+                self._release(block)
+            self._owed[seq_id] += len(surplus)
+            self._num_owed += len(surplus)
 
     def share(self, seq_id: int, blocks: Iterable[int]) -> None:
         """Blocks that are idle, or that other tables hold, become the next ones of this sequence, too."""
@@ -254,7 +271,9 @@ class BlockManager:
         self._release(source)
 
     def _take(self) -> int:
-        return self._free.pop() if self._free else self._evicted()
+        block = self._free.pop() if self._free else self._evicted()
+        self.num_in_draft[block] = 0
+        return block
 
     def _evicted(self) -> int:
         assert self.prefix_cache is not None, "blocks are idle only in a prefix cache"
@@ -281,6 +300,9 @@ class BlockManager:
         unheld = [block for block, count in enumerate(held) if count == 0]
         assert sorted([*self._free, *self._idle]) == unheld, "blocks lost, or free twice"
         assert sorted([*self._free_rows, *self.rows.values()]) == list(range(len(self.table))), "rows lost"
+        assert all(0 <= n <= self.block_size for n in self.num_in_draft), (
+            "more tokens in the draft's pool than a block has"
+        )
         assert self._chains.keys() <= self.rows.keys(), "chains lost"
         if self.prefix_cache:
             self.prefix_cache.check()

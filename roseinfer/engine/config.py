@@ -9,6 +9,7 @@ from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.blocks import BLOCK_SIZE
 
 from .policies import Policy, policy_for
+from .speculation.settings import SpeculativeConfig, speculative_config
 
 if TYPE_CHECKING:  # a command makes flags of the fields below, and its --help does not wait for torch
     from roseinfer.models import ModelConfig
@@ -29,7 +30,8 @@ class EngineConfig:
     tokens of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy: the name of one
     in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text. enforce_eager:
     decode without graphs. async_scheduling: a step is launched before the one before it is read; None for on a GPU,
-    where it should pay, and nowhere else.
+    where it should pay, and nowhere else. speculative: a dict of SpeculativeConfig's fields, such as {"method":
+    "ngram", "num_tokens": 4}; steps then take turns.
 
     Raises ValueError for a wrong value, and for an argument that is unknown (with the nearest name) or missing.
     """
@@ -47,6 +49,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
     async_scheduling: bool | None = None
+    speculative: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size", "max_num_seqs"):
@@ -60,6 +63,14 @@ class EngineConfig:
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if not isinstance(self.async_scheduling, bool | None):
             raise ValueError(f"async_scheduling must be True, False or None, got {self.async_scheduling!r}")
+        object.__setattr__(self, "speculative", speculative_config(self.speculative))
+        if self.speculative:
+            self.speculative.check_sizes(self.step_tokens, self.max_model_len)
+            if self.async_scheduling:
+                raise ValueError(
+                    "async_scheduling=True and speculative exclude each other: which drafts hold is known only after "
+                    "the step before. Leave async_scheduling out, or set it to False"
+                )
 
     def settings(self) -> dict[str, Any]:
         """The keywords that Engine takes."""
@@ -75,6 +86,13 @@ class EngineConfig:
                 f"allowed: at most {shape.max_model_len}"
             )
         return self.max_model_len
+
+    @property
+    def step_rows(self) -> int:
+        """Tokens that one step chooses at most: one for each sequence, and with drafts one after each of those."""
+        if self.speculative is None:
+            return self.max_num_seqs
+        return min(self.step_tokens, self.max_num_seqs * (1 + self.speculative.num_tokens))
 
     @property
     def step_tokens(self) -> int:

@@ -15,6 +15,7 @@ from .metrics import EngineMetrics, SequenceTimes
 from .one_caller import OneCaller
 from .runner import Runner
 from .scheduler import Scheduler
+from .speculation.speculation import speculation_of
 from .step import Step
 
 
@@ -29,6 +30,8 @@ class Engine:
     stops with one of them is in the next step already: that surplus token is dropped. Blocks need no waiting for: the
     device works in order, and a sequence that gets a freed block comes later. As in SGLang's and vLLM's asynchronous
     scheduling.
+    With `speculative`, a depth of 1, and a step may give a sequence several tokens. They are the tokens that it has
+    without: see speculation/verify.py.
 
     Raises ValueError as EngineConfig does, and for a max_model_len above the model's.
     """
@@ -41,8 +44,11 @@ class Engine:
             config, self.max_model_len, shape.eos_token_ids, f"{shape} {model.dtype}".encode()
         )
         self.blocks = self.scheduler.blocks
-        overlap = model.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
-        self.runner = Runner(model, self.blocks, config.step_tokens, config.enforce_eager, overlap)
+        self.speculation = speculation_of(config, model, self.scheduler)
+        overlap = config.async_scheduling
+        if overlap is None:
+            overlap = model.device.type == "cuda" and self.speculation is None
+        self.runner = Runner(model, self.blocks, config.step_tokens, config.enforce_eager, overlap, config.step_rows)
         self.pool = self.runner.pool
         self.metrics = EngineMetrics(self.scheduler)
         self.depth = 1 + overlap
@@ -52,6 +58,8 @@ class Engine:
     def warm_up(self) -> None:
         """Make ready what the first steps would have to make. Before the first request."""
         self.runner.warm_up()
+        if self.speculation:
+            self.speculation.warm_up()
 
     @property
     def has_work(self) -> bool:
@@ -77,8 +85,8 @@ class Engine:
             return self.metrics.begin(seq, arrival)
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more. Those whose prompts are not done yet have none, and with
-        async_scheduling no sequence has one after the first step, which is only launched.
+        """One step; the sequences that have one token more, or with drafts several. Those whose prompts are not done
+        yet have none, and with async_scheduling no sequence has one after the first step, which is only launched.
 
         A sequence whose logits are not finite ends: it is among those, with finish_reason "error" and a message in
         `error`. On an error of the whole step nothing is appended, and the next call makes the same step again. Raises
@@ -109,6 +117,8 @@ class Engine:
         scheduled = self.metrics.clock()
         with span("roseinfer.engine.schedule"):
             step = self.scheduler.schedule()
+            if step and self.speculation:
+                self.speculation.add_drafts(step)
         if step:
             step.scheduled, step.launched = scheduled, self.metrics.clock()
             step.load = len(self.scheduler.running), self.scheduler.num_waiting
@@ -122,6 +132,8 @@ class Engine:
         with span("roseinfer.engine.commit"):
             done = self.scheduler.commit(step, tokens)
             self.metrics.record(step, ended, done)
+            if self.speculation:
+                self.speculation.observe(step, ended - step.scheduled)
         return done
 
     def rest(self) -> None:

@@ -20,14 +20,18 @@ class StepLogprobs:
     values: Tensor
 
     def report(self) -> None:
-        """Write them to the sequences, as those of the token that each is about to get. Waits for the device."""
+        """Write them to the sequences, as those of the tokens that each is about to get. Waits for the device. With
+        drafts a sequence has several rows, one after another; the scheduler drops those of tokens that do not hold."""
+        before, at = None, 0
         for seq, ids, values in zip(self.seqs, self.ids.tolist(), self.values.tolist(), strict=True):
+            at = at + 1 if seq is before else len(seq) - seq.num_prompt_tokens
+            before = seq
             if seq.finish_reason or ids[0] == NO_TOKEN:
                 continue  # it ended while this step was in flight, or ends with this step
             assert seq.params.logprobs is not None and seq.logprobs is not None, "it asked for them"
             n = 1 + seq.params.logprobs
             # At its place, so that a step which is made again after an error reports once.
-            seq.logprobs[len(seq) - seq.num_prompt_tokens :] = [dict(zip(ids[:n], values[:n], strict=True))]
+            seq.logprobs[at:] = [dict(zip(ids[:n], values[:n], strict=True))]
 
 
 def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepLogprobs:

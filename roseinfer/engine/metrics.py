@@ -91,6 +91,11 @@ class Timekeeper:
                 if times := self._unscheduled.pop(seq.seq_id, None):
                     times.first_scheduled = scheduled
 
+    def give(self, seq: Sequence, step: StepRecord, num_tokens: int) -> None:
+        """A step gave a sequence so many tokens before its last one."""
+        if times := self._live.get(seq.seq_id):
+            times.steps += [step] * num_tokens
+
     def end_step(self, step: StepRecord, done: list[Sequence]) -> None:
         """A step gave each of these sequences a token, or ended it with an error."""
         live = self._live
@@ -117,6 +122,7 @@ class EngineMetrics:
         self.clock: Callable[[], float] = perf_counter
         self.times = Timekeeper()
         self.num_steps = self.num_tokens = self.num_new_tokens = 0
+        self.num_drafted = self.num_accepted = 0
         self.history: deque[StepRecord] = deque(maxlen=HISTORY)
         self._scheduler = scheduler
 
@@ -130,13 +136,19 @@ class EngineMetrics:
     def record(self, step: Step, ended: float, done: list[Sequence]) -> None:
         """A step whose tokens came at `ended`. `done`: of its sequences, those that have one token more, or ended with
         an error."""
-        num_tokens, num_new = sum(step.num_new), sum(not seq.error for seq in done)
+        num_accepted = sum(step.accepted)
+        num_tokens, num_new = sum(step.num_new), sum(not seq.error for seq in done) + num_accepted
         record = StepRecord(step.scheduled, step.launched, ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.num_new_tokens += num_new
+        self.num_accepted += num_accepted
         self.history.append(record)
         self.times.begin_step(step.seqs, step.scheduled)
+        if step.drafts:
+            self.num_drafted += sum(map(len, step.drafts))
+            for seq, n in zip(step.seqs, step.accepted, strict=False):
+                self.times.give(seq, record, n)
         self.times.end_step(record, done)
 
     def end(self, seq: Sequence) -> None:
@@ -144,12 +156,19 @@ class EngineMetrics:
 
     def counters(self) -> dict[str, int | float | None]:
         """prefix_cache_hit_rate: of the tokens of all sequences that joined, the share that was found; None without a
-        prefix cache."""
+        prefix cache. drafted, accepted: tokens of drafts that steps verified, and those of them that became tokens of
+        a sequence. tokens_per_step: new tokens of a sequence in a step that gave it any, 1 without drafts; None before
+        the first one."""
         cache = self._scheduler.blocks.prefix_cache
         return {
             "steps": self.num_steps,
             "tokens": self.num_tokens,
             "new_tokens": self.num_new_tokens,
+            "drafted": self.num_drafted,
+            "accepted": self.num_accepted,
+            "tokens_per_step": self.num_new_tokens / (self.num_new_tokens - self.num_accepted)
+            if self.num_new_tokens
+            else None,
             "preemptions": self._scheduler.num_preemptions,
             "prefix_cache_hit_rate": cache.hit_rate if cache else None,
             "running": len(self._scheduler.running),

@@ -3,6 +3,7 @@ blocks."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +50,8 @@ class KVPool:
 class Runner:
     """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, and graphs of
     the decode step. enforce_eager: without graphs, every step started operation by operation. overlap: steps may be
-    launched while the one before is in flight; on a CPU, which would compute them in turn, by a thread."""
+    launched while the one before is in flight; on a CPU, which would compute them in turn, by a thread. max_num_rows:
+    tokens that a step chooses at most, None for one of each sequence."""
 
     def __init__(
         self,
@@ -58,17 +60,19 @@ class Runner:
         max_num_tokens: int,
         enforce_eager: bool = False,
         overlap: bool = False,
+        max_num_rows: int | None = None,
     ) -> None:
         c, (max_num_seqs, max_blocks) = model.config, blocks.table.shape
         self.model, self.blocks, self.max_num_tokens = model, blocks, max_num_tokens
         self.pool = KVPool(model, blocks.num_blocks, blocks.block_size)
         self.last: Step | None = None  # the newest step in flight: the one after it finds tokens there
         self.device: Device = OwnClock() if overlap and model.device.type == "cpu" else InTurn()
-        self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, model.device, num_hosts=1 + overlap)
+        max_num_rows = max_num_rows or max_num_seqs
+        self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, max_num_rows, model.device, 1 + overlap)
         self.attention = attention_for(model.device)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = whole_step_of(model, self.pool.memory)
-        self.sampler = Sampler(max_num_seqs, c.vocab_size, model.device)
+        self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
     def run(self, step: Step) -> list[int]:
@@ -91,7 +95,7 @@ class Runner:
         """Hand a step to the device, to be computed after those in flight; nothing is waited for. Its tokens are waited
         for later, or it is dropped."""
         with span("roseinfer.engine.prepare"):
-            last, chosen = self.last, step.chosen
+            last, rows = self.last, step.rows
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
             compute = self.graphs.run if self.graphs and step.is_decode else self.step
             step.copies, self.blocks.copies = self.blocks.copies, {}
@@ -102,7 +106,11 @@ class Runner:
             with span("roseinfer.engine.forward"):
                 logits, tokens = compute(batch)
             with span("roseinfer.engine.sample"):
-                return self.choose(logits[: len(chosen)], tokens[: len(chosen)], chosen, batch)
+                host = self.inputs.hosts[batch.host]
+                lengths = (
+                    host["positions"][host["sample_rows"][: len(rows)]] + 1 if step.drafts else host["context_lens"]
+                )
+                return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths)
 
         try:
             step.future = self.device.launch(work, len(batch.token_ids))
@@ -114,8 +122,8 @@ class Runner:
             seq.num_in_flight += n
 
     def wait(self, step: Step) -> list[int]:
-        """The token that follows each of step.chosen, NO_TOKEN for logits that are not finite. Raises what the step
-        itself raised."""
+        """The token of each of step.rows, NO_TOKEN for logits that are not finite. Raises what the step itself
+        raised."""
         tokens = step.future.result()
         if tokens.is_copied:
             tokens.is_copied.synchronize()
@@ -163,8 +171,8 @@ class Runner:
             # Below 0: of a row that is not finite, whose sequence the step before is going to end.
             fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
-    def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], batch: Batch) -> StepTokens:
-        tokens = self.sampler(logits, tokens, seqs, self.inputs.hosts[batch.host]["context_lens"])
+    def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray) -> StepTokens:
+        tokens = self.sampler(logits, tokens, seqs, lengths)
         asked = any(seq.params.logprobs is not None for seq in seqs)
         logprobs = step_logprobs(logits, tokens, seqs) if asked else None
         # Immediately after the step: the next replay of a graph writes to the memory that `tokens` lies in.
@@ -176,7 +184,7 @@ class Runner:
         return StepTokens(tokens, on_host, is_copied, logprobs)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [B, V] and greedy token ids [B]: what of a step is the same every time, and so can be captured. It
+        """Logits [R, V] and greedy token ids [R]: what of a step is the same every time, and so can be captured. It
         reads nothing on the host and keeps nothing."""
         if self.whole:
             with interruptible():
@@ -187,7 +195,7 @@ class Runner:
         return logits, torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits [B, V] of the last token of each sequence; K and V of all tokens are written to the pool."""
+        """Logits [R, V] of the batch's sample_rows; K and V of all tokens are written to the pool."""
         if self.whole:
             return self.whole(batch)[0]
         with interruptible():  # it may take long, and keeps nothing

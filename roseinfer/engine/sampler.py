@@ -12,32 +12,32 @@ from roseinfer.sequence import Sequence
 from .batch import InputBuffers, Shapes
 
 
-def sampler_shapes(max_num_seqs: int) -> Shapes:
+def sampler_shapes(max_num_rows: int) -> Shapes:
     """Shapes of the arrays in the sampler's InputBuffers."""
     return {
-        "drawn": ((max_num_seqs,), torch.int64),
-        "temperature": ((max_num_seqs,), torch.float32),
-        "filtered": ((max_num_seqs,), torch.int64),
-        "top_k": ((max_num_seqs,), torch.int64),
-        "top_p": ((max_num_seqs,), torch.float32),
+        "drawn": ((max_num_rows,), torch.int64),
+        "temperature": ((max_num_rows,), torch.float32),
+        "filtered": ((max_num_rows,), torch.int64),
+        "top_k": ((max_num_rows,), torch.int64),
+        "top_p": ((max_num_rows,), torch.float32),
     }
 
 
 class Sampler:
-    """Sample up to max_num_seqs rows. Greedy rows keep the tokens that the step has chosen; others are drawn here.
+    """Sample up to max_num_rows rows. Greedy rows keep the tokens that the step has chosen; others are drawn here.
 
     Rows with a seed get the tokens that roseinfer.sampling.sample gives them.
     """
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.inputs = InputBuffers(sampler_shapes(max_num_seqs), device)
+        self.inputs = InputBuffers(sampler_shapes(max_num_rows), device)
 
     def __call__(
         self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray | None = None
     ) -> Tensor:
         """logits [B, V] and the greedy tokens of Runner.step [B] -> token ids [B], row i chosen by seqs[i].params.
-        lengths [B]: of the sequences, for when a step in flight makes them longer than they are now."""
+        lengths [B]: of the sequences, for when a step in flight makes them longer than they are now, or drafts do."""
         drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
         if not drawn:
             return tokens

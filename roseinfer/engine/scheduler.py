@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from collections.abc import Sequence as List
 from itertools import chain, count
 
 from roseinfer.sampling import NO_TOKEN
-from roseinfer.sequence import Sequence, finish_reason
+from roseinfer.sequence import Sequence, finish_reason, stops_at
 
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .policies import ROUND, FirstCome, Place, Policy, policy_for
 from .prefix_cache import PrefixCache
+from .speculation.verify import verified
 from .step import Step
 
 
@@ -116,17 +118,35 @@ class Scheduler:
                     insort(self._waiting, place)
         return Step(seqs, num_new, is_cut) if seqs else None
 
+    def reserve_drafts(self, step: Step, wishes: List[int]) -> list[int]:
+        """How many tokens of a draft each of the step's first sequences may have, up to its wish, blocks for them
+        reserved: as many as are left of the step's tokens, of the sequence's, and of the free blocks. Nothing is
+        preempted for a draft."""
+        blocks, size = self.blocks, self.blocks.block_size
+        room, most = self.max_num_batched_tokens - sum(step.num_new), []
+        for seq, wish in zip(step.seqs, wishes, strict=False):
+            slots = (len(blocks.of(seq.seq_id)) + blocks.num_free) * size - len(seq)
+            # Its last draft is never its last token: one more follows, whether or not the draft holds.
+            most.append(min(wish, room, seq.max_len - len(seq) - 1, slots))
+            room -= most[-1]
+            if most[-1]:
+                blocks.reserve({seq.seq_id: len(seq) + most[-1]})
+        return most
+
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
-        """Count a step's tokens as cached; append its tokens, one for each of step.chosen. A sequence that its token
+        """Count a step's tokens as cached; append its tokens, one for each of step.rows. A sequence that its token
         finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with an error. Return those that
         have a new token or ended.
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
-        assert len(tokens) == len(step.chosen), f"{len(tokens)} tokens for {len(step.chosen)} sequences"
+        assert len(tokens) == len(step.rows), (
+            f"{len(tokens)} tokens for {len(step.chosen)} sequences with {sum(map(len, step.drafts))} drafts"
+        )
         held, size = self.blocks.rows, self.blocks.block_size
         done, ended = [], []
-        for seq, n, token in zip(step.seqs, step.num_new, [*tokens, None], strict=False):  # None: of a cut prompt
+        num_new, tokens = self._accept_drafts(step, tokens) if step.drafts else (step.num_new, tokens)
+        for seq, n, token in zip(step.seqs, num_new, [*tokens, None], strict=False):  # None: of a cut prompt
             if seq.seq_id not in held:
                 continue
             seq.num_cached_tokens += n
@@ -150,6 +170,9 @@ class Scheduler:
             self._end(seq)
         if ended:
             self.running = [seq for seq in self.running if not seq.finish_reason]
+        for seq, _ in zip(step.seqs, step.drafts, strict=False):
+            if seq.seq_id in held:
+                self.blocks.trim(seq.seq_id, seq.num_cached_tokens)
         return done
 
     def abort(self, seq: Sequence) -> None:
@@ -177,6 +200,24 @@ class Scheduler:
         seq.num_cached_tokens = 0
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
+
+    def _accept_drafts(self, step: Step, tokens: list[int]) -> tuple[list[int], list[int]]:
+        """Append the drafts that hold, up to a token that ends the sequence. Return what is left to commit, as of a
+        step without drafts: how many tokens of each sequence become cached, and the last token of each."""
+        num_new, last, accepted, row = list(step.num_new), [], [], 0
+        for i, (seq, draft) in enumerate(zip(step.seqs, step.drafts, strict=False)):
+            given = verified(draft, tokens[row : row + 1 + len(draft)])
+            row += 1 + len(draft)
+            end = next((n for n, token in enumerate(given, 1) if stops_at(seq, token, self.eos_token_ids)), len(given))
+            if seq.seq_id in self.blocks:
+                seq.token_ids += given[: end - 1]
+                if seq.logprobs is not None:
+                    del seq.logprobs[len(seq) - seq.num_prompt_tokens + (given[end - 1] != NO_TOKEN) :]
+            num_new[i] = end
+            last.append(given[end - 1])
+            accepted.append(end - 1)
+        step.accepted = accepted
+        return num_new, last + tokens[row:]
 
     def _growing(self) -> list[Sequence]:
         """Sequences whose next token begins a block, the oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ class Step:
     """num_new[i] tokens of seqs[i]: the scheduler makes it, the runner computes it, and the scheduler commits it.
 
     seqs: first those that decode, then prompts. is_cut: the last one is a prompt that goes on in the next step.
+    drafts: with speculative decoding, tokens that may follow the text of each of the first sequences: num_new counts
+    them, and the step chooses a token after each of them, too. accepted: once committed, how many of them hold.
     Once launched, copies: blocks that are copied first, {block: source}. future: what the device is making of it.
     scheduled, launched: timestamps, when the scheduler began and when the step was handed over. load: how many
     sequences ran and waited, as the step was put together.
@@ -47,6 +50,8 @@ class Step:
     seqs: list[Sequence]
     num_new: list[int]
     is_cut: bool = False
+    drafts: List[list[int]] = ()
+    accepted: List[int] = ()
     copies: dict[int, int] = field(default_factory=dict)
     future: Future[StepTokens] = field(init=False)
     scheduled: float = field(init=False)
@@ -59,6 +64,14 @@ class Step:
         return self.seqs[:-1] if self.is_cut else self.seqs
 
     @property
+    def rows(self) -> list[Sequence]:
+        """The sequence of each token that the step chooses: with drafts, a sequence has several rows."""
+        if not self.drafts:
+            return self.chosen
+        drafting = zip(self.seqs, self.drafts, strict=False)
+        return [seq for seq, draft in drafting for _ in range(1 + len(draft))] + self.chosen[len(self.drafts) :]
+
+    @property
     def is_decode(self) -> bool:
         """One new token of each sequence."""
         return len(self.num_new) == sum(self.num_new)
@@ -66,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """The tokens of a step, [B], on the device, where the next step finds them; the same on the host, once is_copied
+    """The tokens of a step, [R], on the device, where the next step finds them; the same on the host, once is_copied
     has been waited for (None: at once); log-probabilities where a request asked for them."""
 
     on_device: Tensor

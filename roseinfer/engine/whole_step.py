@@ -68,21 +68,21 @@ class WholeStep:
         self.vocab_size = c.vocab_size
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [B, V] float32 and greedy tokens [B] of the last token of each sequence, NO_TOKEN for a row that is
-        not finite. K and V of all tokens are written to the pool."""
-        logits = torch.empty(batch.num_rows, self.vocab_size)
-        tokens = torch.empty(batch.num_rows, dtype=torch.int64)
+        """Logits [R, V] float32 and greedy tokens [R] of the batch's sample_rows, NO_TOKEN for a row that is not
+        finite. K and V of all tokens are written to the pool."""
+        logits = torch.empty(len(batch.sample_rows), self.vocab_size)
+        tokens = torch.empty(len(batch.sample_rows), dtype=torch.int64)
         self.compute(
             batch.token_ids, batch.positions, batch.slot_mapping, batch.query_start, batch.context_lens,
-            batch.block_tables, self.memory, logits, tokens,
+            batch.block_tables, batch.sample_rows, self.memory, logits, tokens,
         )  # fmt: skip
         return logits, tokens
 
     def _compute(
         self, token_ids: Tensor, positions: Tensor, slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor,
-        block_tables: Tensor, memory: Tensor, logits: Tensor, tokens: Tensor,
+        block_tables: Tensor, sample_rows: Tensor, memory: Tensor, logits: Tensor, tokens: Tensor,
     ) -> None:  # fmt: skip
-        inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables
+        inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows
         arrays = (x.numpy() for x in inputs)
         forward = compiled_forward(self.kind.dtype, self.values)
         run_parallel(forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())

@@ -217,9 +217,10 @@ def choose(logits, tokens):
 
 def forward(
     kind, is_llama, eps, num_heads, num_mid, layers, ends, token_table, position_table, rotation,
-    token_ids, positions, slot_mapping, query_start, context_lens, block_tables, k_pool, v_pool, logits, tokens,
+    token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows, k_pool, v_pool, logits,
+    tokens,
 ):  # fmt: skip
-    """logits [B, V] and tokens [B] of a batch as engine/batch.py has it; K and V are written to the pool.
+    """logits [R, V] and tokens [R] of a batch as engine/batch.py has it; K and V are written to the pool.
 
     layers [L, COLUMNS] and ends [ENDS] int64: addresses, of the layers and of what comes after. token_table [V, C].
     position_table [P, C] of GPT-2, rotation [P, 3 D / 2] of Llama: cos, -sin, sin. k_pool, v_pool [L, blocks, H_kv,
@@ -257,7 +258,7 @@ def forward(
         multiply(x, mid, layer, DOWN, ADD, kind)
     last = np.empty((len(tokens), width), np.float32)
     for i in range(len(tokens)):
-        norm_row(last[i], x[query_start[i + 1] - 1], ends, LAST_NORM, token_table, eps, is_llama)
+        norm_row(last[i], x[sample_rows[i]], ends, LAST_NORM, token_table, eps, is_llama)
     multiply(logits, last, ends, OUTPUT, STORE, kind)
     choose(logits, tokens)
 
@@ -273,6 +274,6 @@ def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]
     addresses, block_tables = types.Array(types.int64, 2, "C"), types.Array(types.int32, 2, "A")
     signature = types.void(
         kind, types.boolean, types.float32, types.intp, types.intp, addresses, longs, table, table, table,
-        longs, longs, ints, ints, ints, block_tables, pool, pool, floats, longs,
+        longs, longs, ints, ints, ints, block_tables, longs, pool, pool, floats, longs,
     )  # fmt: skip
     return compiled(signature)(forward)

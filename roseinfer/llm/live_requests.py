@@ -47,18 +47,20 @@ class LiveRequests:
                 self._live[sample.seq.seq_id] = request, sample, to
 
     def step(self) -> int:
-        """One step of the engine, without the requests of inboxes that are gone. How many sequences have news."""
+        """One step of the engine, without the requests of inboxes that are gone. How many tokens it gave."""
         self.end_given_up()
-        seqs = self.engine.step()
+        seqs, num_tokens = self.engine.step(), 0
         with span("roseinfer.engine.detokenise"):
             for seq in seqs:
                 request, sample, to = self._live[seq.seq_id]
-                sample.read()
+                num_tokens += sample.read()
                 if sample.finish_reason:
                     self._end(sample)
+                    if isinstance(sample.stop_reason, str):
+                        sample.drop_unread()
                 if (inbox := to()) is not None:
                     inbox[request] = None
-        return len(seqs)
+        return num_tokens
 
     def end_given_up(self) -> None:
         """Take the requests of inboxes that are gone out of the engine."""

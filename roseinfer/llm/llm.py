@@ -22,7 +22,7 @@ from roseinfer.stage import check_fits
 from .chat import ChatTemplate, Message
 from .detokenizer import Vocabulary
 from .live_requests import Inbox, LiveRequests
-from .loading import default_params, model_to_serve, tokenizer_to_serve
+from .loading import default_params, draft_to_serve, model_to_serve, tokenizer_to_serve
 from .outputs import RequestOutput
 from .progress import progress_bar
 from .request import Request, Sample
@@ -47,7 +47,11 @@ class LLM:
     chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
     graphs on a GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before
     it are read, so the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
-    from which requests without a seed of their own draw.
+    from which requests without a seed of their own draw. speculative: guess tokens, and let one step of the model
+    verify them: {"method": "ngram", "num_tokens": 4} looks them up in the text, {"method": "draft_model", "model": ...,
+    "num_tokens": 4} asks a smaller model with the same vocabulary. Tokens are those that they are without, also of
+    requests that sample: a seed gives the same ones. It drafts only while measured steps say that this is faster, and
+    excludes async_scheduling. SpeculativeConfig has all of its keys.
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
@@ -82,6 +86,9 @@ class LLM:
         self._template_spec = self.spec if tokenizer is None else tokenizer
         self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
         self.max_model_len = config.longest(self.model.config)
+        draft = draft_to_serve(config.speculative, self.model)
+        if config.speculative:
+            settings["speculative"] = replace(config.speculative, model=draft, quantization=None)
         num_blocks = pool_blocks(
             self.model,
             config.block_size,
@@ -89,7 +96,8 @@ class LLM:
             num_kvcache_blocks,
             kv_cache_memory_bytes,
             gpu_memory_utilization,
-            bytes_of_steps(self.model, config.step_tokens, config.max_num_seqs),
+            sum(bytes_of_steps(one, config.step_tokens, config.step_rows) for one in (self.model, draft) if one),
+            draft,
         )
         self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
         self.engine.warm_up()

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from roseinfer.engine.config import check_device, check_dtype
+from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.models import Model, ModelLoadError, generation_config, load_model, load_tokenizer, tokenizer_folder
 from roseinfer.models.weights import check_quantization, prepare_weights
 from roseinfer.sequence import SamplingParams
@@ -61,6 +62,19 @@ def model_to_serve(model: str | Model, dtype: str | None, device: str | None, qu
     loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
     prepare_weights(loaded, quantization)
     return loaded
+
+
+def draft_to_serve(config: SpeculativeConfig | None, target: Model) -> Model | None:
+    """The model that drafts for the target, on its device and in its dtype; None where no model does.
+
+    Raises ValueError for a wrong value, and for a quantization beside a Model.
+    """
+    if config is None or config.model is None:
+        return None
+    if isinstance(config.model, Model):
+        return model_to_serve(config.model, None, None, config.quantization)
+    dtype = str(target.dtype).removeprefix("torch.")
+    return model_to_serve(config.model, dtype, str(target.device), config.quantization)
 
 
 def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:

@@ -25,22 +25,33 @@ class Sample:
     def __post_init__(self) -> None:
         self.num_read = len(self.seq)
 
-    def read(self) -> None:
-        """Make text of the tokens that came. The sample has ended when the sequence has, or at a stop string."""
-        seq, stop = self.seq, None
+    def read(self) -> int:
+        """Make text of the tokens that came, and return how many. The sample has ended when the sequence has, or at a
+        stop string."""
+        seq, before, stop = self.seq, self.num_read, None
+        self.num_read = len(seq)
         if self.detokenizer:
             end = len(seq) - (seq.finish_reason == "stop")  # a token that ends the sequence is no text
-            for token_id in seq.token_ids[self.num_read : end]:
-                stop = stop or self.detokenizer.add(token_id)
-            if seq.finish_reason:
-                stop = stop or self.detokenizer.finish()
-        self.num_read = len(seq)
-        if stop and not seq.error:
+            for at in range(before, end):
+                if stop := self.detokenizer.add(seq.token_ids[at]):
+                    self.num_read = at + 1
+                    break
+            if seq.finish_reason and not stop:
+                held_back = self.detokenizer.finish()
+                stop = None if seq.error else held_back
+        if stop:
             self.finish_reason, self.stop_reason = "stop", stop
         elif seq.finish_reason:
             self.finish_reason = seq.finish_reason
             if seq.finish_reason == "stop" and seq.last_token_id in seq.params.stop_token_ids:
                 self.stop_reason = seq.last_token_id
+        return self.num_read - before
+
+    def drop_unread(self) -> None:
+        """Forget what came after a stop string: with drafts, a step may have made further tokens, or an error."""
+        self.seq.cut(self.num_read)
+        if self.times:
+            del self.times.steps[self.num_read - self.seq.num_prompt_tokens :]
 
     def output(self, index: int) -> CompletionOutput:
         """All of it so far."""

@@ -27,8 +27,10 @@ def pool_blocks(
     kv_cache_memory_bytes: int | None = None,
     gpu_memory_utilization: float | None = None,
     step_bytes: int = 0,
+    draft: Model | None = None,
 ) -> int:
-    """num_kvcache_blocks; or as many as fit a number of bytes, `most` at most.
+    """num_kvcache_blocks; or as many as fit a number of bytes, `most` at most. draft: a model with a pool of its own,
+    of as many blocks.
 
     The bytes are kv_cache_memory_bytes, or else on a CPU CPU_POOL_BYTES, and on a GPU the share gpu_memory_utilization
     (None: GPU_SHARE) of its memory less what is in use, by the weights for example, and less step_bytes.
@@ -44,30 +46,32 @@ def pool_blocks(
         source, memory = f"gpu_memory_utilization={share}", max(0, _left_of(model.device, share) - step_bytes)
     else:
         source, memory = "the default of a CPU", CPU_POOL_BYTES
-    block = block_bytes(model.config, block_size, model.dtype.itemsize)
+    pools = [model] if draft is None else [model, draft]
+    block = sum(block_bytes(one.config, block_size, one.dtype.itemsize) for one in pools)
     if memory < block:
+        of_both = " in both pools" if draft else ""
         raise ValueError(
-            f"{source} gives the KV cache {memory:,} bytes: one block of block_size={block_size} has {block:,}"
+            f"{source} gives the KV cache {memory:,} bytes: one block of block_size={block_size} has {block:,}{of_both}"
         )
     return min(memory // block, most)
 
 
-def bytes_of_steps(model: Model, num_tokens: int, num_seqs: int) -> int:
+def bytes_of_steps(model: Model, num_tokens: int, num_rows: int) -> int:
     """What the largest steps take beside weights and pool, found out by making them: one of num_tokens tokens, and one
-    that decodes num_seqs sequences, which keeps what it takes when it is captured. 0 on a CPU, whose memory is not
-    shared out to the last byte."""
+    that chooses num_rows tokens, which keeps what it takes when it is captured. 0 on a CPU, whose memory is not shared
+    out to the last byte."""
     if model.device.type != "cuda":
         return 0
-    return sum(_peak_of_step(model, n, num_seqs) for n in (num_tokens, num_seqs))
+    return sum(_peak_of_step(model, n, num_rows) for n in (num_tokens, num_rows))
 
 
 @torch.inference_mode()
-def _peak_of_step(model: Model, num_tokens: int, num_seqs: int) -> int:
+def _peak_of_step(model: Model, num_tokens: int, num_rows: int) -> int:
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)
     zeros = torch.zeros(num_tokens, dtype=torch.int64, device=model.device)
     hidden = model(zeros, zeros, lambda layer, q, k, v: q)  # attention writes to memory that is there already
-    model.logits(hidden[:num_seqs]).max(dim=-1)
+    model.logits(hidden[:num_rows]).max(dim=-1)
     return torch.cuda.max_memory_allocated(model.device) - before
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -54,6 +54,12 @@ class PlannedEngine(EngineConfig):
         check_dtype(self.dtype)
         check_device(self.device)
         check_quantization(self.quantization, self.device)
+        if self.speculative and self.speculative.model is not None:
+            if not isinstance(self.speculative.model, str):
+                raise ValueError(
+                    "speculative['model'] must be a spec such as 'tiny' for an engine that is not there yet"
+                )
+            check_quantization(self.speculative.quantization, self.device)
         check_block_size(self.block_size, torch.device(self.device).type)
 
     def sizes(self) -> EngineSizes:
@@ -72,7 +78,8 @@ class EngineSizes(HasFacts):
     shown as a table.
 
     shape: of the model. num_weights: values, tied ones counted once; num_in_layout of them are rearranged, on a CPU, to
-    matrices of layout_bytes: with padding and scales, and with a tied output matrix, whose table stays.
+    matrices of layout_bytes: with padding and scales, and with a tied output matrix, whose table stays. draft: of the
+    model that drafts, with a pool of its own.
     Left out is what comes and goes with a step, the activations; what a GPU's runtime and its graphs take for
     themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
     objects.
@@ -83,15 +90,28 @@ class EngineSizes(HasFacts):
     num_weights: int
     num_in_layout: int = 0
     layout_bytes: int = 0
+    draft: EngineSizes | None = None
 
     @classmethod
     def of(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes:
         """Weights are counted on the meta device."""
         model = empty_model(shape)
         num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
-        if torch.device(config.device).type != "cpu":
-            return cls(config, shape, num_weights)
-        return cls(config, shape, num_weights, *layout_sizes(model, getattr(torch, config.dtype), config.quantization))
+        layout = 0, 0
+        if torch.device(config.device).type == "cpu":
+            layout = layout_sizes(model, getattr(torch, config.dtype), config.quantization)
+        return cls(config, shape, num_weights, *layout, cls._of_draft(config, shape))
+
+    @classmethod
+    def _of_draft(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes | None:
+        wanted = config.speculative
+        if wanted is None or wanted.model is None:
+            return None
+        assert isinstance(wanted.model, str), "PlannedEngine has checked that"
+        own = replace(config, model=wanted.model, quantization=wanted.quantization, speculative=None)
+        draft = model_config(wanted.model)
+        wanted.check_model(draft, shape, config.longest(shape))
+        return cls.of(own, draft)
 
     @property
     def max_model_len(self) -> int:
@@ -165,9 +185,10 @@ class EngineSizes(HasFacts):
         """What the host tells a step, on the device; on a GPU the host has a copy of it, or two with async_scheduling,
         which a CPU holds as well."""
         num_seqs = self.config.max_num_seqs
-        batch = sum(padded_bytes(batch_shapes(num_seqs, self.max_num_tokens, self.table_width)))
+        num_rows = self.config.step_rows
+        batch = sum(padded_bytes(batch_shapes(num_seqs, self.max_num_tokens, self.table_width, num_rows)))
         held_here = 2 if self.config.async_scheduling and self.config.device == "cpu" else 0
-        return (1 + held_here) * batch + sum(padded_bytes(sampler_shapes(num_seqs)))
+        return (1 + held_here) * batch + sum(padded_bytes(sampler_shapes(num_rows)))
 
     @property
     def attended_bytes(self) -> int:
@@ -185,9 +206,18 @@ class EngineSizes(HasFacts):
         return self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
 
     @property
+    def draft_bytes(self) -> int:
+        """The model that drafts, on the device: its weights, its pool and what its steps need. It has no block table of
+        its own. 0 where no model drafts."""
+        if self.draft is None:
+            return 0
+        return self.draft.total_bytes - (self.draft.block_table_bytes if self._on_cpu else 0)
+
+    @property
     def total_bytes(self) -> int:
         """On the device."""
         on_device = self.weight_bytes + self.rotation_bytes + self.pool_bytes + self.input_bytes + self.attended_bytes
+        on_device += self.draft_bytes
         return on_device + (self.block_table_bytes + self.address_bytes if self._on_cpu else 0)
 
     @property
@@ -258,6 +288,7 @@ class EngineSizes(HasFacts):
             "attention's result": self.attended_bytes,
             "addresses": self.address_bytes,
             "block table": self.block_table_bytes if self._on_cpu else 0,
+            "draft model": self.draft_bytes,
         }
         row_counts = self.num_row_counts
         rotation = f"{counted(s.max_model_len, 'position')} x 3 (cos, -sin, sin) x {s.head_dim // 2} x {item}"
@@ -275,5 +306,12 @@ class EngineSizes(HasFacts):
             ("attention's result", self.attended_bytes, "bytes", attended),
             *([("addresses", self.address_bytes, "bytes", "of the weights")] if self.address_bytes else []),
             ("block table", self.block_table_bytes, "bytes", f"[{seqs}, {width}] x {BLOCK_ID_BYTES}{host}"),
+            *self._draft_rows(),
             ("total", self.total_bytes, "bytes", " + ".join(name for name, size in on_device.items() if size)),
         ]
+
+    def _draft_rows(self) -> list[tuple[str, int, str, str]]:
+        if self.draft is None:
+            return []
+        how = f"weights {self.draft.weight_bytes:,} + pool {self.draft.pool_bytes:,} + what its steps need"
+        return [("draft model", self.draft_bytes, "bytes", how)]

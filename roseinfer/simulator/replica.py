@@ -10,6 +10,7 @@ from roseinfer.arrivals import Arrival
 from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.scheduler import Scheduler
+from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.engine.step import Step, StepRecord
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -23,11 +24,13 @@ NEW_TOKEN = 0  # every token that a sequence gets; no prompt has it
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetting(EngineConfig):
-    """An engine without a model. Its steps take turns, and how one is run is the cost's business."""
+    """An engine without a model. Its steps take turns and have no drafts, which only a model could accept; how one is
+    run is the cost's business."""
 
     max_model_len: int = 4096
     enforce_eager: bool = field(init=False, default=False)
     async_scheduling: bool | None = field(init=False, default=None)
+    speculative: SpeculativeConfig | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         require_count("num_blocks", self.num_blocks, at_least=1, at_most=MOST_BLOCKS)

@@ -11,7 +11,7 @@ import roseinfer.llm
 from roseinfer.overlap import devices
 
 ROOMS = roseinfer.engine, roseinfer.llm
-FILES = {str(path) for room in ROOMS for path in Path(room.__file__).parent.glob("*.py")} | {devices.__file__}
+FILES = {str(path) for room in ROOMS for path in Path(room.__file__).parent.rglob("*.py")} | {devices.__file__}
 
 
 class AtLine:

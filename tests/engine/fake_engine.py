@@ -6,7 +6,7 @@ and a step takes microseconds.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, takewhile, zip_longest
 
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
@@ -49,14 +49,16 @@ class FakeEngine:
         policy: str = "fcfs",
         caching: bool = True,
         behind: bool = False,
+        num_drafts: int = 0,
     ) -> None:
-        """behind: a step is launched before the one before it is committed, as an engine of depth 2 does."""
+        """behind: a step is launched before the one before it is committed, as an engine of depth 2 does. num_drafts:
+        of each sequence that decodes, some right to their end and some not."""
         self.cache = PrefixCache(block_size) if caching else None
         self.blocks = BlockManager(num_blocks, block_size, max_num_seqs, num_blocks, self.cache)
         self.scheduler = Scheduler(self.blocks, budget, (), policy_for(policy))
         self.pool = [[0] * block_size for _ in range(num_blocks)]
         self.steps: list[list[tuple[Sequence, int]]] = []
-        self.behind = behind
+        self.behind, self.num_drafts = behind, num_drafts
         self.in_flight: Computed | None = None
         self.fails_after: dict[int, int] = {}  # by seq_id, new tokens after which logits are not finite
 
@@ -74,7 +76,27 @@ class FakeEngine:
         step, _ = computed
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             seq.num_in_flight -= n
-        return self.scheduler.commit(*computed)
+        done = self.scheduler.commit(*computed)
+        for seq, draft, accepted in zip(step.seqs, step.drafts, step.accepted, strict=False):
+            assert 0 <= accepted <= len(draft)
+            if seq.seq_id in self.blocks:
+                held = len(self.blocks.of(seq.seq_id))
+                assert held == self.blocks.blocks_for(seq.num_cached_tokens), "a block that only a draft needed"
+        return done
+
+    def add_drafts(self, step: Step) -> None:
+        """As Speculation adds them. How many of a draft are right depends on the text alone."""
+        preemptions = self.scheduler.num_preemptions
+        seqs = list(takewhile(lambda seq: len(seq) == seq.num_cached_tokens + 1, step.seqs))
+        most = self.scheduler.reserve_drafts(step, [self.num_drafts] * len(seqs))
+        drafts = []
+        for seq, n in zip(seqs, most, strict=True):
+            assert 0 <= n <= self.num_drafts
+            draft, wrong = continuation(seq.token_ids, n), sum(seq.token_ids) % (self.num_drafts + 1)
+            drafts.append([token + 1 if i == wrong else token for i, token in enumerate(draft)])
+        step.drafts = drafts
+        step.num_new[: len(drafts)] = [1 + len(draft) for draft in drafts]
+        assert self.scheduler.num_preemptions == preemptions, "a draft has preempted a sequence"
 
     def drop(self) -> None:
         """The tokens in flight never come."""
@@ -93,11 +115,14 @@ class FakeEngine:
         assert step or self.in_flight or not self.scheduler.has_work, "no step while there is work"
         if not step:
             return None
+        if self.num_drafts:
+            self.add_drafts(step)
         seqs, num_new = step.seqs, step.num_new
         assert sum(num_new) <= self.scheduler.max_num_batched_tokens
         assert len(set(seqs)) == len(seqs) <= self.scheduler.max_num_seqs
         assert all(n > 0 for n in num_new)
         texts = [seq.token_ids + ([known[seq.seq_id]] if seq.seq_id in known else []) for seq in seqs]
+        texts = [text + draft for text, draft in zip_longest(texts, step.drafts, fillvalue=[])]
         starts = [seq.num_launched_tokens for seq in seqs]
         ends = [start + n for start, n in zip(starts, num_new, strict=True)]
         assert all(end == len(text) for end, text in list(zip(ends, texts, strict=True))[:-1]), "only the last is cut"
@@ -105,13 +130,15 @@ class FakeEngine:
         assert all(end < seq.max_len for end, seq in zip(ends, seqs, strict=True)), "more tokens than it may have"
         self.check()
         self.steps.append(list(zip(seqs, num_new, strict=True)))
-        tokens = self.run(seqs, starts, ends, texts)
+        tokens = self.run(seqs, starts, ends, texts, [*map(len, step.drafts)])
         for seq, n in zip(seqs, num_new, strict=True):
             seq.num_in_flight += n
         return step, tokens
 
-    def run(self, seqs: list[Sequence], starts: list[int], ends: list[int], texts: list[list[int]]) -> list[int]:
-        """All write, then all read, as in a layer. texts: as the device knows them."""
+    def run(
+        self, seqs: list[Sequence], starts: list[int], ends: list[int], texts: list[list[int]], drafted: list[int]
+    ) -> list[int]:
+        """All write, then all read, as in a layer. texts: as the device knows them, with the drafts at their ends."""
         size = self.blocks.block_size
         copied = {to: list(self.pool[source]) for to, source in self.blocks.copies.items()}
         for to, contents in copied.items():
@@ -125,13 +152,14 @@ class FakeEngine:
                 assert not self.cache or block not in self.cache.of_block, "a block that can be found is written"
                 self.pool[block][at % size] = prints[at]
         tokens = []
-        for seq, end, text in zip(seqs, ends, texts, strict=True):
+        drafted += [0] * (len(seqs) - len(drafted))
+        for seq, end, text, num_drafts in zip(seqs, ends, texts, drafted, strict=True):
             table = self.blocks.of(seq.seq_id)
             read = [self.pool[table[at // size]][at % size] for at in range(end)]
             assert read == fingerprints(text[:end]), f"sequence {seq.seq_id} reads what is not its text"
-            if end == len(text):
-                fails = len(text) - seq.num_prompt_tokens == self.fails_after.get(seq.seq_id)
-                tokens.append(NO_TOKEN if fails else read[-1] % VOCAB_SIZE)
+            for known in range(end - num_drafts, end + 1) if end == len(text) else ():
+                fails = known - seq.num_prompt_tokens == self.fails_after.get(seq.seq_id)
+                tokens.append(NO_TOKEN if fails else read[known - 1] % VOCAB_SIZE)
         return tokens
 
     def check(self) -> None:

@@ -30,9 +30,11 @@ class AnyOrder(RuleBasedStateMachine):
         policy=st.sampled_from(sorted(POLICIES)),
         caching=st.sampled_from([True, True, True, False]),
         behind=st.booleans(),
+        num_drafts=st.sampled_from([0, 1, 2, 5]),
     )
-    def begin(self, num_blocks, block_size, places, more, policy, caching, behind):
-        self.engine = FakeEngine(num_blocks, block_size, places, places + more, policy, caching, behind)
+    def begin(self, num_blocks, block_size, places, more, policy, caching, behind, num_drafts):
+        behind = behind and not num_drafts
+        self.engine = FakeEngine(num_blocks, block_size, places, places + more, policy, caching, behind, num_drafts)
         self.policy = policy
         self.tokens = num_blocks * block_size
         self.ended: list[Sequence] = []

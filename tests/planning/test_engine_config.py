@@ -17,11 +17,11 @@ GPT2_SMALL = {"model": "random:gpt2", "num_blocks": 2048}
 SMALL_RUN = "--model random:gpt2 --num-blocks 2048"
 FIELDS = (
     "num_blocks, block_size, max_num_seqs, max_model_len, max_num_batched_tokens, scheduling_policy, "
-    "enable_prefix_caching, enforce_eager, async_scheduling, model, dtype, quantization, device"
+    "enable_prefix_caching, enforce_eager, async_scheduling, speculative, model, dtype, quantization, device"
 )
 FLAGS = (
     "allowed: --model, --num-blocks, --block-size, --max-num-seqs, --max-model-len, --max-num-batched-tokens, "
-    "--dtype, --quantization, --device"
+    "--dtype, --quantization, --device, --speculative"
 )
 
 
@@ -128,6 +128,7 @@ def test_every_field_that_sizes_depend_on_has_a_flag():
         "dtype": "float16",
         "quantization": "int8",
         "device": "cuda:1",
+        "speculative": '{"method": "ngram"}',
     }
     policies = {"scheduling_policy", "enable_prefix_caching", "enforce_eager", "async_scheduling"}
     assert {*values} == {field.name for field in fields(PlannedEngine)} - policies

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -41,7 +41,7 @@ class BatchContender:
     """run(prompts, max_tokens): the new token ids, and when it began and ended, by the clock of all processes.
 
     precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of libraries that
-    describe_host does not name.
+    describe_host does not name. drafts: how many tokens it has drafted so far, and how many of these were accepted.
     """
 
     name: str
@@ -50,6 +50,7 @@ class BatchContender:
     kv_cache: torch.dtype
     near: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
+    drafts: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -98,6 +99,8 @@ def _makers(
             yield stage_class.name, partial(stage, stage_class, model)
     if "engine" in names:
         yield ENGINE, lambda: engine(setting, precision)
+        if drafting := setting.speculative:
+            yield drafting_name(drafting), lambda: engine(setting, precision, drafting)
     for name in names:
         if NAMES[name] in PEERS:
             yield NAMES[name], partial(peer, NAMES[name], setting, precision, folder, stack)
@@ -127,10 +130,15 @@ def stage(stage_class: type[Stage], model: Model) -> BatchContender:
     return _here(stage_class.name, _name(model.dtype), model.device, make)
 
 
-def engine(setting: RaceSetting, precision: str) -> BatchContender:
-    """roseinfer.LLM, with just the blocks that the largest batch needs."""
+def drafting_name(speculative: dict[str, Any]) -> str:
+    return f"{ENGINE} + {speculative['method']}"
+
+
+def engine(setting: RaceSetting, precision: str, speculative: dict[str, Any] | None = None) -> BatchContender:
+    """roseinfer.LLM, with just the blocks that the largest batch needs. speculative: as it takes it."""
+    name = drafting_name(speculative) if speculative else ENGINE
     weights: dict[str, Any] = {"quantization": "int8"} if precision == "int8" else {"dtype": precision}
-    with blame(f"{ENGINE} {precision}", "its constructor"):
+    with blame(f"{name} {precision}", "its constructor"):
         llm = LLM(
             setting.spec,
             **weights,
@@ -139,13 +147,16 @@ def engine(setting: RaceSetting, precision: str) -> BatchContender:
             block_size=BLOCK_SIZE,
             num_kvcache_blocks=setting.num_blocks(setting.most_seqs),
             enable_prefix_caching=False,  # every run computes its prompts
+            speculative=speculative,
         )
+    metrics = llm.engine.metrics
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         return lambda: [list(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False)]
 
-    return _here(ENGINE, precision, torch.device(setting.device), make)
+    contender = _here(name, precision, torch.device(setting.device), make)
+    return replace(contender, drafts=lambda: (metrics.num_drafted, metrics.num_accepted))
 
 
 def peer(name: str, setting: RaceSetting, precision: str, folder: Path, stack: ExitStack) -> BatchContender:

@@ -7,17 +7,19 @@ from functools import partial
 from typing import Any
 
 from roseinfer.arguments import each_once, require_count, require_counts, require_known
+from roseinfer.engine.speculation.settings import speculative_config
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed
 from ..interleave import ROWS_OF_WEIGHTS, OnProgress, Progress, interleaved, phase_of
-from ..ladder import check_stages, random_prompts
+from ..ladder import check_stages
 from ..provenance import describe_host
 from ..race_setting import RaceSetting
 from ..token_check import Referee
 from .contenders import CONTENDERS, PRECISIONS, BatchContender, Tokens, entered
 from .floor import machine_for, run_floor
+from .prompts import PROMPTS, RANDOM
 from .result import OfflineResult, rows_of
 
 WARM_UP_TOKENS = 4
@@ -36,6 +38,8 @@ def offline(
     repeats: int = 3,
     seed: int = 0,
     device: str = "cpu",
+    prompts: str = RANDOM,
+    speculative: dict[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> OfflineResult:
     """Race `contenders` (of CONTENDERS) and `stages` over every prompt length and batch size.
@@ -44,13 +48,17 @@ def offline(
     first a short run each for warm-up, then `repeats` that count. All have the same random prompts and decode
     greedily, max_tokens each, end tokens ignored; a run is all of it, from the prompts to the tokens. In fp32 tokens
     must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
-    the reason.
+    the reason. prompts: a key of PROMPTS. speculative: as LLM takes it, for a second engine beside the one without.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails after
     its warm-up or none is left.
     """
     _check(contenders, stages, precisions, batch_sizes, prompt_lens, max_tokens, repeats, seed)
-    setting = RaceSetting(spec, device, max(batch_sizes), max(prompt_lens) + max_tokens)
+    require_known("prompts", prompts, PROMPTS)
+    speculative_config(speculative)
+    if speculative and "engine" not in contenders:
+        raise ValueError(f"speculative={speculative!r} is for contenders with 'engine', got {list(contenders)!r}")
+    setting = RaceSetting(spec, device, max(batch_sizes), max(prompt_lens) + max_tokens, speculative)
     if setting.most_tokens > (allowed := model_config(spec).max_model_len):
         raise ValueError(
             f"prompt_lens: {max(prompt_lens)} + max_tokens={max_tokens} is {setting.most_tokens} tokens, allowed: "
@@ -73,7 +81,8 @@ def offline(
             runs_total=len(cells) * len(entrants) * (1 + repeats),
         )
         for prompt_len, batch_size in cells:
-            cell = _Cell(model, prompt_len, batch_size, max_tokens, seed, progress)
+            given = PROMPTS[prompts](model, spec, batch_size, prompt_len, max_tokens, seed)
+            cell = _Cell(model, given, prompt_len, max_tokens, progress)
             running = cell.warmed_up(entrants, left_out)
             samples += cell.measured(running, repeats)
             for entrant in running:
@@ -100,6 +109,8 @@ def offline(
             "repeats": repeats,
             "seed": seed,
             "device": device,
+            "prompts": prompts,
+            "speculative": speculative,
         },
         **host | {"versions": host["versions"] | versions},
         machines={
@@ -129,11 +140,10 @@ def _called(entrant: BatchContender) -> str:
 class _Cell:
     """One prompt length and batch size: everyone on the same prompts."""
 
-    def __init__(
-        self, model: Model, prompt_len: int, batch_size: int, max_tokens: int, seed: int, progress: Progress
-    ) -> None:
+    def __init__(self, model: Model, prompts: Tokens, prompt_len: int, max_tokens: int, progress: Progress) -> None:
+        batch_size = len(prompts)
         self.sizes = {"prompt_len": prompt_len, "batch_size": batch_size}
-        self.prompts = random_prompts(model, batch_size, prompt_len, seed)
+        self.prompts = prompts
         self.max_tokens = max_tokens
         self.referee = Referee(model, self.prompts)
         self.progress = progress
@@ -176,7 +186,9 @@ class _Cell:
         self.progress.begin(f"{self.phase}, {phase}", _called(entrant), work, repeat)
 
     def _sample(self, entrant: BatchContender) -> Sample:
+        before = entrant.drafts()
         outputs, began, ended = entrant.run(self.prompts, self.max_tokens)
+        drafted, accepted = (now - earlier for now, earlier in zip(entrant.drafts(), before, strict=True))
         self._check(entrant, outputs)
         return {
             "name": entrant.name,
@@ -187,6 +199,7 @@ class _Cell:
             "seconds": ended - began,
             "tokens": sum(map(len, outputs)),
             "outputs": outputs,
+            **({"drafted": drafted, "accepted": accepted} if drafted else {}),
         }
 
     def _check(self, entrant: BatchContender, outputs: Tokens) -> None:

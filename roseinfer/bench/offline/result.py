@@ -141,11 +141,25 @@ class OfflineResult(MachineResult):
             "floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever "
             "takes longer. "
         )
-        text += self._on_tokens
+        text += self._on_tokens + self._on_drafts
         by_reason: dict[str, list[str]] = {}
         for who, reason in self.left_out.items():
             by_reason.setdefault(reason, []).append(who)
         return text + " ".join(f"{', '.join(who)} left out: {reason}." for reason, who in by_reason.items())
+
+    @property
+    def _on_drafts(self) -> str:
+        """What became of drafts, by batch size; nothing where no engine drafts."""
+        if not (drafting := self.arguments.get("speculative")):
+            return ""
+        parts = []
+        for size in self.arguments["batch_sizes"]:
+            own = [sample for sample in self.samples if sample["batch_size"] == size and "drafted" in sample]
+            drafted, accepted, tokens = (sum(one[key] for one in own) for key in ("drafted", "accepted", "tokens"))
+            share = f"{accepted / drafted:.0%} of {drafted / len(own):,.0f}" if drafted else "of none"
+            given = f", {accepted / tokens:.0%} of its tokens" if drafted else ""
+            parts.append(f"batch {size} {share}{given}")
+        return f"Drafts by {drafting['method']} that were accepted in a run that drafts: {'; '.join(parts)}. "
 
     @property
     def _on_tokens(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from roseinfer.arguments import require_count
 from roseinfer.cli.bench_settings import DTYPES, Chunks, Executors, Host, Kernels, Memory, Offline, Online
 from roseinfer.cli.command import device_or_best, no_file
 from roseinfer.cli.flags import add_flags, require_known, settings_of
@@ -30,6 +31,7 @@ T = TypeVar("T")
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
+    "roseinfer bench offline --contenders engine --speculative ngram --prompts repeating --prompt-len 192",
     "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
     "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
     "roseinfer bench chunks --model random:gpt2",
@@ -38,7 +40,7 @@ EXAMPLES = (
     "roseinfer bench executors --batch-sizes 1,8,64",
     "roseinfer bench kernels",
 )
-OFFLINE = """Whole batches at once, everyone in turn on the same random prompts: prefill to last token, greedily.
+OFFLINE = """Whole batches at once, everyone in turn on the same prompts: prefill to last token, greedily.
 
 Ratios are to Hugging Face's generate in the same run, and the floor of the whole run stands beside each speed. In fp32
 wrong tokens fail."""
@@ -136,7 +138,30 @@ def raced(s: Offline, chart: Any) -> OfflineResult:
         raise ValueError("--chart: its bars are set against hf in float32, so --contenders and --dtype must have them")
     device = checked_device("--batch-sizes", max(s.batch_sizes), max(s.prompt_lens) + s.max_tokens, s, "float32")
     classes = chosen_stages(",".join(stages), "--contenders") if stages else []
-    return measured(offline, s, device=device, contenders=names, stages=classes, precisions=precisions)
+    return measured(
+        offline,
+        s,
+        device=device,
+        contenders=names,
+        stages=classes,
+        precisions=precisions,
+        speculative=drafting(s),
+    )
+
+
+def drafting(s: Offline) -> dict[str, Any] | None:
+    """What LLM takes. Raises ValueError for a draft model that no method asks."""
+    if s.draft_model is not None and s.speculative != "draft_model":
+        raise ValueError(
+            f"--draft-model {s.draft_model}: --speculative must name the method with a model, got {s.speculative}"
+        )
+    if s.speculative is None:
+        return None
+    require_count("--num-drafts", s.num_drafts, at_least=1)
+    own = {"method": s.speculative, "num_tokens": s.num_drafts}
+    if s.speculative == "draft_model":
+        own |= {"model": s.draft_model} if s.draft_model else {"model": s.model, "quantization": "int8"}
+    return own
 
 
 def checked_device(flag: str, num_seqs: int, num_tokens: int, s: Any, dtype: str) -> str:
@@ -178,7 +203,7 @@ def online(args: argparse.Namespace) -> None:
 
 def num_requests(s: Online) -> int:
     """The share of --requests that --scale asks for. Raises ValueError."""
-    from roseinfer.arguments import require_count, require_positive
+    from roseinfer.arguments import require_positive
     from roseinfer.arrivals import MOST_REQUESTS
 
     require_count("--requests", s.num_requests, at_least=1, at_most=MOST_REQUESTS)

@@ -6,6 +6,7 @@ Nothing of it is allocated, and neither weights nor a GPU are needed.
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.command import MODEL
@@ -19,6 +20,7 @@ EXAMPLES = (
     "roseinfer dry-run --model random:gpt2 --num-blocks 2048",
     "roseinfer dry-run --model random:qwen2.5-7b --num-blocks 2048 --dtype bfloat16 --device cuda",
 )
+DRAFTING = '{"method": "draft_model", "model": "tiny", "num_tokens": 4}'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
     parser.add_argument("--quantization", help="int8 for matrices in 8 bits, on a CPU")
     parser.add_argument("--device", help="cpu, cuda, ...: need not be here")
+    parser.add_argument("--speculative", metavar="JSON", help=f"such as '{DRAFTING}'")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,7 +41,16 @@ def run(args: argparse.Namespace) -> None:
     needed = {"--model": args.model, "--num-blocks": args.num_blocks}
     if missing := [flag for flag, value in needed.items() if value is None]:
         raise ValueError(f"missing: {', '.join(missing)}")
+    if args.speculative is not None:
+        args.speculative = read_json("--speculative", args.speculative)
     show(PlannedEngine(**given_fields(PlannedEngine, args)).sizes())
+
+
+def read_json(flag: str, text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} must be JSON such as '{DRAFTING}', got {text!r:.100}") from error
 
 
 def show(sizes: EngineSizes) -> None:

@@ -1,0 +1,75 @@
+"""Prompts of an offline race: random token ids, or passages that the model goes on to repeat."""
+
+from __future__ import annotations
+
+from pydoc_data import topics
+from random import Random
+
+from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.drive import drive
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.speculation.ngram import NGramProposer
+from roseinfer.engine.speculation.verify import verified
+from roseinfer.llm.loading import tokenizer_to_serve
+from roseinfer.models import Model
+from roseinfer.models.weights import prepared_copy
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..ladder import random_prompts
+
+RANDOM, REPEATING = "random", "repeating"
+OPENING = 8  # tokens of a passage's beginning, which the prompt ends with
+CANDIDATES, LEAST_CANDIDATES = 3, 24  # for each prompt, and in all
+
+
+def random_ids(
+    model: Model, spec: str, batch_size: int, prompt_len: int, max_tokens: int, seed: int
+) -> list[list[int]]:
+    return random_prompts(model, batch_size, prompt_len, seed)
+
+
+def repeating(model: Model, spec: str, batch_size: int, prompt_len: int, max_tokens: int, seed: int) -> list[list[int]]:
+    """Prompts that the model goes on to repeat, as when a text is revised or quoted: a passage of Python's
+    documentation, on which the bundled model was trained, and the passage's beginning once more. Without a tokenizer,
+    random ids.
+
+    Of several candidates for each prompt, the ones from whose own text most tokens of max_tokens can be drafted.
+    """
+    opening = min(OPENING, max(1, prompt_len // 4))
+    passages = passages_of(model, spec, max(LEAST_CANDIDATES, CANDIDATES * batch_size), prompt_len - opening, seed)
+    seqs = [
+        Sequence(passage + passage[:opening], SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        for passage in passages
+    ]
+    num_blocks = len(seqs) * -(-(prompt_len + max_tokens) // BLOCK_SIZE)
+    for _ in drive(Engine(prepared_copy(model), num_blocks=num_blocks, max_num_seqs=len(seqs)), seqs):
+        pass
+    seqs.sort(key=steps_with_drafts)
+    return [seq.token_ids[:prompt_len] for seq in seqs[:batch_size]]
+
+
+def passages_of(model: Model, spec: str, number: int, length: int, seed: int) -> list[list[int]]:
+    """Passages of `length` tokens that begin with a paragraph; random ids where the model has no tokenizer."""
+    tokenizer, rng = tokenizer_to_serve(spec, None), Random(seed)
+    if tokenizer is None:
+        return random_prompts(model, number, length, seed)
+    paragraphs = [text for topic in sorted(topics.topics) for text in topics.topics[topic].split("\n\n")]
+    starts = [i for i, text in enumerate(paragraphs[: -length or None]) if text[:1].isupper()]
+    chosen = [rng.choice(starts) for _ in range(number)]
+    return [tokenizer.encode(" ".join(" ".join(paragraphs[i : i + length]).split())).ids[:length] for i in chosen]
+
+
+def steps_with_drafts(seq: Sequence) -> int:
+    """Steps that a finished sequence's new tokens take with drafts of four tokens from its own text."""
+    proposer = NGramProposer(num_tokens=4, longest=4, shortest=2)
+    text = Sequence(seq.token_ids[: seq.num_prompt_tokens])
+    num_steps = 0
+    while len(text) < len(seq):
+        left = seq.token_ids[len(text) :]
+        [draft] = proposer.propose([text], [min(n, len(left) - 1) for n in proposer.wishes([text])])
+        text.token_ids += verified(draft, left)
+        num_steps += 1
+    return num_steps
+
+
+PROMPTS = {RANDOM: random_ids, REPEATING: repeating}

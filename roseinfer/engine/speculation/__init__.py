@@ -1,0 +1,1 @@
+"""Speculative decoding: tokens are guessed, and one step of the model verifies all of them."""

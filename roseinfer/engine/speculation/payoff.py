@@ -1,0 +1,71 @@
+"""Payoff: whether drafts make tokens faster, from the steps that were measured."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median_low
+
+READINGS, ENOUGH = 9, 3  # of a size of step: those that are kept, and how many make an estimate
+FORGET = 0.9  # weight of all earlier steps in the acceptance, after each further step
+RETRY_AFTER = 32  # decisions of one kind, after which the other is tried once: the text changes, and so do the times
+
+
+class StepTimes:
+    """Seconds of a step by its number of tokens: the median of the last readings, so that one late step does not
+    count."""
+
+    def __init__(self) -> None:
+        self._readings: dict[int, deque[float]] = {}
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        self._readings.setdefault(size_of(num_tokens), deque(maxlen=READINGS)).append(seconds)
+
+    def of(self, num_tokens: int) -> float | None:
+        """Of sizes that were not measured, by the line between their neighbours. None where there is no such line."""
+        known = {size: median_low(one) for size, one in self._readings.items() if len(one) >= ENOUGH}
+        size = size_of(num_tokens)
+        if size in known:
+            return known[size]
+        below = max((one for one in known if one < size), default=None)
+        above = min((one for one in known if one > size), default=None)
+        if below is None or above is None:
+            return None
+        return known[below] + (known[above] - known[below]) * (size - below) / (above - below)
+
+
+def size_of(num_tokens: int) -> int:
+    """num_tokens to three binary digits, so that sizes next to each other share their readings."""
+    shift = max(0, num_tokens.bit_length() - 3)
+    return num_tokens >> shift << shift
+
+
+class Payoff:
+    """Says whether to draft. With drafts a step takes longer and gives more tokens: those that it gives without them,
+    and the accepted share of the drafts. Drafting pays where tokens per second rise."""
+
+    def __init__(self) -> None:
+        self.times = StepTimes()
+        self.drafted = self.accepted = 1.0  # before the first reading, all drafts are taken to hold
+        self._last, self._num_same = True, 0
+
+    def observe(self, num_seqs: int, num_drafted: int, num_accepted: int, seconds: float) -> None:
+        """A step that gave each of num_seqs sequences a token, and num_accepted of num_drafted drafts on top."""
+        self.times.add(num_seqs + num_drafted, seconds)
+        if num_drafted:
+            self.drafted = FORGET * self.drafted + num_drafted
+            self.accepted = FORGET * self.accepted + num_accepted
+
+    def is_worth(self, num_seqs: int, num_drafts: int) -> bool:
+        """Whether a step of num_seqs sequences should have num_drafts drafts. What has not been measured yet is tried:
+        first the step without drafts."""
+        without, with_drafts = self.times.of(num_seqs), self.times.of(num_seqs + num_drafts)
+        if without is None or with_drafts is None:
+            return without is not None
+        expected = num_seqs + num_drafts * self.accepted / self.drafted
+        pays = expected * without > num_seqs * with_drafts
+        self._num_same = self._num_same + 1 if pays == self._last else 0
+        self._last = pays
+        if self._num_same >= RETRY_AFTER:
+            self._num_same = 0
+            return not pays
+        return pays

@@ -1,0 +1,108 @@
+"""The offline race of an engine that drafts against the one that does not, and prompts that a model repeats."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from oracles import prompts_of
+
+from roseinfer.bench.offline import offline
+from roseinfer.bench.offline.prompts import PROMPTS, passages_of, repeating, steps_with_drafts
+from roseinfer.cli.main import main
+from roseinfer.engine.speculation.payoff import Payoff
+from roseinfer.llm.loading import tokenizer_to_serve
+from roseinfer.models import GPT2
+from roseinfer.profiling import Machine
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import Sequence
+
+RATES = Machine("a machine", "cpu", torch.float32, 1e9, 1e10, {})
+
+
+@pytest.fixture(autouse=True)
+def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates that take no time to measure, and drafts whatever the clock says."""
+    monkeypatch.setattr(importlib.import_module("roseinfer.bench.offline.race"), "machine_for", lambda *given: RATES)
+    monkeypatch.setattr(Payoff, "is_worth", lambda self, num_seqs, num_drafts: True)
+
+
+def test_an_engine_with_drafts_runs_beside_the_one_without(spec):
+    result = offline(
+        spec,
+        contenders=["engine"],
+        batch_sizes=[1, 2],
+        prompt_lens=[9],
+        max_tokens=6,
+        repeats=1,
+        speculative={"method": "draft_model", "model": spec, "num_tokens": 2},
+    )
+    assert [row["name"] for row in result.rows] == ["engine", "engine + draft_model"] * 2
+    assert all(sample["tokens_equal"] == 1.0 for sample in result.samples)
+    # Of 6 tokens one comes with the prompt; 5 take two steps, whose last token needs no draft.
+    drafts = [(sample.get("drafted"), sample.get("accepted")) for sample in result.samples]
+    assert sorted(drafts, key=str) == [(3, 3), (6, 6), (None, None), (None, None)]
+    assert "Drafts by draft_model that were accepted in a run that drafts: batch 1 100% of 3, 50% of its" in result.note
+    assert result.arguments["prompts"] == "random" and not result.left_out
+
+
+def test_repeating_prompts_end_as_they_begin(small: GPT2, spec):
+    prompts = repeating(small, spec, 3, 24, 8, seed=0)
+    assert [len(prompt) for prompt in prompts] == [24] * 3
+    assert all(prompt[18:] == prompt[:6] for prompt in prompts)
+    assert prompts == repeating(small, spec, 3, 24, 8, seed=0) != repeating(small, spec, 3, 24, 8, seed=1)
+
+
+def test_the_bundled_model_s_are_passages_that_it_repeats(tiny: GPT2):
+    tokenizer = tokenizer_to_serve("tiny", None)
+    passages = passages_of(tiny, "tiny", 4, 40, seed=0)
+    assert all(len(passage) == 40 and tokenizer.decode(passage)[0].isupper() for passage in passages)
+    [prompt] = repeating(tiny, "tiny", 1, 192, 32, seed=0)
+    [output] = reference_generate(tiny, [prompt], 32)
+    seq = Sequence(prompt)
+    seq.token_ids += output
+    assert steps_with_drafts(seq) <= 16
+
+
+def test_steps_with_drafts_of_a_made_text():
+    seq = Sequence([1, 2, 3, 4, 5, 6, 1, 2])
+    seq.token_ids += [3, 4, 5, 6, 1, 9]  # four drafts hold, and so does the choice after them; then one without
+    assert steps_with_drafts(seq) == 2
+    [text] = prompts_of((30,), 97)
+    assert steps_with_drafts(Sequence(text)) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"prompts": "repeated"}, "prompts: unknown one 'repeated' .nearest: repeating., allowed: random, repeating"),
+        ({"speculative": {"method": "x"}}, "speculative.'method'.: unknown one 'x'"),
+        (
+            {"speculative": {"method": "ngram"}, "contenders": ["hf"]},
+            "is for contenders with 'engine', got .'hf'.",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(spec, changed, message):
+    with pytest.raises(ValueError, match=message):
+        offline(spec, **changed)
+    assert {*PROMPTS} == {"random", "repeating"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--draft-model tiny", "--draft-model tiny: --speculative must name the method with a model, got None"),
+        ("--speculative ngram --num-drafts 0", "--num-drafts must be an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_flags_are_refused(flags, message, capsys):
+    assert main(["bench", "offline", *flags.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_races_the_model_against_itself_in_8_bits(spec, capsys):
+    run = f"bench offline --model {spec} --contenders engine --batch-sizes 1 --max-tokens 4 --repeats 1"
+    assert main([*run.split(), "--speculative", "draft_model"]) == 0
+    assert "engine + draft_model" in capsys.readouterr().out
