@@ -56,6 +56,10 @@ test_a_wrong_mask_is_refused = wrong_answers(
             lambda logits, allowed, *given: by_columns(logits, allowed[:, :1].expand(-1, allowed.shape[1]), *given),
             "expected",
         ),
+        "counts in 8 bits": (
+            lambda logits, allowed, counts, *rest: by_columns(logits, allowed, counts.to(torch.uint8), *rest),
+            "expected",
+        ),
         "very small, not -inf": (
             lambda logits, allowed, *given: by_columns(logits, allowed, *given).clamp(min=-1e4),
             "expected",
