@@ -146,7 +146,8 @@ def require_long_life(stage_class: type[Stage], model: Model, hold: Hold = _hold
 @cache
 def _comes_and_goes() -> tuple[Call, ...]:
     """Sequences come, are decoded alone and go, each while another one holds blocks: that shuffles the free ones."""
-    rng, calls = Random(0), []
+    rng = Random(0)
+    calls: list[Call] = []
     for _ in range(2_000):
         one, other = rng.sample(NAMES, 2)
         first, second = (rng.randint(1, MOST_TOKENS) for _ in range(2))
