@@ -42,7 +42,7 @@ class BelowDispatch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is Tensor.tolist:
             self.found("wait for the device, tolist: the host waits for values")
-        if func in (Tensor.numpy, Tensor.__array__):
+        if func in (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__):
             self.found("work on tensors through NumPy, unless in an operation")
         return func(*args, **(kwargs or {}))
 

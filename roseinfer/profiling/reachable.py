@@ -1,19 +1,31 @@
-"""tensors_of: every tensor that an object holds on to, however it keeps it."""
+"""tensors_of and arrays_of: every tensor and NumPy array that an object holds on to, however it keeps it."""
 
 from __future__ import annotations
 
 import gc
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from torch import Tensor
+
+Thing = TypeVar("Thing")
 
 
 def tensors_of(*roots: Any, without: tuple[type, ...] = ()) -> list[Tensor]:
     """Tensors that can be reached from the roots: in attributes, containers, partials, and what a function has closed
     over. Not through modules, classes and a function's globals, which lead everywhere, nor through objects of the types
     `without`. Each once."""
-    found: list[Tensor] = []
+    return _things_of(Tensor, roots, without)
+
+
+def arrays_of(*roots: Any) -> list[np.ndarray]:
+    """NumPy arrays that can be reached in the same ways. Each once."""
+    return _things_of(np.ndarray, roots)
+
+
+def _things_of(kind: type[Thing], roots: tuple[Any, ...], without: tuple[type, ...] = ()) -> list[Thing]:
+    found: list[Thing] = []
     seen: set[int] = set()
     waiting = list(roots)
     while waiting:
@@ -21,7 +33,7 @@ def tensors_of(*roots: Any, without: tuple[type, ...] = ()) -> list[Tensor]:
         if id(thing) in seen or isinstance(thing, (type, ModuleType, *without)):
             continue
         seen.add(id(thing))
-        if isinstance(thing, Tensor):
+        if isinstance(thing, kind):
             found.append(thing)
         elif isinstance(thing, FunctionType):
             waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]

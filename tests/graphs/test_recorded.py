@@ -125,7 +125,7 @@ def test_one_value_under_a_mask_needs_no_wait():
     assert graph.replay()[:2, 0].tolist() == [7, -1]
 
 
-@pytest.mark.parametrize("unseen", [lambda x: x.numpy(), np.asarray])
+@pytest.mark.parametrize("unseen", [lambda x: x.numpy(), np.asarray, np.from_dlpack])
 def test_what_is_done_below_pytorch_is_refused_unless_it_is_an_operation(unseen):
     """It would be missing in a replay, which would then give whatever lies in the memory."""
 

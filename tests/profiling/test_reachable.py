@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roseinfer.profiling.reachable import tensors_of
+from roseinfer.profiling.reachable import arrays_of, tensors_of
 
 
 @dataclass
@@ -24,6 +25,13 @@ def test_however_a_tensor_is_kept_it_is_found_once():
     layer.beside, layer.plain = a, Plain({"deep": [(b, a)]})
     thing = [layer, {"twice": a}, partial(print, c), lambda x=d: x @ e]
     assert ids(tensors_of(thing, layer)) == ids([a, b, c, d, e, layer.weight, layer.bias])
+
+
+def test_numpy_arrays_are_found_once_too():
+    a, b = np.ones(1), np.ones(2)
+    layer = nn.Linear(2, 2)
+    layer.beside, layer.plain = a, Plain({"deep": [(b, a)]})
+    assert sorted(map(id, arrays_of(layer, lambda x=b: x @ a))) == sorted(map(id, (a, b)))
 
 
 def test_what_is_left_out_leads_nowhere():

@@ -14,7 +14,7 @@ from roseinfer.arguments import require_count, require_known
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
-from roseinfer.models import model_config
+from roseinfer.models import ModelLoadError, model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed
@@ -23,6 +23,7 @@ from .contenders import PRECISIONS, engine
 
 STATUS = Path("/proc/self/status")
 MB = 1_000_000
+NO_MODEL = 2  # exit status of the fresh process when the model cannot be loaded: the caller's mistake
 CHILD = "import sys; from roseinfer.bench.offline.memory import answer; answer(sys.argv[1])"
 
 
@@ -79,8 +80,8 @@ class PeakMemory(Measured):
 
 
 def peak_memory(run: MemoryRun) -> PeakMemory:
-    """Measured in a fresh process. Raises ValueError for a text that is too long for the model, and ContenderFailed,
-    with the last line of that process, when it fails."""
+    """Measured in a fresh process. Raises ValueError for a text that is too long for the model, ModelLoadError for a
+    model that cannot be loaded, and ContenderFailed, with the last line of that process, when it fails otherwise."""
     num_tokens, allowed = run.prompt_len + run.max_tokens, model_config(run.spec).max_model_len
     if num_tokens > allowed:
         raise ValueError(
@@ -98,6 +99,8 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
     if child.returncode:
         who = f"{ENGINE} {run.precision}"
         said = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        if child.returncode == NO_MODEL:
+            raise ModelLoadError(said)
         raise ContenderFailed(said if said.startswith(who) else f"{who}: {said}")
     libraries, peak = json.loads(child.stdout.splitlines()[-1])
     return PeakMemory(run, sizes.loaded_bytes, sizes.pool_bytes, libraries, peak)
@@ -110,6 +113,9 @@ def answer(asked: str) -> None:
     try:
         engine(run.setting, run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
     except ContenderFailed as error:
+        if isinstance(error.__cause__, ModelLoadError):
+            print(error.__cause__, file=sys.stderr)
+            sys.exit(NO_MODEL)
         sys.exit(str(error))  # and not a traceback, whose last line has the error's class as well
     print(json.dumps([libraries, resident("VmHWM")]))
 

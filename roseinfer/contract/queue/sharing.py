@@ -53,6 +53,9 @@ def told_apart_by_all_tokens(stage_class: type[Stage], device: str) -> None:
     moved = [text[::-1], text[4:] + text[:4], text[4:] * 2, text[:4] * 2, [text[1], text[0], *text[2:]]]
     joined = [[1, 11, 1, 1], [11, 1, 1, 1], [1, 1, 11, 1], [12, 3, 0, 0], [1, 23, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
     _one_after_the_other(stage_class, device, MODEL, [text, *one_other, *moved, *joined])
+    blocks = [list(text_of(MODEL, BLOCK, seed)) for seed in range(5)]
+    ends_alike = [sum(blocks[:i] + blocks[4:] + blocks[i + 1 : 4], []) for i in range(4)]
+    _one_after_the_other(stage_class, device, MODEL, [sum(blocks[:4], []), *ends_alike])
 
 
 def token_ids_of_any_size(stage_class: type[Stage], device: str) -> None:

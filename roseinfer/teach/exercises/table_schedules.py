@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -120,6 +121,38 @@ def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: 
             _fail_a_build(stage, batch)
         else:
             step(stage, batch, when)
+
+
+def require_long_life(stage_class: type[Stage], model: Model, hold: Hold = _hold, step: Step = _step) -> None:
+    """Raises Wrong when a table is wrong in a long run, in which what a stage remembers a row by comes again: a hash of
+    8 bits, or a version number of 16.
+
+    hold, step: as for `play`.
+    """
+    stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
+    seqs = {name: Sequence([0]) for name in NAMES}
+    _play(stage, seqs, _comes_and_goes(), "after thousands of sequences that came and went", hold, step)
+    _play(stage, seqs, schedule("A1 B9 AB"), "on a step", hold, step)
+    wraps_at = stage.tables.version(seqs["B"].seq_id) + 2**16
+    stage.free(seqs["B"])
+    elsewhere = seqs["C"].seq_id  # its table alone changes: no step computes it
+    stage.tables.reserve({elsewhere: 1})
+    while stage.tables.version(elsewhere) < wraps_at - 1:
+        stage.tables.free(elsewhere)
+        stage.tables.reserve({elsewhere: 1})
+    _play(stage, seqs, schedule("B9 AB"), "when a table has changed 65,536 times since a row was written", hold, step)
+
+
+@cache
+def _comes_and_goes() -> tuple[Call, ...]:
+    """Sequences come, are decoded alone and go, each while another one holds blocks: that shuffles the free ones."""
+    rng = Random(0)
+    calls: list[Call] = []
+    for _ in range(2_000):
+        one, other = rng.sample(NAMES, 2)
+        first, second = (rng.randint(1, MOST_TOKENS) for _ in range(2))
+        calls += schedule(f"{one}{first} {one} {other}{second} -{one} {other} -{other}")
+    return tuple(calls)
 
 
 def describe_schedule(*calls: Call) -> str:

@@ -19,7 +19,7 @@ from ..exercises.drawn import Comparison, Expected, draw, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_counts
 from ..exercises.stage_checks import require_stage, require_tokens
-from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_tables
+from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, require_tables
 from ..exercises.wrong import Wrong
 
 Blocks = list[int]
@@ -181,6 +181,7 @@ def nothing_changed(answer: type[Stage], model: Model) -> None:
     require_stage(answer, "BlockTableCache", "build_block_tables")
     require_tables(answer, model)
     require_all(SCHEDULES, lambda *calls: play(answer, model, calls), describe_schedule)
+    require_long_life(answer, model)
     require_tokens(answer, model)
     _require_idle(answer, model)
     _require_kept_rows(answer, model)

@@ -351,6 +351,7 @@ LOOPS: list[Batch] = [
     ([8, 3], 1, 1, 2, 8, "fp32"),  # a full block
     ([9, 16, 3], 2, 2, 4, 8, "fp32"),  # several blocks, query heads that share KV heads
     ([5, 60], 2, 3, 4, 4, "fp32"),
+    ([300], 1, 1, 2, 1, "fp32"),  # block ids over 255
     *LARGE_SCORES,
     *draw(_draw_loop),
 ]

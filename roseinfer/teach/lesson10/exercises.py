@@ -23,7 +23,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.stage_checks import require_stage, require_tokens
-from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, schedule
+from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, schedule
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
 
@@ -253,6 +253,7 @@ def kept_rows(answer: type[Stage], model: Model) -> None:
     _require_kept(answer, model)
     _require_repeatable(answer, model)
     require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
+    require_long_life(answer, model, _come, _step)
     require_tokens(answer, model)
     require_contract(answer)
 

@@ -49,6 +49,7 @@ def _mask_tensors(rows: int, vocab: int, seed: int) -> tuple[Tensor, Tensor, Ten
     allowed = ints(-(2**31), 2**31, (rows, words)).int() | 1  # token 0 is always allowed
     counts = ints(0, 4, (rows, vocab))
     presence, frequency = (ints(1, 8, (rows,)) / 4 for _ in range(2))
+    counts[ints(0, 4, (rows, vocab)) == 0] *= 999  # more than 8 bits hold
     return logits, allowed, counts, presence, frequency
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from roseinfer.contract.small_models import small_llama, small_model
 from roseinfer.models import Model, empty_model
-from roseinfer.profiling.reachable import tensors_of
+from roseinfer.profiling.reachable import arrays_of, tensors_of
 from roseinfer.reference import reference_logits
 from roseinfer.stage import Stage
 
@@ -276,7 +276,9 @@ def _judge_half(answer: type[Stage], name: str) -> None:
         raise Wrong(f"{name}: the output matrix, the largest, is still the embedding table in float32")
     for part, layer, num_rows in _products(stage.model):
         held = tensors_of(layer)
-        if isinstance(layer, nn.Linear) or sum(t.numel() for t in held if t.element_size() > 2) > 2 * num_rows:
+        wide = sum(t.numel() for t in held if t.element_size() > 2)
+        wide += sum(array.size for array in arrays_of(layer) if array.itemsize > 2)
+        if isinstance(layer, nn.Linear) or wide > 2 * num_rows:
             raise Wrong(f"{name}: {part} holds its matrix in float32, expected 16 bits only")
         if any(t.dtype == torch.float16 for t in held):
             raise Wrong(f"{name}: {part} holds its matrix in float16, whose numbers end at 65,504; expected bfloat16")

@@ -70,6 +70,8 @@ QUEUES = [
     *(([(0, 0, 1, 4, 0), (1, 0, 1, 5, 0), (n, 0, 1, 6, 0)], 2 * n) for n in FAR),
     *(([(0, 1, 1, 5 + n, 0), (n, 0, 1, 5, 0), (n + 1, 0, 1, 6, 1)], 4) for n in FAR),
     *(([(0, p, 1, 5, 0), (1, p - 1, 1, 5, 0)], 4) for n in FAR for p in (n, -n)),
+    *(([(0, 0, 1, n, 0), (1, 0, 1, n + 1, 0)], 4) for n in FAR),  # numbers that are equal as 32-bit floats
+    *(([(n + 1, 0, 1, 5, 0), (n, 0, 1, 5, 0)], 4 * n) for n in FAR),
     *draw(_draw_queue, 80),
 ]
 KEY_MISTAKES = {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from roseinfer.bench import ContenderFailed
 from roseinfer.bench.offline import MemoryRun, PeakMemory, memory, peak_memory
 from roseinfer.bench.offline.memory import resident
-from roseinfer.models import GPT2
+from roseinfer.models import GPT2, ModelLoadError
 from roseinfer.planning.sizes import PlannedEngine
 
 pytestmark = pytest.mark.slow
@@ -36,6 +38,13 @@ def test_what_fails_in_that_process_is_one_line_that_says_so_once(spec: str, mon
     with pytest.raises(ContenderFailed, match="^engine float32[^\n]*$") as failed:
         peak_memory(MemoryRun(spec))
     assert "ContenderFailed" not in str(failed.value)
+
+
+def test_a_model_that_cannot_be_loaded_there_is_the_callers_mistake(spec: str, tmp_path: Path):
+    shutil.copy(Path(spec) / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(ModelLoadError, match="^[^\n]*model.safetensors cannot be read: it is a folder$"):
+        peak_memory(MemoryRun(str(tmp_path)))
 
 
 def test_resident_memory_is_at_most_its_peak():

@@ -45,6 +45,8 @@ def keys(name: str, key: str, shows, *named: str):
 MUTANTS = (
     keys("keys without the text before", 'sha256(array("q", token_ids).tobytes()).digest()',
          in_turn([17, 72, 8, 32, 15, 63, 57, 60], [15, 63, 57, 60, 62, 3, 49]), *APART, *SHARED),
+    edit(S15, "keys of the first block and this one", "keys[-1] if keys", "keys[0] if keys",
+         in_turn([*range(4), *range(90, 94)], [*range(12)], [*range(4), *range(90, 94), *range(8, 12)]), *APART),
     keys("keys of the last token", 'sha256(before + array("q", token_ids[-1:]).tobytes()).digest()',
          in_turn([1, 2, 3, 4], [9, 8, 7, 4]), *APART),
     keys("keys in any order", 'sha256(before + array("q", sorted(token_ids)).tobytes()).digest()',

@@ -177,6 +177,14 @@ test_wrong_ways_to_build_nothing = wrong_answers(
             by_blocks(lambda blocks: (len(blocks), sum(blocks))),
             "row 0 of layer 0 begins [0, 1, 2]; the blocks are [0, 2, 1]",
         ),
+        "by a hash of 8 bits": (
+            by_blocks(lambda blocks: hash(tuple(blocks)) % 256),
+            "after thousands of sequences that came and went, row 0",
+        ),
+        "by versions in 16 bits": (
+            by_versions(lambda versions: [version % 2**16 for version in versions]),
+            "when a table has changed 65,536 times since a row was written, row 1",
+        ),
         "remembered before it is written": (
             RemembersFirst,
             "when an error ended the build before, and the step is repeated, row 0",

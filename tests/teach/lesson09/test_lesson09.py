@@ -202,6 +202,12 @@ test_a_wrong_loop = wrong_answers(
             loop_with(("position // block_size]", "0]")),
             "every token is looked up in the sequence's first block",
         ),
+        "block ids in 8 bits": (
+            loop_with(
+                ("block_table[seq, position // block_size]", "np.uint8(block_table[seq, position // block_size])")
+            ),
+            "context_lens=[300]",
+        ),
         "acc not shrunk": (loop_with(("acc[d] * shrink", "acc[d]")), "acc must shrink by exp(top - new_top)"),
         "total not shrunk": (loop_with(("total * shrink", "total")), "total must shrink by exp(top - new_top)"),
         "no running softmax": (loop_with(*NO_RUNNING_SOFTMAX), "scores 128 times as large (exp overflows past 88)"),

@@ -39,6 +39,11 @@ class ByVersion(Remembers):
         return self.tables.version(seq.seq_id)
 
 
+class ByShortVersion(Remembers):
+    def state(self, seq):
+        return np.int64(self.tables.version(seq.seq_id)).astype(np.uint16)
+
+
 class ByContent(OneTable):
     """Compares what stands in the row with what should."""
 
@@ -164,6 +169,11 @@ test_wrong_kept_rows = wrong_answers(
             remembering(lambda blocks, seq: frozenset(blocks)),
             "after the last of these calls, row",
         ),
+        "by a hash of 8 bits": (
+            remembering(lambda blocks, seq: hash(tuple(blocks)) % 256),
+            "after thousands of sequences that came and went, row 0",
+        ),
+        "versions in 16 bits": (ByShortVersion, "when a table has changed 65,536 times since a row was written, row 1"),
         "a row a sequence": (ARowASequence, "in the first step, row"),
         "prefills forgotten": (PrefillsForgotten, "row 0 of the table begins"),
         "all or nothing": (AllOrNothing, "takes a block writes 3 rows, expected at most 1"),

@@ -56,6 +56,10 @@ test_a_wrong_mask_is_refused = wrong_answers(
             lambda logits, allowed, *given: by_columns(logits, allowed[:, :1].expand(-1, allowed.shape[1]), *given),
             "expected",
         ),
+        "counts in 8 bits": (
+            lambda logits, allowed, counts, *rest: by_columns(logits, allowed, counts.to(torch.uint8), *rest),
+            "expected",
+        ),
         "very small, not -inf": (
             lambda logits, allowed, *given: by_columns(logits, allowed, *given).clamp(min=-1e4),
             "expected",
@@ -111,6 +115,11 @@ def choose_in_numpy(logits, temperature, noise):
     return torch.from_numpy(np.where(temperature.numpy() > 0, drawn, logits.numpy().argmax(-1)))
 
 
+def choose_through_dlpack(logits, temperature, noise):
+    is_drawn = torch.from_numpy(np.from_dlpack(temperature) > 0)
+    return torch.where(is_drawn, right_choice(logits, temperature, noise), logits.argmax(-1))
+
+
 def choose_in_place(logits, temperature, noise):
     logits /= torch.where(temperature > 0, temperature, 1.0)[:, None]
     return right_choice(logits, torch.where(temperature > 0, 1.0, 0.0), noise)
@@ -142,6 +151,7 @@ test_a_wrong_choice_is_refused = wrong_answers(
         "a mask": (choose_by_mask, "the host reads 3 times (__getitem__, __setitem__)"),
         "an if": (choose_by_if, "the host reads 1 time (__bool__)"),
         "numpy": (choose_in_numpy, "the result is right, but the host waits"),
+        "numpy, by DLPack": (choose_through_dlpack, "the result is right, but the host waits"),
         "tolist": (lambda *a: right_choice(*a).tolist(), "the host reads 1 time (tolist)"),
         "in place": (choose_in_place, "logits was handed in, and you have changed it"),
         "a column": (lambda *a: right_choice(*a)[:, None], "shape (1, 1), expected (1,)"),

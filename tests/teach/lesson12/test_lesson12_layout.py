@@ -139,6 +139,7 @@ test_wrong_layouts = wrong_answers(
             keeping(in_a_closure),
             "holds its matrix in float32",
         ),
+        "as a NumPy array": (keeping(lambda weight: weight.numpy().copy()), "holds its matrix in float32"),
         "float16": (layout(Float16), "holds its matrix in float16"),
         "float16, x too": (forwarding(product_in_float16, Float16), "values are NaN"),
         "no bias": (layout(lambda weight, bias: Half(weight, None)), "the bias is missing"),

@@ -20,6 +20,8 @@ test_wrong_keys = wrong_answers(
         "arrays": (lambda at, p, n, out, made, r: np.array([p, at // r, made - out, at]), "keys must be comparable"),
         "fields of 10**6": (in_fields(10**6), "expected"),
         "fields as floats": (in_fields(1e3), "expected"),
+        "32-bit arrivals": (lambda at, p, n, out, made, r: (p, at // r, made - out, float(np.float32(at))), "expected"),
+        "32-bit lengths": (lambda at, p, n, out, made, r: (p, at // r, float(np.float32(made - out)), at), "expected"),
         "the last two in one": (lambda at, p, n, out, made, r: (p, at // r, (made - out) * 1000 + at), "expected"),
         "the sign of the priority": (
             lambda at, p, n, out, made, r: ((p > 0) - (p < 0), at // r, made - out, at),
