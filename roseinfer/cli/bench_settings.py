@@ -25,7 +25,7 @@ class Offline:
     contenders: List[str] | None = flag(None, f"{CONTENDERS} not given", metavar="NAMES")
     batch_sizes: List[int] = flag((1, 8, 16, 64), "prompts at once", metavar="SIZES")
     prompt_lens: List[int] = flag((8,), "tokens of each prompt", name="--prompt-len", metavar="LENGTHS")
-    max_tokens: int = flag(64, "new tokens of each prompt")
+    max_tokens: int = flag(64, "new tokens of each prompt; with 1 the tables tell the time to first token")
     dtypes: List[str] = flag(("float32",), f"of {', '.join(DTYPES)}", name="--dtype", metavar="DTYPES")
     quantization: str | None = flag(None, "also weights in 8 bits, for contenders that have them", choices=("int8",))
     repeats: int = flag(3, AFTER_SHORT_RUN)

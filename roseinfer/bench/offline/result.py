@@ -95,10 +95,10 @@ class OfflineResult(MachineResult):
                 if not rows:
                     continue
                 baseline = FULL if precision == "int8" else precision
-                title = (
-                    f"prompt of {prompt_len} tokens, {a['max_tokens']} new tokens each, {precision}: tok/s, against "
-                    f"{HF_NAME} in {baseline}, share of the floor"
-                )
+                asked = f"{a['max_tokens']} new tokens each, {precision}: tok/s"
+                if self.is_first_token:
+                    asked = f"{precision}: time to first token in ms"
+                title = f"prompt of {prompt_len} tokens, {asked}, against {HF_NAME} in {baseline}, share of the floor"
                 yield f"{title}\n{self._table(rows).text(width)}"
 
     def _table(self, rows: List[Row]) -> TextTable:
@@ -106,12 +106,22 @@ class OfflineResult(MachineResult):
         by_name: dict[str, dict[int, Row]] = {}
         for row in rows:
             by_name.setdefault(row["name"], {})[row["batch_size"]] = row
-        lines = [[name, *(_cell(own.get(size)) for size in batch_sizes)] for name, own in by_name.items()]
+        lines = [[name, *(self._cell(own.get(size)) for size in batch_sizes)] for name, own in by_name.items()]
         against = [_against_peers(by_name, size) for size in batch_sizes]
         if any(against):
             lines.append([AGAINST_PEERS, *against])
         columns = [Column("contender"), *(Column(f"batch {size}", right=True) for size in batch_sizes)]
         return TextTable.of(columns, lines)
+
+    def _cell(self, row: Row | None) -> str:
+        """Such as "1,234 ×2.91 38%", which line up when aligned right."""
+        if row is None:
+            return "-"
+        ratio = f" {ratio_text(row['vs_hf'], row['verdict'])}" if row["vs_hf"] else ""
+        figure = f"{row['tokens_per_second']:,.0f}"
+        if self.is_first_token:
+            figure = f"{1e3 * row['batch_size'] / row['tokens_per_second']:,.1f}"
+        return f"{figure}{ratio} {row['floor_share']:4.0%}"
 
     def _long_table(self, width: int | None) -> str:
         columns = {
@@ -133,11 +143,19 @@ class OfflineResult(MachineResult):
         return TextTable.of(list(columns.values()), [[row[name] for name in columns] for row in rows]).text(width)
 
     @property
+    def is_first_token(self) -> bool:
+        """Whether a run is a prefill and nothing more: its one new token is the first."""
+        return bool(self.arguments["max_tokens"] == 1)
+
+    @property
     def note(self) -> str:
         a, repeats = self.arguments, self.arguments["repeats"]
+        measured = "tok/s: of whole runs, prefill included"
+        if self.is_first_token:
+            measured = "Time to first token: of a whole run of one new token each"
         text = (
-            f"{a['model']} on {where_in_full(self)}. {runs_text(repeats)} each; the table has the median. tok/s: of "
-            f"whole runs, prefill included; ~ in place of ×: the ranges overlap. {explanation(repeats)} The "
+            f"{a['model']} on {where_in_full(self)}. {runs_text(repeats)} each; the table has the median. {measured}; "
+            f"~ in place of ×: the ranges overlap. {explanation(repeats)} The "
             "floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever "
             "takes longer. "
         )
@@ -176,14 +194,6 @@ class OfflineResult(MachineResult):
             f"Tokens in float32 equal the reference's, but for {others} at most: two logits nearly tied, and from "
             "there on the text was another. "
         )
-
-
-def _cell(row: Row | None) -> str:
-    """Such as "1,234 ×2.91 38%", which line up when aligned right."""
-    if row is None:
-        return "-"
-    ratio = f" {ratio_text(row['vs_hf'], row['verdict'])}" if row["vs_hf"] else ""
-    return f"{row['tokens_per_second']:,.0f}{ratio} {row['floor_share']:4.0%}"
 
 
 def _against_peers(by_name: dict[str, dict[int, Row]], batch_size: int) -> str:

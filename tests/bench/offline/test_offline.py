@@ -103,6 +103,14 @@ def test_json_has_everything_needed_to_trust_it(result: OfflineResult):
     assert data["arguments"]["max_tokens"] == 6 and data["arguments"]["stages"] == [VectorizedGather.name]
 
 
+def test_a_run_of_one_new_token_tells_the_time_to_first_token():
+    timed = offline("tiny", contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
+    [row] = timed.rows
+    table, note = timed.text().split("\n\n")
+    assert table.startswith("prompt of 16 tokens, float32: time to first token in ms, against HF generate in float32")
+    assert f"{1e3 * 2 / row['tokens_per_second']:,.1f} " in table and "Time to first token: of a whole run" in note
+
+
 def test_a_table_for_each_precision_with_a_column_a_batch_size(result: OfflineResult):
     one, two, note = result.text().split("\n\n")
     assert "5 tokens, 6 new tokens each, float32: tok/s, against HF generate in float32" in one
