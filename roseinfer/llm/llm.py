@@ -86,7 +86,7 @@ class LLM:
         self._template_spec = self.spec if tokenizer is None else tokenizer
         self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
         self.max_model_len = config.longest(self.model.config)
-        draft = draft_to_serve(config.speculative, self.model)
+        draft = draft_to_serve(config.speculative, self.model, self.tokenizer)
         if config.speculative:
             settings["speculative"] = replace(config.speculative, model=draft, quantization=None)
         num_blocks = pool_blocks(

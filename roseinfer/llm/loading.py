@@ -64,15 +64,22 @@ def model_to_serve(model: str | Model, dtype: str | None, device: str | None, qu
     return loaded
 
 
-def draft_to_serve(config: SpeculativeConfig | None, target: Model) -> Model | None:
-    """The model that drafts for the target, on its device and in its dtype; None where no model does.
+def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: Tokenizer | None) -> Model | None:
+    """The model that drafts for the target, on its device and in its dtype; None where no model does. tokenizer: the
+    target's.
 
-    Raises ValueError for a wrong value, and for a quantization beside a Model.
+    Raises ValueError for a wrong value, for a quantization beside a Model, and for a spec with other tokens.
     """
     if config is None or config.model is None:
         return None
-    if isinstance(config.model, Model):
+    if not isinstance(config.model, str):
         return model_to_serve(config.model, None, None, config.quantization)
+    own = tokenizer_to_serve(config.model, None) if tokenizer else None
+    if own and tokenizer and own.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"speculative['model']={config.model!r} has another vocabulary than the model that it drafts for: the "
+            "tokens of their tokenizers differ"
+        )
     dtype = str(target.dtype).removeprefix("torch.")
     return model_to_serve(config.model, dtype, str(target.device), config.quantization)
 

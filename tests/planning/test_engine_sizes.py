@@ -53,6 +53,9 @@ SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
         ("tiny", {"async_scheduling": True}, 8),
         ("random:tiny-qwen2", {}, 8),  # a tied output matrix and rotary positions
         ("random:tiny-llama", {"dtype": "float16"}, 8),
+        ("tiny", {"speculative": {"method": "ngram", "num_tokens": 9}}, 8),
+        ("tiny", {"speculative": {"method": "draft_model", "model": "tiny", "quantization": "int8"}}, 8),
+        ("random:tiny-llama", {"speculative": {"method": "draft_model", "model": "random:tiny-llama"}}, 8),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
 )

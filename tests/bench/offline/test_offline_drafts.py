@@ -62,7 +62,7 @@ def test_the_bundled_model_s_are_passages_that_it_repeats(tiny: GPT2):
     [output] = reference_generate(tiny, [prompt], 32)
     seq = Sequence(prompt)
     seq.token_ids += output
-    assert steps_with_drafts(seq) <= 16
+    assert steps_with_drafts(seq) < 24
 
 
 def test_steps_with_drafts_of_a_made_text():

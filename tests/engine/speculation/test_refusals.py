@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.llm.llm import LLM
-from roseinfer.models import random_model
+from roseinfer.models import random_model, tokenizer_folder
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.simulator.replica import EngineSetting
 
@@ -100,6 +101,20 @@ def test_a_draft_model_with_too_few_positions(small):
     longest = small.config.max_model_len
     assert str(caught.value) == (f"speculative['model'] has 32 positions, allowed: at least max_model_len={longest}")
     assert LLM(small, speculative=draft, num_kvcache_blocks=4, max_model_len=32).max_model_len == 32
+
+
+def test_a_draft_model_with_other_tokens(tmp_path):
+    for file in tokenizer_folder("tiny").iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    tokens = tmp_path / "tokenizer.json"
+    state = json.loads(tokens.read_text())
+    first, second = list(state["model"]["vocab"])[300:302]
+    vocabulary = state["model"]["vocab"]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    tokens.write_text(json.dumps(state))
+    with pytest.raises(ValueError, match="has another vocabulary .*: the tokens of their tokenizers differ$"):
+        LLM("tiny", speculative={"method": "draft_model", "model": str(tmp_path)}, num_kvcache_blocks=4)
 
 
 def test_an_engine_takes_models_alone(small):
