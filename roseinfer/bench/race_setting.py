@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from roseinfer.blocks import BLOCK_SIZE
 
 ENGINE = "engine"
+QUANTIZED = ("int8", "int4")  # precisions of weights alone: K, V and the rest are in fp32
 HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 
