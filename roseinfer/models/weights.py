@@ -90,7 +90,7 @@ def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = No
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
     if layout is Int4Linear:
         check_widths(model)
-    if layout is PackedLinear:  # the same values, and a tied output matrix once more
+    if issubclass(layout, PackedLinear):  # the same values, and a tied output matrix once more
         table = model.token_embedding.weight
         return num_values, (num_values + (table.numel() if model.lm_head is None else 0)) * dtype.itemsize
     return num_values, sum(layout.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrix_shapes(model))
