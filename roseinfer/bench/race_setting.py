@@ -8,6 +8,7 @@ from typing import Any
 from roseinfer.blocks import BLOCK_SIZE
 
 ENGINE = "engine"
+QUANTIZED = ("int8", "int4")  # precisions of weights alone: K, V and the rest are in fp32
 HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 

@@ -10,6 +10,7 @@ from roseinfer.cli.command import DEVICE, MODEL
 from roseinfer.cli.flags import Range, flag
 
 DTYPES = ("float32", "bfloat16", "float16")
+QUANTIZATIONS = ("int8", "int4")
 CONTENDERS = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
 SERVERS = "of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)"
 PROMPTS = "repeating: passages of Python's documentation that the model repeats, ended by their own beginnings"
@@ -27,7 +28,9 @@ class Offline:
     prompt_lens: List[int] = flag((8,), "tokens of each prompt", name="--prompt-len", metavar="LENGTHS")
     max_tokens: int = flag(64, "new tokens of each prompt; with 1 the tables tell the time to first token")
     dtypes: List[str] = flag(("float32",), f"of {', '.join(DTYPES)}", name="--dtype", metavar="DTYPES")
-    quantization: str | None = flag(None, "also weights in 8 bits, for contenders that have them", choices=("int8",))
+    quantization: List[str] = flag(
+        (), "also weights in 8 or 4 bits (int8,int4), for contenders that have them", metavar="NAMES"
+    )
     repeats: int = flag(3, AFTER_SHORT_RUN)
     seed: int = flag(0, "of the prompts")
     prompts: str = flag("random", PROMPTS, choices=("random", "repeating"))
@@ -93,7 +96,7 @@ class Memory:
     prompt_len: int = flag(8, "tokens of each prompt")
     max_tokens: int = flag(64, "new tokens of each prompt")
     dtype: str = flag("float32", WEIGHTS_AND_CACHE, choices=DTYPES)
-    quantization: str | None = flag(None, "weights in 8 bits, and the rest in fp32", choices=("int8",))
+    quantization: str | None = flag(None, "weights in 8 or 4 bits, and the rest in fp32", choices=QUANTIZATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,7 +111,7 @@ class EngineConfig:
 def check_dtype(dtype: object) -> None:
     """Raises ValueError unless it names a dtype that weights and KV cache can have."""
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-        how = ": 8-bit weights are quantization='int8'" if dtype == "int8" else ""
+        how = f": {dtype[3:]}-bit weights are quantization={dtype!r}" if dtype in ("int8", "int4") else ""
         raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {dtype!r}{how}")
 
 

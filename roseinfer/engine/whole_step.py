@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from roseinfer.graphs.operation import operation
 from roseinfer.kernels.numba_calls import run_parallel
 from roseinfer.kernels.paged_numba import bits
+from roseinfer.kernels.quantized_layout import GROUP
 from roseinfer.kernels.whole_step import COLUMNS, ENDS, compiled_forward
 from roseinfer.models import Model, ModelConfig
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.linear import Int8Linear, TiledLinear
+from roseinfer.models.linear import QuantizedLinear, TiledLinear
 from roseinfer.models.llama import Llama
 
 from .batch import Batch
@@ -22,11 +23,15 @@ from .batch import Batch
 
 def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> bool:
     """Whether the compiled function computes a model of that shape with its matrices in that layout: rows of x are not
-    padded to pairs of bfloat16, or to groups of 64 for 8 bits."""
-    if layout not in (TiledLinear, Int8Linear) or dtype not in (torch.float32, torch.bfloat16):
+    padded to pairs of bfloat16, or to whole groups for fewer bits."""
+    if (
+        layout is None
+        or not issubclass(layout, (TiledLinear, QuantizedLinear))
+        or dtype not in (torch.float32, torch.bfloat16)
+    ):
         return False
     widths = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
-    return not any(width % (64 if layout is Int8Linear else 2) for width in widths)
+    return not any(width % (GROUP if issubclass(layout, QuantizedLinear) else 2) for width in widths)
 
 
 def address_bytes(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> int:
@@ -45,7 +50,7 @@ class WholeStep:
     """model: prepared, of a shape that has_whole_step. memory: the pool's."""
 
     def __init__(self, model: Model, memory: Tensor) -> None:
-        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, (TiledLinear, Int8Linear))
+        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, (TiledLinear, QuantizedLinear))
         c, table = model.config, model.token_embedding.weight.detach()
         self.held: list[Tensor] = []  # what the addresses point to
         if isinstance(model, Llama):
@@ -55,7 +60,7 @@ class WholeStep:
             rows = [self._gpt2_row(block) for block in model.h]
             tables = table, model.wpe.weight.detach(), table[:0]
         final = model.norm if isinstance(model, Llama) else model.ln_f
-        self.kind = model.lm_head.weight.numpy()[:0, 0, 0]
+        self.kind = model.lm_head.weight.numpy().reshape(-1)[:0]
         self.held += tables
         self.model_args = (
             self.kind, isinstance(model, Llama), np.float32(c.norm_eps), c.num_heads, c.intermediate_size,
@@ -105,9 +110,8 @@ class WholeStep:
     def _norm(self, norm: Any) -> tuple[int, int]:
         return self._address(getattr(norm, "weight", None)), self._address(getattr(norm, "bias", None))
 
-    def _matrix(self, matrix: Any) -> tuple[int, int, int]:
-        scales = getattr(matrix, "scales", None)
-        return self._address(matrix.weight), self._address(scales), self._address(matrix.bias)
+    def _matrix(self, matrix: Any) -> tuple[int, int]:
+        return self._address(matrix.weight), self._address(matrix.bias)
 
     def _address(self, values: Tensor | None) -> int:
         if values is None or not values.numel():

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from roseinfer.graphs.operation import operation
 
-from .int8_numba import gelu_tanh
 from .numba_calls import compiled, run_parallel
+from .paged_numba import SUMS, exp_of_negative
 from .simd import FLOATS, INTS, LANES, function, fused, in_every_lane, pointer_to
 
 VECTORS = 2
@@ -64,27 +64,43 @@ def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: b
     return out.to(x.dtype)
 
 
+def multiply_tile(sums, x, m, count, w, tile):
+    """sums[:count] = x[m : m + count] @ w[tile]. count: from 1 to ROWS. sums [ROWS, TILE] float32. Compiled only, one
+    version for each type of w: quantized_numba.py has those for 8 and 4 bits."""
+    raise NotImplementedError
+
+
+@overload(multiply_tile)
+def _multiply_tile(sums, x, m, count, w, tile):
+    if w.dtype in (types.float32, types.int32):
+        return lambda sums, x, m, count, w, tile: multiply_floats(sums, x, m, count, w, tile)
+
+
 @intrinsic
-def multiply_tile(
+def multiply_floats(
     typing: Any, sums: types.Array, x: types.Array, m: types.Integer, count: types.Integer, w: types.Array,
     tile: types.Integer,
 ) -> tuple[Any, Callable]:  # fmt: skip
-    """sums[:count] = x[m : m + count] @ w[tile]. count: from 1 to ROWS. sums [ROWS, TILE] float32; x [N, K] and
-    w [tiles, K, TILE], both float32, or both int32: pairs of bfloat16."""
+    """multiply_tile, with x [N, K] and w [tiles, K, TILE] both float32, or both int32: pairs of bfloat16."""
+    return types.none(sums, x, types.intp, types.intp, w, types.intp), case_for_each_count(_multiply_rows)
+
+
+def case_for_each_count(multiply_rows: Callable[..., None]) -> Callable[..., ir.Value]:
+    """What an intrinsic like multiply_tile generates: a loop for each count of rows, its sums in registers."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         end = builder.append_basic_block("multiplied")
         group = builder.switch(args[3], end)
-        for num_rows in range(1, ROWS + 1):  # a loop for each, its sums in registers
+        for num_rows in range(1, ROWS + 1):
             block = builder.append_basic_block(f"rows_{num_rows}")
             group.add_case(ir.Constant(args[3].type, num_rows), block)
             builder.position_at_end(block)
-            _multiply_rows(context, builder, signature, args, num_rows)
+            multiply_rows(context, builder, signature, args, num_rows)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.none(sums, x, types.intp, types.intp, w, types.intp), generate
+    return generate
 
 
 def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int) -> None:
@@ -156,8 +172,10 @@ def factor(x, kind):
 
 @overload(factor)
 def _factor(x, kind):
-    if kind.dtype != types.int32:
+    if kind.dtype == types.float32:
         return lambda x, kind: x
+    if kind.dtype != types.int32:
+        return None
 
     def pairs(x, kind):
         out = np.empty((x.shape[0], x.shape[1] // 2), np.int32)
@@ -168,6 +186,14 @@ def _factor(x, kind):
         return out
 
     return pairs
+
+
+@njit(fastmath=SUMS, error_model="numpy")  # "numpy": no check for a division by 0, which would keep it from vectors
+def gelu_tanh(x):
+    """x times the normal distribution's share below x, by Hendrycks and Gimpel's approximation (2016)."""
+    t = np.float32(1.5957691216) * (x + np.float32(0.044715) * x * x * x)
+    small = exp_of_negative(-abs(t))
+    return x * (np.float32(1) if t > 0 else small) / (np.float32(1) + small)
 
 
 @compiled(parallel=True, error_model="numpy")

@@ -21,17 +21,17 @@ from numba import carray, njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from .int8_numba import TILE as TILE_INT8
-from .int8_numba import int8_linear
 from .numba_calls import compiled, start_threads
 from .paged_numba import SUMS, as_float, exp_of_negative, write_then_attend
+from .quantized_layout import GROUP
+from .quantized_numba import LAYOUTS
 from .tiled_numba import ADD, GELU, STORE, TILE, bits_of_bfloat16, factor, multiply_tiled
 
 FEW = 16  # rows of x below which one thread does what is no product: sooner done than shared out
-# Columns of the table of layers. A norm has two: the addresses of its weights and of its bias. A matrix has three: of
-# its weights, its scales (8 bits) and its bias. 0 for what a layer does not have.
-NORM_1, NORM_2, Q_NORM, K_NORM, QKV, OUT, UP, DOWN, COLUMNS = 0, 2, 4, 5, 6, 9, 12, 15, 18
-LAST_NORM, OUTPUT, ENDS = 0, 2, 5  # of the table for what comes after the layers
+# Columns of the table of layers. A norm has two: the addresses of its weights and of its bias. A matrix has two: of its
+# weights and of its bias. 0 for what a layer does not have.
+NORM_1, NORM_2, Q_NORM, K_NORM, QKV, OUT, UP, DOWN, COLUMNS = 0, 2, 4, 5, 6, 8, 10, 12, 14
+LAST_NORM, OUTPUT, ENDS = 0, 2, 4  # of the table for what comes after the layers
 
 attention = njit(parallel=True, fastmath=SUMS)(write_then_attend)
 
@@ -62,9 +62,11 @@ def weights_at(address, num_rows, depth, kind):
 
 @overload(weights_at, inline="always")
 def _weights_at(address, num_rows, depth, kind):
-    if kind.dtype == types.uint8:
+    if kind.dtype in LAYOUTS:
+        layout, item = LAYOUTS[kind.dtype], kind.dtype.bitwidth // 8
+        head, per_group = layout.head // item, layout.group_bytes // item
         return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE_INT8 - 1) // TILE_INT8, depth // 4, 4 * TILE_INT8), np.uint8
+            pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // GROUP * per_group), kind.dtype
         )
     if kind.dtype == types.int32:
         return lambda address, num_rows, depth, kind: carray(
@@ -75,31 +77,12 @@ def _weights_at(address, num_rows, depth, kind):
     )
 
 
+@njit(parallel=True)
 def multiply(out, x, layer, matrix, then, kind):
-    """As multiply_tiled, of the matrix whose columns in `layer` begin at `matrix`. Compiled only."""
-    raise NotImplementedError
-
-
-@overload(multiply)
-def _multiply(out, x, layer, matrix, then, kind):
-    if kind.dtype != types.uint8:
-
-        def tiled(out, x, layer, matrix, then, kind):
-            w = weights_at(layer[matrix], out.shape[1], x.shape[1], kind)
-            bias = floats_at(layer[matrix + 2], out.shape[1] if layer[matrix + 2] else 0)
-            multiply_tiled(out, factor(x, kind), w, bias, then)
-
-        return tiled
-
-    def in_8_bits(out, x, layer, matrix, then, kind):
-        w = weights_at(layer[matrix], out.shape[1], x.shape[1], kind)
-        scales, bias = floats_at(layer[matrix + 1], out.shape[1]), floats_at(layer[matrix + 2], out.shape[1])
-        product = np.empty(out.shape, np.float32) if then == ADD else out
-        int8_linear(x, w, scales, bias, then == GELU, product)
-        if then == ADD:
-            out += product
-
-    return in_8_bits
+    """As multiply_tiled, of the matrix whose columns in `layer` begin at `matrix`."""
+    w = weights_at(layer[matrix], out.shape[1], x.shape[1], kind)
+    bias = floats_at(layer[matrix + 1], out.shape[1] if layer[matrix + 1] else 0)
+    multiply_tiled(out, factor(x, kind), w, bias, then)
 
 
 @njit(fastmath=SUMS, error_model="numpy")

@@ -39,10 +39,10 @@ class LLM:
     model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype. tokenizer:
     a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty. dtype: of
     weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU where there
-    is one, else the CPU. quantization: "int8" for matrices in 8 bits, on a CPU. max_model_len: tokens of the longest
-    sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time; others wait, and
-    scheduling_policy chooses the next one: "fcfs" (first come), "shortest" (prompt), "longest_output" (if
-    lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
+    is one, else the CPU. quantization: "int8" or "int4" for matrices in 8 or 4 bits, on a CPU. max_model_len: tokens of
+    the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
+    others wait, and scheduling_policy chooses the next one: "fcfs" (first come), "shortest" (prompt), "longest_output"
+    (if lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
     max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024 or that; longer prompts are computed in
     chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
     graphs on a GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before

@@ -15,6 +15,7 @@ from roseinfer.arguments import is_integer
 from . import hf_gpt2, hf_llama
 from .config import ModelConfig, require_size
 from .hf_eos import read_eos
+from .hf_quantized import refuse_quantized_config, refuse_quantized_names
 from .model import Model
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ NAMES_ITS_LAYERS = ("qwen2", "qwen3")
 def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
     """ModelConfig from a parsed config.json, and generation_config.json where there is one: its end tokens count.
 
-    Raises ValueError for an unsupported model_type or setting, and for a missing or impossible value.
+    Raises ValueError for an unsupported model_type or setting, a quantised checkpoint, and a missing or impossible
+    value.
     """
     family = _family(hf.get("model_type"))
+    refuse_quantized_config(hf)
     if missing := [key for key in family.REQUIRED if hf.get(key) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     for key in family.REQUIRED:
@@ -69,9 +72,10 @@ def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
 def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """The checkpoint's tensors under our names and in our layout, one after another.
 
-    Raises ValueError for a dtype that only a quantised checkpoint has.
+    Raises ValueError for a name or a dtype that only a quantised checkpoint has.
     """
     family = _family(config.architecture)
+    refuse_quantized_names(tensors)
     weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(family.NOT_WEIGHTS)}
     for name, tensor in weights.items():
         if tensor.dtype not in WEIGHT_DTYPES:

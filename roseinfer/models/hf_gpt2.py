@@ -25,7 +25,6 @@ FIXED_SETTINGS = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
     "is_causal": True,
-    "quantization_config": None,
 }
 # Other names of the same sizes: transformers reads both, and the last one wins.
 ALIASES = {

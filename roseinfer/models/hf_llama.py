@@ -34,7 +34,6 @@ FIXED_SETTINGS = {
     "use_sliding_window": False,
     "is_causal": True,
     "partial_rotary_factor": 1.0,
-    "quantization_config": None,
 }
 ALIASES: dict[str, str] = {}
 # Computed from the config, and stored by old checkpoints.

@@ -4,26 +4,26 @@
     TiledLinear     tiles of 32 rows, each read from end to end (float32 and bfloat16)
     PackedLinear    in oneDNN's own order, rearranged once
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
+    Int4Linear      4 bits per weight and one scale per 64 of them
 
-The products of the last three take GELU along.
+The products of all but the first take GELU along.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roseinfer.kernels.int8_numba import TILE, linear_int8, tiles, tiles_shape
 from roseinfer.kernels.onednn import pack, packed_linear
-from roseinfer.kernels.tiled_numba import TILE as ROWS_OF_TILE
-from roseinfer.kernels.tiled_numba import linear_tiled
-from roseinfer.kernels.tiled_numba import tiles as tiles_of
+from roseinfer.kernels.quantized_layout import EIGHT_BITS, FOUR_BITS, GROUP, QuantizedLayout, rounded_tiles
+from roseinfer.kernels.quantized_numba import linear_quantized
+from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
 
-PIECE = 16 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
+PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
 EXACT_ROWS = 16  # x with more rows is padded
 
@@ -48,7 +48,7 @@ class TiledLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight = tiles_of(weight.detach())
+        self.weight = tiles(weight.detach())
         self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
         self.gelu = False
 
@@ -63,7 +63,7 @@ class TiledLinear(nn.Module):
     def bytes_of(num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
         """Bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
         width += width % 2 if dtype == torch.bfloat16 else 0
-        return -(-num_rows // ROWS_OF_TILE) * ROWS_OF_TILE * width * dtype.itemsize + 4 * num_rows * has_bias
+        return -(-num_rows // TILE) * TILE * width * dtype.itemsize + 4 * num_rows * has_bias
 
 
 class PackedLinear(nn.Module):
@@ -94,35 +94,59 @@ class PackedLinear(nn.Module):
         return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
-class Int8Linear(nn.Module):
-    """A matrix in 8 bits, one scale per row; x is quantised on the way in, a scale for each 64 values.
+class QuantizedLinear(nn.Module):
+    """A matrix in fewer bits; x is quantised to 8 bits on the way in, a scale for each 64 values.
 
     weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. gelu: applied to the result (the
     tanh form). Whatever other rows x has, a row's result is the same.
     """
 
+    layout: ClassVar[QuantizedLayout]
+
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        num_rows, self.in_features = weight.shape
-        scales, layout = np.empty(num_rows, np.float32), np.empty(tiles_shape(*weight.shape), np.uint8)
-        for first in range(0, num_rows, PIECE):
-            piece = slice(first, min(first + PIECE, num_rows))
-            rows = weight[piece].detach().float().numpy()
-            scales[piece] = scale = np.abs(rows).max(axis=1) / np.float32(127)
-            values = np.rint(rows / np.where(scale > 0, scale, 1)[:, None]).astype(np.int8)
-            layout[first // TILE : -(-piece.stop // TILE)] = tiles(values)
-        self.weight, self.scales = torch.from_numpy(layout), torch.from_numpy(scales)
-        self.bias = torch.zeros(num_rows) if bias is None else bias.detach().float().clone()
+        self.out_features, self.in_features = weight.shape
+        self.weight = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype)
+        for first in range(0, self.out_features, PIECE):
+            rows = weight[first : first + PIECE].detach().float().numpy()
+            self.weight[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
+        self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
         self.gelu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear_int8(x, self.weight, self.scales, self.bias, self.gelu)
+        return linear_quantized(x, self.weight, self.bias, self.out_features, self.gelu)
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (self.weight, self.scales, self.bias))
+        return self.weight.nbytes + self.bias.nbytes
 
-    @staticmethod
-    def bytes_of(num_rows: int, width: int) -> int:
-        """Bytes of a matrix of that shape: one byte per padded value, and per row a scale and a bias in float32."""
-        return prod(tiles_shape(num_rows, width)) + 2 * 4 * num_rows
+    @classmethod
+    def bytes_of(cls, num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
+        """Bytes of a matrix of that shape, whatever dtype it is loaded in: padded, with its scales, and a bias in
+        float32."""
+        return prod(cls.layout.shape(num_rows, width)) * cls.layout.dtype.itemsize + 4 * num_rows * has_bias
+
+
+class Int8Linear(QuantizedLinear):
+    """A matrix in 8 bits, one scale per row."""
+
+    layout = EIGHT_BITS
+
+
+class Int4Linear(QuantizedLinear):
+    """A matrix in 4 bits, a scale for each 64 values of a row.
+
+    Raises ValueError unless 64 divides K: a group has no part of another row.
+    """
+
+    layout = FOUR_BITS
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        check_groups(weight.size(1))
+        super().__init__(weight, bias)
+
+
+def check_groups(width: int) -> None:
+    """Raises ValueError for a width of a matrix that has no whole groups."""
+    if width % GROUP:
+        raise ValueError(f"quantization='int4' needs matrices whose width is a multiple of {GROUP}, got {width}")

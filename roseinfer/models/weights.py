@@ -17,22 +17,23 @@ from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
-from .linear import Int8Linear, PackedLinear, TiledLinear
+from .linear import Int4Linear, Int8Linear, PackedLinear, QuantizedLinear, TiledLinear, check_groups
 
-LAYOUTS = (TiledLinear, PackedLinear, Int8Linear)
-QUANTIZATIONS = (None, "int8")
+LAYOUTS = (TiledLinear, PackedLinear, Int8Linear, Int4Linear)
+QUANTIZATIONS = (None, "int8", "int4")
 
 
 @torch.inference_mode()
 def prepare_weights(model: Model, quantization: str | None = None) -> None:
     """Replace each matrix of the model, the output matrix too, by one in the layout for this machine; in place.
 
-    quantization: None keeps the model's dtype; "int8" takes 8 bits per weight, for the matrices (embeddings and norms
-    stay). One matrix at a time, and the original is given back: at no time does memory hold more than one in two
-    layouts. A token embedding that is also the output matrix stays as the table for lookups. Load first, prepare last:
-    a prepared model has no state_dict of its weights, and does not move to another device.
+    quantization: None keeps the model's dtype; "int8" and "int4" take 8 or 4 bits per weight, for the matrices
+    (embeddings and norms stay). One matrix at a time, and the original is given back: at no time does memory hold more
+    than one in two layouts. A token embedding that is also the output matrix stays as the table for lookups. Load
+    first, prepare last: a prepared model has no state_dict of its weights, and does not move to another device.
 
-    Raises ValueError for an unknown quantization, for "int8" on a GPU, and for a model that was prepared before.
+    Raises ValueError for an unknown quantization, for one on a GPU, for "int4" with a matrix whose width has no whole
+    groups, and for a model that was prepared before.
     """
     check_quantization(quantization, str(model.device))
     if any(isinstance(module, LAYOUTS) for module in model.modules()):
@@ -42,6 +43,8 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     layout = layout_of(model.dtype, quantization)
     if layout is None:
         return
+    if layout is Int4Linear:
+        check_widths(model)  # before the first one is replaced
     for parent in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
         for name in [name for name, child in parent.named_children() if isinstance(child, nn.Linear)]:
             linear = getattr(parent, name)
@@ -55,13 +58,15 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
 
 
-def layout_of(dtype: torch.dtype, quantization: str | None = None) -> type[nn.Module] | None:
+def layout_of(
+    dtype: torch.dtype, quantization: str | None = None
+) -> type[TiledLinear | PackedLinear | QuantizedLinear] | None:
     """The layout of a model's matrices on this CPU; None: as they are loaded.
 
     For bfloat16 oneDNN uses registers that hold whole tiles (AMX), where a CPU has them: no loop here is as fast.
     """
-    if quantization == "int8":
-        return Int8Linear
+    if quantization:
+        return Int8Linear if quantization == "int8" else Int4Linear
     if dtype == torch.float32 or (dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported()):
         return TiledLinear
     return PackedLinear if packs(dtype) else None
@@ -77,21 +82,31 @@ def prepared_copy(model: Model, quantization: str | None = None) -> Model:
 def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = None) -> tuple[int, int]:
     """(values that are no longer what was loaded, bytes that their matrices have in the layout), when prepare_weights
     prepares the model in that dtype on this CPU. Only shapes are looked at. The bytes have a tied output matrix, too,
-    whose table stays as it is."""
+    whose table stays as it is. Raises ValueError for "int4" with a matrix whose width has no whole groups."""
     layout = layout_of(dtype, quantization)
     if layout is None:
         return 0, 0
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
-    matrices = [(*linear.weight.shape, linear.bias is not None) for linear in linears]
-    table = model.token_embedding.weight
-    if model.lm_head is None:
-        matrices.append((*table.shape, False))
-    if layout is PackedLinear:  # the same values, and a tied output matrix once more
+    if layout is Int4Linear:
+        check_widths(model)
+    if issubclass(layout, PackedLinear):  # the same values, and a tied output matrix once more
+        table = model.token_embedding.weight
         return num_values, (num_values + (table.numel() if model.lm_head is None else 0)) * dtype.itemsize
-    if layout is TiledLinear:
-        return num_values, sum(TiledLinear.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrices)
-    return num_values, sum(Int8Linear.bytes_of(rows, width) for rows, width, _ in matrices)
+    return num_values, sum(layout.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrix_shapes(model))
+
+
+def matrix_shapes(model: Model) -> list[tuple[int, int, bool]]:
+    """(rows, width, whether it has a bias) of each matrix that a step multiplies with, before it is prepared."""
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    shapes = [(*linear.weight.shape, linear.bias is not None) for linear in linears]
+    return shapes if model.lm_head is not None else [*shapes, (*model.token_embedding.weight.shape, False)]
+
+
+def check_widths(model: Model) -> None:
+    """Raises ValueError for a matrix whose width has no whole groups, which 4 bits need."""
+    for _, width, _ in matrix_shapes(model):
+        check_groups(width)
 
 
 def weight_bytes(model: Model) -> int:

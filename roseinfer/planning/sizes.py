@@ -38,8 +38,8 @@ def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
 class PlannedEngine(EngineConfig):
     """An engine and the model that it will have. Construction reads no file, needs no network and no GPU.
 
-    model: a spec as load_model takes it. quantization: "int8" for matrices in 8 bits, on a CPU. device: where the
-    engine will run; it need not exist here. Raises ValueError as EngineConfig does.
+    model: a spec as load_model takes it. quantization: "int8" or "int4" for matrices in 8 or 4 bits, on a CPU.
+    device: where the engine will run; it need not exist here. Raises ValueError as EngineConfig does.
     """
 
     model: str
@@ -65,7 +65,8 @@ class PlannedEngine(EngineConfig):
     def sizes(self) -> EngineSizes:
         """All sizes, from the model's config alone: its weights are counted on the meta device, not read or made.
 
-        Raises ValueError for a model that is not found, or a max_model_len above the model's.
+        Raises ValueError for a model that is not found, a max_model_len above the model's, or 4 bits where a matrix has
+        no whole groups.
         """
         shape = model_config(self.model)
         self.longest(shape, self.model)
@@ -273,7 +274,7 @@ class EngineSizes(HasFacts):
         c, s, item = self.config, self.shape, self._item
         blocks, seqs = counted(c.num_blocks, "block"), counted(c.max_num_seqs, "sequence")
         weights = f"{self.num_weights - self.num_in_layout:,} x {item}"
-        bits = " in 8 bits" if c.quantization else " in the order in which this CPU reads them"
+        bits = f" in {c.quantization[3:]} bits" if c.quantization else " in the order in which this CPU reads them"
         weights += f" + {self.layout_bytes:,} for matrices{bits}" if self.layout_bytes else ""
         layers, kv_heads = counted(s.num_layers, "layer"), counted(s.num_kv_heads, "KV head")
         token = f"2 (K, V) x {layers} x {kv_heads} x {s.head_dim} x {item}"

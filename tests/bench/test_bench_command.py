@@ -18,7 +18,7 @@ def test_without_a_benchmark_it_lists_them(capsys):
         ("offline --batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them, such as 1,8,64"),
         ("offline --prompt-len ,", "--prompt-len ',': must be integers"),
         ("offline --dtype float32,int8", "--dtype: unknown value 'int8'"),
-        ("offline --quantization int4", "--quantization: unknown value 'int4'"),
+        ("offline --quantization int8,int2", "--quantization: unknown value 'int2'"),
         ("offline --contenders vllm", "--contenders: unknown stage 'vllm'"),
         ("offline --contenders=", "--contenders '': must name something"),
         ("offline --output no/such/folder.json", "--output no/such/folder.json: must be a file in a folder"),

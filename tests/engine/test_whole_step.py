@@ -26,7 +26,7 @@ MODELS = {
 
 
 def widened(model: Model) -> Model:
-    """A model like it whose widths are multiples of 64, as products in 8 bits read them without padding."""
+    """A model like it whose widths are multiples of 64, as products in 8 and 4 bits read them without padding."""
     sizes = {"hidden_size": 64, "head_dim": 16, "num_heads": 4, "intermediate_size": 128}
     wide = random_model(replace(model.config, **sizes), seed=1)
     for parameter in wide.parameters():
@@ -61,12 +61,12 @@ def steps(engine: Engine, lengths: list[int]):
     return seen
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_gives_what_the_modules_give(name, quantization):
     model = MODELS[name]()
     whole, modules = pair(widened(model) if quantization else model, quantization)
-    close = 2e-4 if quantization is None else 0.05  # in 8 bits x is rounded on the way in
+    close = 2e-4 if quantization is None else 0.05  # with fewer bits x is rounded on the way in
     for (logits, tokens), (wanted, wanted_tokens) in zip(
         steps(whole, [5, 30, 13, 1]), steps(modules, [5, 30, 13, 1]), strict=True
     ):

@@ -189,7 +189,10 @@ def test_a_copy_for_transformers_is_a_copy(model):
         ({"mlp_bias": True}, "mlp_bias=True is not supported, only False"),
         ({"pretraining_tp": 2}, "pretraining_tp=2 is not supported, only 1"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported, only 1.0"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config=.* is not supported"),
+        (
+            {"quantization_config": {"quant_method": "awq"}},
+            "quantization_config: a checkpoint that is quantised by AWQ ",
+        ),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type='dynamic' is not supported, only default, "),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope' is not supported"),

@@ -165,6 +165,31 @@ def test_quantised_weights_are_refused(folder, dtype):
     assert_refused(folder, rf"weight transformer.ln_f.bias is {dtype}: quantised weights are not")
 
 
+@pytest.mark.parametrize(
+    ("endings", "method"),
+    [
+        ((".qweight", ".qzeros", ".scales", ".g_idx"), "GPTQ"),
+        ((".qweight", ".qzeros", ".scales"), "GPTQ or AWQ"),
+        ((".weight", ".weight.absmax", ".weight.quant_map"), "bitsandbytes"),
+        ((".weight", ".SCB"), "bitsandbytes"),
+        ((".weight", ".weight_scale"), "fp8"),
+        ((".weight_packed", ".weight_scale", ".weight_shape"), "compressed-tensors"),
+    ],
+)
+def test_a_quantised_checkpoint_is_known_by_its_names(folder, endings, method):
+    """Whatever config.json says: AutoGPTQ writes a file of its own."""
+
+    def quantize(tensors):
+        del tensors["transformer.h.0.attn.c_attn.weight"]
+        tensors.update(
+            {f"transformer.h.0.attn.c_attn{ending}": torch.zeros(3, dtype=torch.int32) for ending in endings}
+        )
+
+    edit_tensors(folder, quantize)
+    instead = "load the model that it was made from, with quantization='int8' or 'int4'"
+    assert_refused(folder, rf"weight \S+: a checkpoint that is quantised by {method} is not supported: {instead}$")
+
+
 def shard(folder: Path, *shards: dict[str, torch.Tensor]) -> None:
     for number, tensors in enumerate(shards):
         save_file(tensors, folder / f"{number}.safetensors")

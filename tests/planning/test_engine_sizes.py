@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fresh_python import printed_by
-from oracles import small_llama
+from oracles import small_llama, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roseinfer.display import Table
@@ -50,6 +50,7 @@ SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
         ("tiny", {}, 8),
         ("tiny", {"dtype": "bfloat16", "max_num_seqs": 1, "block_size": 100, "max_model_len": None}, 3),
         ("tiny", {"quantization": "int8"}, 1),
+        ("tiny", {"quantization": "int4"}, 1),
         ("tiny", {"async_scheduling": True}, 8),
         ("random:tiny-qwen2", {}, 8),  # a tied output matrix and rotary positions
         ("random:tiny-llama", {"dtype": "float16"}, 8),
@@ -122,19 +123,28 @@ def test_grouped_heads_need_less():
     assert sizes.block_bytes == sizes.pool_bytes // 2 == 64 * sizes.kv_bytes_per_token
 
 
-@pytest.mark.parametrize("model", ["tiny", "llama"])  # with a tied output matrix, and with one of its own
-def test_matrices_in_8_bits_are_what_the_engine_holds(tmp_path, model: str):
+# With a tied output matrix, and with one of its own
+@pytest.mark.parametrize(("model", "quantization"), [("tiny", "int8"), ("llama", "int8"), ("tiny", "int4")])
+def test_quantized_matrices_are_what_the_engine_holds(tmp_path, model: str, quantization: str):
     if model == "llama":
         llama = to_hf(small_llama("llama"))
         llama.save_pretrained(tmp_path)
         assert not llama.config.tie_word_embeddings
     spec = "tiny" if model == "tiny" else str(tmp_path)
     loaded = load_model(spec)
-    prepare_weights(loaded, "int8")
-    sizes = PlannedEngine(model=spec, num_blocks=1, quantization="int8").sizes()
+    prepare_weights(loaded, quantization)
+    sizes = PlannedEngine(model=spec, num_blocks=1, quantization=quantization).sizes()
     assert sizes.weight_bytes == held_bytes(loaded)
     how = sizes.facts().df["how"][0]
-    assert how == f"{sizes.num_weights - sizes.num_in_layout:,} x 4 + {sizes.layout_bytes:,} for matrices in 8 bits"
+    matrices = f"{sizes.layout_bytes:,} for matrices in {quantization[-1]} bits"
+    assert how == f"{sizes.num_weights - sizes.num_in_layout:,} x 4 + {matrices}"
+
+
+def test_4_bits_want_whole_groups(tmp_path):
+    to_hf(small_model()).save_pretrained(tmp_path)
+    planned = PlannedEngine(model=str(tmp_path), num_blocks=1, quantization="int4")
+    with pytest.raises(ValueError, match="quantization='int4' needs matrices whose width is a multiple of 64, got 32$"):
+        planned.sizes()
 
 
 # The table

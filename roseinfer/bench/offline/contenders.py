@@ -25,12 +25,12 @@ from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed, blame, stage_for
 from ..peers import PEERS, PeerProcess, wait_until_idle, why_no_peers, write_model
-from ..race_setting import ENGINE, HF_NAME, RaceSetting
+from ..race_setting import ENGINE, HF_NAME, QUANTIZED, RaceSetting
 
 Tokens = list[list[int]]
 NAMES = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}  # as one types them
 CONTENDERS = tuple(NAMES)
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+PRECISIONS = ("float32", "bfloat16", "float16", *QUANTIZED)
 HALF_CACHE = ("llama.cpp",)  # keep K and V in 16 bits unless all is in fp32
 # How far below the best logit a token in fp32 may be: llama.cpp looks GELU up in a table of fp16 values.
 NEAR = {"llama.cpp": 0.01}
@@ -68,7 +68,7 @@ def entered(
     """Yield, for each precision, fp32 first, the contenders that can run (Hugging Face, stages, engine, peers) and why
     others cannot.
 
-    names: keys of NAMES. Of Hugging Face's generate and of stages there is none with weights in 8 bits.
+    names: keys of NAMES. Of Hugging Face's generate and of stages there is none with quantised weights.
     """
     contenders: list[BatchContender] = []
     left_out: dict[str, str] = {}
@@ -90,7 +90,7 @@ class _LeftOut(Exception):
 def _makers(
     setting: RaceSetting, stages: List[type[Stage]], names: List[str], precision: str, folder: Path, stack: ExitStack
 ) -> Iterator[tuple[str, Callable[[], BatchContender]]]:
-    in_torch = precision != "int8"
+    in_torch = precision not in QUANTIZED
     if in_torch and ("hf" in names or stages):
         model = load_model(setting.spec, setting.device, getattr(torch, precision))
         if "hf" in names:
@@ -137,7 +137,7 @@ def drafting_name(speculative: dict[str, Any]) -> str:
 def engine(setting: RaceSetting, precision: str, speculative: dict[str, Any] | None = None) -> BatchContender:
     """roseinfer.LLM, with just the blocks that the largest batch needs. speculative: as it takes it."""
     name = drafting_name(speculative) if speculative else ENGINE
-    weights: dict[str, Any] = {"quantization": "int8"} if precision == "int8" else {"dtype": precision}
+    weights: dict[str, Any] = {"quantization" if precision in QUANTIZED else "dtype": precision}
     with blame(f"{name} {precision}", "its constructor"):
         llm = LLM(
             setting.spec,
@@ -198,7 +198,7 @@ def _here(
 def _cache_of(precision: str, is_half: bool = False) -> torch.dtype:
     if is_half:
         return torch.float16
-    return torch.float32 if precision == "int8" else getattr(torch, precision)
+    return torch.float32 if precision in QUANTIZED else getattr(torch, precision)
 
 
 def _name(dtype: torch.dtype) -> str:

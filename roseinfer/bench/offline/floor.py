@@ -8,10 +8,12 @@ from itertools import chain
 
 import torch
 
-from roseinfer.kernels.int8_numba import linear_int8, tiles
 from roseinfer.models import ModelConfig
+from roseinfer.models.linear import Int8Linear
 from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine, prefill_floor
 from roseinfer.profiling.floors import passes
+
+from ..race_setting import QUANTIZED
 
 PRODUCT_SIZES = (512, 1024, 2048)
 BUDGET_S = 0.2
@@ -28,7 +30,7 @@ def run_floor(
 ) -> float:
     """Seconds at least, from the prompts to max_tokens new tokens of each.
 
-    weights, kv_cache: the dtypes of the matrices, and of K and V. Of weights in 8 bits the scales are left out: a floor
+    weights, kv_cache: the dtypes of the matrices, and of K and V. Of quantised weights the scales are left out: a floor
     may be too low, never too high.
     """
     prompts = [prompt_len] * batch_size
@@ -37,18 +39,20 @@ def run_floor(
         (decode_floor(config, context_lens, weights), decode_floor(config, context_lens, kv_cache))
         for context_lens in ([prompt_len + step] * batch_size for step in range(1, max_tokens))
     )
-    return sum(_seconds(of_weights, of_cache, machine) for of_weights, of_cache in chain([prefill], steps))
+    return sum(_seconds(of_weights, of_cache, machine, weights) for of_weights, of_cache in chain([prefill], steps))
 
 
-def _seconds(of_weights: Floor, of_cache: Floor, machine: Machine) -> float:
-    least = of_weights.weight_bytes + of_cache.kv_bytes
+def _seconds(of_weights: Floor, of_cache: Floor, machine: Machine, weights: torch.dtype) -> float:
+    # An itemsize is a whole number: torch.int4's is 1.
+    per_byte = 2 if weights == torch.int4 else 1  # type: ignore[attr-defined]
+    least = of_weights.weight_bytes // per_byte + of_cache.kv_bytes
     return max(least / machine.read_rate(least), of_weights.flops / machine.flops_per_s)
 
 
 @cache
 def machine_for(device: str, precision: str) -> Machine:
-    """What `measure_machine` measures; for int8 with the rate of products of 8-bit integers."""
-    if precision != "int8":
+    """What `measure_machine` measures; for quantised weights with the rate of products of 8-bit integers."""
+    if precision not in QUANTIZED:
         return measure_machine(device, getattr(torch, precision))
     machine = measure_machine(device, torch.float32)
     rates = tuple(rate for size in PRODUCT_SIZES for rate in _int8_rates(size, device))
@@ -60,8 +64,8 @@ def _int8_rates(size: int, device: str) -> list[float]:
     square = torch.ones(size, size, dtype=torch.int8, device=device)
     ways = [lambda: torch._int_mm(square, square)]
     if device == "cpu":
-        x, weight = square.float(), torch.from_numpy(tiles(square.numpy()))
-        ways.append(lambda: linear_int8(x, weight, x[0], x[0]))
+        x, linear = square.float(), Int8Linear(square.float(), None)
+        ways.append(lambda: linear(x))
     for way in ways:
         way()  # warm-up: thread pools, and what is compiled first
     return [2 * size**3 / seconds for way in ways for seconds in passes(way, device, BUDGET_S / 2)]

@@ -18,7 +18,7 @@ from roseinfer.models import ModelLoadError, model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed
-from ..race_setting import ENGINE, RaceSetting
+from ..race_setting import ENGINE, QUANTIZED, RaceSetting
 from .contenders import PRECISIONS, engine
 
 STATUS = Path("/proc/self/status")
@@ -93,7 +93,7 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
         num_blocks=run.setting.num_blocks(run.batch_size),
         block_size=BLOCK_SIZE,
         max_num_seqs=run.batch_size,
-        dtype="float32" if run.precision == "int8" else run.precision,
+        dtype="float32" if run.precision in QUANTIZED else run.precision,
     ).sizes()
     child = subprocess.run([sys.executable, "-c", CHILD, json.dumps(asdict(run))], capture_output=True, text=True)
     if child.returncode:

@@ -44,8 +44,8 @@ def offline(
 ) -> OfflineResult:
     """Race `contenders` (of CONTENDERS) and `stages` over every prompt length and batch size.
 
-    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8": weights alone):
-    first a short run each for warm-up, then `repeats` that count. All have the same random prompts and decode
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8", "int4": weights
+    alone): first a short run each for warm-up, then `repeats` that count. All have the same random prompts and decode
     greedily, max_tokens each, end tokens ignored; a run is all of it, from the prompts to the tokens. In fp32 tokens
     must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
     the reason. prompts: a key of PROMPTS. speculative: as LLM takes it, for a second engine beside the one without.

@@ -13,11 +13,11 @@ from roseinfer.display.text_table import Column, TextTable
 
 from ..peers import PEERS
 from ..provenance import where_in_full
-from ..race_setting import ENGINE, HF_NAME
+from ..race_setting import ENGINE, HF_NAME, QUANTIZED
 from ..verdict import explanation, ratio_text, runs_text, spread, verdict
 
 Row = dict[str, Any]
-FULL = "float32"  # what weights in 8 bits are compared with, too
+FULL = "float32"  # what quantised weights are compared with, too
 AGAINST_PEERS = f"{ENGINE} / best peer"
 
 
@@ -25,7 +25,7 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
     """One row per contender, precision and cell: speeds in tokens a second over whole runs, ratios of medians.
 
     floors: seconds, by name, precision, prompt_len and batch_size. vs_hf and its verdict: against Hugging Face's
-    generate in the same precision, or in fp32 where the precision is int8; None where that did not run.
+    generate in the same precision, or in fp32 where weights are quantised; None where that did not run.
     """
     speeds: dict[tuple, list[float]] = {}
     equal: dict[tuple, float] = {}
@@ -38,7 +38,7 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
     for key in sorted(speeds, key=lambda key: key[2:]):
         name, precision, *cell = key
         own, speed = speeds[key], median(speeds[key])
-        same, full = (speeds.get((HF_NAME, p, *cell)) for p in (FULL if precision == "int8" else precision, FULL))
+        same, full = (speeds.get((HF_NAME, p, *cell)) for p in (FULL if precision in QUANTIZED else precision, FULL))
         rows.append(
             {
                 "name": name,
@@ -94,7 +94,7 @@ class OfflineResult(MachineResult):
                 rows = [r for r in self.rows if (r["prompt_len"], r["precision"]) == (prompt_len, precision)]
                 if not rows:
                     continue
-                baseline = FULL if precision == "int8" else precision
+                baseline = FULL if precision in QUANTIZED else precision
                 asked = f"{a['max_tokens']} new tokens each, {precision}: tok/s"
                 if self.is_first_token:
                     asked = f"{precision}: time to first token in ms"

@@ -17,6 +17,7 @@ PRECISIONS = {
     "float16": (Stored.F16, Stored.F16),
     "bfloat16": (Stored.BF16, Stored.F16),
     "int8": (Stored.Q8_0, Stored.F16),
+    "int4": (Stored.Q4_0, Stored.F16),
 }
 NAMES = {
     "wte": "token_embd",

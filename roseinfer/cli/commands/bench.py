@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roseinfer.arguments import require_count
-from roseinfer.cli.bench_settings import DTYPES, Chunks, Executors, Host, Kernels, Memory, Offline, Online
+from roseinfer.cli.bench_settings import (
+    DTYPES,
+    QUANTIZATIONS,
+    Chunks,
+    Executors,
+    Host,
+    Kernels,
+    Memory,
+    Offline,
+    Online,
+)
 from roseinfer.cli.command import device_or_best, no_file
 from roseinfer.cli.flags import add_flags, require_known, settings_of
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EXAMPLES = (
-    "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8",
+    "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8,int4",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
     "roseinfer bench offline --contenders engine --speculative ngram --prompts repeating --prompt-len 192",
     "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
@@ -129,7 +139,8 @@ def recorded_race(path: Path) -> OfflineResult:
 
 def raced(s: Offline, chart: Any) -> OfflineResult:
     require_known("--dtype", s.dtypes, DTYPES)
-    precisions = [*s.dtypes, *([s.quantization] if s.quantization else [])]
+    require_known("--quantization", s.quantization, QUANTIZATIONS)
+    precisions = [*s.dtypes, *s.quantization]
     from roseinfer.bench.offline import CONTENDERS, offline
 
     chosen = CONTENDERS if s.contenders is None else s.contenders

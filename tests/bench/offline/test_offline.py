@@ -201,7 +201,10 @@ def test_progress_counts_every_run(spec: str):
         ({"contenders": ["vllm"]}, "contenders: unknown one 'vllm'"),
         ({"contenders": []}, "contenders must name at least one, or stages, got none"),
         ({"contenders": ["hf", "hf"]}, r"contenders must be a list with each value once, got \['hf', 'hf'\]"),
-        ({"precisions": ["float64"]}, "precisions: unknown one 'float64' .*allowed: float32, bfloat16, float16, int8"),
+        (
+            {"precisions": ["float64"]},
+            "precisions: unknown one 'float64' .*allowed: float32, bfloat16, float16, int8, int4",
+        ),
         ({"precisions": []}, "precisions must be a list with each value once"),
         ({"batch_sizes": [0]}, "batch_sizes must be an integer of at least 1, got 0"),
         ({"batch_sizes": []}, "batch_sizes must be a list with each value once"),
@@ -292,6 +295,8 @@ def test_the_floor_of_a_run_is_its_prefill_and_every_decode_step(small: GPT2):
     start = prefill_floor(config, [5, 5], torch.float32)
     expected = sum(f.weight_bytes / 4 + f.kv_bytes for f in (start, step))
     assert run_floor(config, slow, 2, 5, 2, torch.int8, torch.float32) == pytest.approx(expected)
+    expected = sum(f.weight_bytes / 8 + f.kv_bytes for f in (start, step))
+    assert run_floor(config, slow, 2, 5, 2, torch.int4, torch.float32) == pytest.approx(expected)
 
 
 def test_the_rate_of_8_bits_is_that_of_the_faster_product(monkeypatch):
@@ -361,6 +366,13 @@ if why_no_peers() is None:  # `make peers` has been run here
             else:
                 with pytest.raises(ContenderFailed, match="CTranslate2 is given prompts of one length alone$"):
                     peer.run(mixed, 40)
+
+    def test_llama_cpp_runs_in_4_bits_and_ctranslate2_says_that_it_does_not(tiny: GPT2, tmp_path: Path):
+        write_model(tiny, tmp_path)
+        with PeerProcess("llama.cpp", PEERS["llama.cpp"], tmp_path, "int4", 1) as peer:
+            assert len(peer.run([[1, 2, 3]], 2)[0][0]) == 2
+        with pytest.raises(ContenderFailed, match="CTranslate2 has no int4 on this CPU, only "):
+            PeerProcess("CTranslate2", PEERS["CTranslate2"], tmp_path, "int4", 1)
 
     @pytest.mark.parametrize("name", PEERS)
     def test_a_peers_weights_in_8_bits_say_nearly_the_same(name: str, tiny: GPT2, tmp_path: Path):

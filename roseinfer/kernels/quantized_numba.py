@@ -1,0 +1,231 @@
+"""x @ W.T on a CPU with W in 8 or 4 bits (quantized_layout.py), x rounded to 8 bits on the way in, sums in float32.
+
+Products of bytes are summed as whole numbers over a group of GROUP values of K, which is exact. Then the sum is
+multiplied by the group's scales and joins those of the groups before it, in a fixed order. So a row of the result is
+the same to the bit whatever other rows are in the batch. Each group of a row of x has a scale: after an activation
+function a few values are far larger than the others, and with one scale for a whole row the others would be rounded to
+nothing.
+
+CPUs have an instruction for four products of bytes and their sum in each of 16 lanes (VNNI), which no compiler here
+finds by itself. Where a CPU lacks it, the same sum is written with multiplications. It multiplies unsigned by signed
+bytes, so the values of W have an offset. What that adds to a group's sum is offset times the sum of its values of x:
+each sum begins with that, negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+import torch.nn.functional as F
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from torch import Tensor
+
+from roseinfer.graphs.operation import operation
+
+from .numba_calls import compiled, run_parallel
+from .quantized_layout import EIGHT_BITS, FOUR_BITS, GROUP, QuantizedLayout
+from .simd import F32, FLOATS, I32, INTS, LANES, function, fused, in_every_lane, part, picks, pointer_to, shape_of
+from .tiled_numba import GELU, STORE, TILE, VECTORS, case_for_each_count, factor, multiply_tile, multiply_tiled
+
+WORDS = 2 + GROUP // 4  # of a group of x, int32: its scale's bits, the sum of its values, the values, four in each
+FEW = 16  # rows of x below which one thread quantises them: sooner done than shared out
+# Bytes ahead of the values of W in use that memory is asked for. Measured from 1 to 16 KB: with 8 rows of x a product
+# in 8 bits takes a quarter less time, in 4 bits two fifths. One row alone gains nothing.
+AHEAD = 8192
+I8, HALVES = ir.IntType(8), ir.VectorType(ir.IntType(16), LANES)
+WITHOUT_SIGN, ROUNDING, ROUNDING_BITS = np.int32(0x7FFFFFFF), np.float32(1.5 * 2**23), np.int32(0x4B400000)
+SMALLEST = np.float32(2.0**-119)  # absolute value that is not rounded to zero: 127 / it is still finite
+LAYOUTS = {numba.from_dtype(np.dtype(name)): layout for name, layout in (("uint8", EIGHT_BITS), ("int16", FOUR_BITS))}
+
+
+@operation
+def linear_quantized(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
+    """x [N, K] @ W.T + bias, in x's dtype. weight: `tiles_8` or `tiles_4` of W [num_rows, K]. bias: float32,
+    [num_rows], or [0] for none. gelu: applied to the result (the tanh form)."""
+    out = torch.empty(len(x), num_rows)
+    rows = F.pad(x.float(), (0, -x.size(1) % GROUP)).contiguous()
+    run_parallel(multiply, out.numpy(), rows.numpy(), weight.numpy(), bias.numpy(), GELU if gelu else STORE)
+    return out.to(x.dtype)
+
+
+@compiled(parallel=True)
+def multiply(out, x, w, bias, then):
+    """multiply_tiled of x [N, K] float32, K a multiple of GROUP."""
+    multiply_tiled(out, factor(x, w), w, bias, then)
+
+
+@njit
+def quantize_group(x, out):
+    """x [GROUP] float32 -> out [GROUP] int8; returns the scale (NaN unless all are finite) and the sum of out.
+
+    In 32-bit integers throughout, which compilers turn into vectors: without their sign, floats are ordered as their
+    bits are, and adding 1.5 * 2**23 to a small float leaves the nearest whole number in its last bits.
+    """
+    top = np.int32(0)
+    for k in range(GROUP):
+        top = max(top, np.int32(np.float32(x[k]).view(np.int32) & WITHOUT_SIGN))
+    largest = np.int32(top).view(np.float32)
+    inverse = np.float32(127) / largest if largest > SMALLEST else np.float32(0)
+    added = np.int32(0)
+    for k in range(GROUP):
+        value = np.int32(np.float32(x[k] * inverse + ROUNDING).view(np.int32) - ROUNDING_BITS)
+        out[k] = np.int8(value)
+        added = np.int32(added + value)
+    return largest / np.float32(127) + largest * np.float32(0), added
+
+
+@njit
+def quantize_row(x, out):
+    """x [K] float32 -> out [K / GROUP * WORDS] int32."""
+    values = out.view(np.int8)
+    for group in range(len(x) // GROUP):
+        k, at = group * GROUP, group * WORDS
+        scale, added = quantize_group(x[k : k + GROUP], values[4 * (at + 2) : 4 * (at + WORDS)])
+        out[at], out[at + 1] = np.float32(scale).view(np.int32), added
+
+
+@njit(parallel=True)
+def quantize_rows(x):
+    """x [N, K] float32 in 8 bits and a scale per group: [N, K / GROUP * WORDS] int32."""
+    out = np.empty((x.shape[0], x.shape[1] // GROUP * WORDS), np.int32)
+    if len(x) < FEW:
+        for n in range(len(x)):
+            quantize_row(x[n], out[n])
+    else:
+        for n in prange(len(x)):
+            quantize_row(x[n], out[n])
+    return out
+
+
+@overload(factor)
+def _factor(x, kind):
+    return (lambda x, kind: quantize_rows(x)) if kind.dtype in LAYOUTS else None
+
+
+@overload(multiply_tile)
+def _multiply_tile(sums, x, m, count, w, tile):
+    if w.dtype in LAYOUTS:
+        return lambda sums, x, m, count, w, tile: multiply_quantized(sums, x, m, count, w, tile)
+
+
+@intrinsic
+def multiply_quantized(
+    typing: Any, sums: types.Array, x: types.Array, m: types.Integer, count: types.Integer, w: types.Array,
+    tile: types.Integer,
+) -> tuple[Any, Callable]:  # fmt: skip
+    """multiply_tile, with x of `quantize_rows`, and w in 8 or 4 bits."""
+    return types.none(sums, x, types.intp, types.intp, w, types.intp), case_for_each_count(_multiply_rows)
+
+
+def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int) -> None:
+    sums, x, m, _, w, tile = args
+    layout, size = LAYOUTS[signature.args[4].dtype], m.type
+    num_groups = builder.udiv(shape_of(context, builder, signature.args[1], x)[1], size(WORDS))
+    first = pointer_to(context, builder, signature.args[4], w, [tile, size(0)])
+    tile_at = builder.bitcast(first, I8.as_pointer())
+    rows = [
+        pointer_to(context, builder, signature.args[1], x, [builder.add(m, size(r)), size(0)]) for r in range(num_rows)
+    ]
+    each = [(r, v) for r in range(num_rows) for v in range(VECTORS)]
+    totals = {one: cgutils.alloca_once(builder, FLOATS) for one in each}
+    for one in each:
+        builder.store(ir.Constant(FLOATS, None), totals[one])
+    with cgutils.for_range(builder, num_groups, intp=size) as loop:
+        group = builder.gep(tile_at, [_plus(builder, loop.index, layout.group_bytes, layout.head)])
+        fours = [builder.gep(row, [builder.mul(loop.index, size(WORDS))]) for row in rows]
+        products = _group_sums(context, builder, layout, group, fours)
+        scales_w = [_group_scales(builder, group, v) for v in range(VECTORS)] if layout.group_head else None
+        for r, four in enumerate(fours):
+            scale = in_every_lane(builder, builder.bitcast(builder.load(four), F32))
+            for v in range(VECTORS):
+                scales = builder.fmul(scale, scales_w[v]) if scales_w else scale
+                as_floats = builder.sitofp(builder.load(products[r, v]), FLOATS)
+                builder.store(fused(builder, as_floats, scales, builder.load(totals[r, v])), totals[r, v])
+    for r, v in each:
+        to = pointer_to(context, builder, signature.args[0], sums, [size(r), size(v * LANES)])
+        total = builder.load(totals[r, v])
+        if layout.head:
+            total = builder.fmul(total, _load(builder, tile_at, size(4 * LANES * v), FLOATS))
+        builder.store(total, builder.bitcast(to, FLOATS.as_pointer()), align=4)
+
+
+def _group_sums(context: Any, builder: ir.IRBuilder, layout: QuantizedLayout, group: ir.Value, fours: Any) -> Any:
+    """Where the sums of a group's products are kept, by row of x and vector. fours: the group in each row of x."""
+    size = cgutils.intp_t
+    sums = {(r, v): cgutils.alloca_once(builder, INTS) for r in range(len(fours)) for v in range(VECTORS)}
+    for r, four in enumerate(fours):
+        added = builder.load(builder.gep(four, [size(1)]))
+        start = in_every_lane(builder, builder.mul(added, I32(-layout.offset)))
+        for v in range(VECTORS):
+            builder.store(start, sums[r, v])
+    per_vector = 8 // layout.bits  # values of W in each byte
+    with cgutils.for_range(builder, size(GROUP // 4 // per_vector), intp=size) as loop:
+        at = [_plus(builder, loop.index, 4 * TILE, layout.group_head + 4 * LANES * v) for v in range(VECTORS)]
+        packed = [_load(builder, group, index, INTS) for index in at]
+        if len(fours) > 1:
+            for index in at:
+                _prefetch(builder, builder.gep(group, [builder.add(index, size(AHEAD))]))
+        for half in range(per_vector):
+            vectors = packed if per_vector == 1 else [_half_bytes(builder, vector, half) for vector in packed]
+            where = _plus(builder, loop.index, per_vector, 2 + half)
+            for r, four in enumerate(fours):
+                value = in_every_lane(builder, builder.load(builder.gep(four, [where])))
+                for v in range(VECTORS):
+                    added = _four_products(context, builder, builder.load(sums[r, v]), vectors[v], value)
+                    builder.store(added, sums[r, v])
+    return sums
+
+
+def _plus(builder: ir.IRBuilder, index: ir.Value, times: int, plus: int) -> ir.Value:
+    return builder.add(builder.mul(index, index.type(times)), index.type(plus))
+
+
+def _load(builder: ir.IRBuilder, pointer: ir.Value, index: ir.Value, of: ir.Type) -> ir.Value:
+    return builder.load(builder.bitcast(builder.gep(pointer, [index]), of.as_pointer()), align=1)
+
+
+def _prefetch(builder: ir.IRBuilder, pointer: ir.Value) -> None:
+    """Ask memory for the line at that address, which need not be there."""
+    prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), [pointer.type, I32, I32, I32])
+    builder.call(prefetch, [pointer, I32(0), I32(3), I32(1)])  # to be read, into every cache, data
+
+
+def _half_bytes(builder: ir.IRBuilder, vector: ir.Value, half: int) -> ir.Value:
+    """The lower halves of 64 bytes, or the upper ones."""
+    shifted = builder.lshr(vector, INTS([4] * LANES)) if half else vector
+    return builder.and_(shifted, INTS([0x0F0F0F0F] * LANES))
+
+
+def _group_scales(builder: ir.IRBuilder, group: ir.Value, v: int) -> ir.Value:
+    """16 scales in bfloat16, with which a group begins, as float32."""
+    bits = builder.zext(_load(builder, group, cgutils.intp_t(2 * LANES * v), HALVES), INTS)
+    return builder.bitcast(builder.shl(bits, INTS([16] * LANES)), FLOATS)
+
+
+def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
+    """Add four products of bytes, unsigned by signed, to a sum in each of 16 lanes."""
+    features = context.codegen().magic_tuple()[2].split(",")
+    if "+avx512vnni" in features:
+        return _instruction(builder, [sums, w, x], 512)
+    if "+avxvnni" in features:
+        halves = [[part(builder, v, range(i, i + 8)) for v in (sums, w, x)] for i in (0, 8)]
+        return builder.shuffle_vector(*[_instruction(builder, half, 256) for half in halves], picks(range(16)))
+    as_bytes, as_ints = ir.VectorType(I8, 4 * LANES), ir.VectorType(I32, 4 * LANES)
+    wide_w = builder.zext(builder.bitcast(w, as_bytes), as_ints)
+    wide_x = builder.sext(builder.bitcast(x, as_bytes), as_ints)
+    products = builder.mul(wide_w, wide_x)
+    for left in (32, 16):  # neighbours are added twice: from 64 to 16
+        products = builder.add(*[part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
+    return builder.add(sums, products)
+
+
+def _instruction(builder: ir.IRBuilder, vectors: list[ir.Value], bits: int) -> ir.Value:
+    kinds = [vector.type for vector in vectors]
+    return builder.call(function(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kinds[0], kinds), vectors)
