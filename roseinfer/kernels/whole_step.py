@@ -77,7 +77,7 @@ def _weights_at(address, num_rows, depth, kind):
     )
 
 
-@njit(parallel=True)
+@njit
 def multiply(out, x, layer, matrix, then, kind):
     """As multiply_tiled, of the matrix whose columns in `layer` begin at `matrix`."""
     w = weights_at(layer[matrix], out.shape[1], x.shape[1], kind)
