@@ -22,6 +22,16 @@ def product(x, values, scales):
 
 
 # --- 12.4
+def pack_4_bits(weight, group):
+    groups = weight.unflatten(1, (-1, group))
+    largest = groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))
+    scales = largest / -8
+    steps = torch.where(scales == 0, 1, scales)  # a group of zeros is divided by 1
+    values = ((groups / steps).round().clamp(-8, 7) + 8).to(torch.uint8).flatten(1)
+    return values[:, 0::2] + 16 * values[:, 1::2], scales[:, :, 0]
+
+
+# --- 12.5
 class HalfLinear(nn.Module):
     def __init__(self, weight, bias):
         super().__init__()

@@ -42,6 +42,8 @@ from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson11.logit_bits import say_logit_bits
+from .lesson12.held_out import held_out_texts
+from .lesson12.layer_errors import draw_layer_errors
 from .lesson12.layouts import say_layouts, time_layouts, time_matrices
 from .lesson12.qkv_apart import products_of_a_step, with_qkv_apart
 from .lesson12.rounding_grid import walk_rounding

@@ -1,4 +1,7 @@
-"""Checkers of lesson 12: the bytes of a step's weights, matrices and activations in 8 bits, a layout in 16."""
+"""Checkers of lesson 12: the bytes of a step's weights, matrices and activations in 8 bits, a layout in 16.
+
+12.4 is in four_bits_checks.py.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from ..exercises.explain import explain_tensor
 from ..exercises.stage_checks import require_stage
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
+from .four_bits_checks import four_bits_comparison
 
 GROUP = 64  # values of x that share a scale
 
@@ -244,7 +248,9 @@ register(
     ),
 )
 
-# 12.4
+register("12.4", four_bits_comparison())
+
+# 12.5
 
 TEXT = tuple(range(3, 60))
 MODELS: dict[str, Callable[[], Model]] = {
@@ -255,7 +261,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 ROWS = (1, 3, 16, 70)
 
 
-@exercise("12.4")
+@exercise("12.5")
 def half_weights(answer: type[Stage]) -> None:
     require_stage(answer, "PackedWeights", "pack")
     require_all(LAYERS, partial(_judge_layer, answer), _describe_layer)  # a stage takes no layer that is wrong

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from roseinfer.display.table import Table
 from roseinfer.models import Model
+from roseinfer.models.weights import weight_bytes
 from roseinfer.reference import reference_logits
 
 from ..views.rows_table import table
@@ -20,28 +21,34 @@ LEVELS = 127  # of 8 bits, on either side of 0
 ROW = 10**9  # values that share a scale: a whole row
 
 
-def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, list[int]]) -> Table:
-    """One row per model, for each text the KL divergence of its next token from the exact model's, and its perplexity.
+@torch.inference_mode()
+def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, list[list[int]]]) -> Table:
+    """One row per model: the bytes that a step reads, and for each kind of texts the KL divergence of the next token
+    from the exact model's, and the perplexity.
 
-    KL in nats a token, averaged over the text: 0 where both give every token the same probability. Perplexity: e to the
-    mean of -log p of the tokens that the text has, in fp32. Raises ValueError for a text of fewer than two tokens.
+    texts: by kind, the token ids of each text. KL in nats a token, averaged over all tokens: 0 where both give every
+    token the same probability. Perplexity: e to the mean of -log p of the tokens that the texts have, of each but its
+    first, in fp32. Raises ValueError for a text of fewer than two tokens.
     """
     import pandas as pd
 
-    if short := [name for name, token_ids in texts.items() if len(token_ids) < 2]:
+    if short := [kind for kind, several in texts.items() if min(map(len, several), default=0) < 2]:
         raise ValueError(f"texts must have at least two tokens each, got fewer in {', '.join(short)}")
-    expected = {name: log_probs(exact, token_ids) for name, token_ids in texts.items()}
+    expected = {kind: [log_probs(exact, token_ids) for token_ids in several] for kind, several in texts.items()}
     rows: list[dict[str, Any]] = []
     for model_name, model in ({"as it is": exact} | dict(models)).items():
-        rows.append({"model": model_name})
-        for name, token_ids in texts.items():
-            got = log_probs(model, token_ids)
-            rows[-1][f"KL, {name}"] = float(F.kl_div(got, expected[name], log_target=True, reduction="batchmean"))
-            rows[-1][f"perplexity, {name}"] = float(F.nll_loss(got[:-1], torch.tensor(token_ids[1:])).exp())
-    live = [column for column in rows[0] if column != "model"]
-    formats = {column: "{:,.1f}" if column.startswith("perplexity") else "{:.4f}" for column in live}
-    lengths = ", ".join(f"{name}: {len(token_ids)} tokens" for name, token_ids in texts.items())
-    return Table(pd.DataFrame(rows), exact=["model"], live=live, formats=formats, title=lengths)
+        rows.append({"model": model_name, "bytes": weight_bytes(model)})
+        for kind, several in texts.items():
+            got = [log_probs(model, token_ids) for token_ids in several]
+            next_ids = torch.tensor([token_id for token_ids in several for token_id in token_ids[1:]])
+            of_next = torch.cat([own[:-1] for own in got])
+            apart = F.kl_div(torch.cat(got), torch.cat(expected[kind]), log_target=True, reduction="batchmean")
+            rows[-1] |= {f"KL, {kind}": float(apart), f"perplexity, {kind}": float(F.nll_loss(of_next, next_ids).exp())}
+    live = [column for column in rows[0] if column not in ("model", "bytes")]
+    formats = {column: "{:,.2f}" if column.startswith("perplexity") else "{:.4f}" for column in live}
+    lengths = ", ".join(f"{kind}: {sum(map(len, several)):,} tokens" for kind, several in texts.items())
+    df = pd.DataFrame(rows)
+    return Table(df, exact=["model", "bytes"], live=live, formats=formats | {"bytes": "{:,}"}, title=lengths)
 
 
 def log_probs(model: Model, token_ids: list[int]) -> Tensor:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from wrong_answers import right_answers, wrong_answers
 
 from roseinfer.teach.lesson12.exercises import grouped_product
+from roseinfer.teach.lesson12.four_bits_checks import pack_with, signed_largest
 
 
 def step_bytes(layers, width, vocab, bits):
@@ -160,5 +161,80 @@ test_right_products = right_answers(
         "integers": lambda *a: product(*a, convert=torch.Tensor.int),
         "rounded first, then one product": lambda x, v, s: grouped_product(x.double(), v, s),
         "rows one by one": lambda x, v, s: torch.cat([product(row[None], v, s) for row in x]),
+    },
+)
+
+
+# 12.4
+
+
+def pack(weight, group):
+    return pack_with(weight, group, signed_largest)
+
+
+def changes_weight(weight, group):
+    result = pack(weight, group)
+    weight.round_()
+    return result
+
+
+def divided_by_zero(weight, group):
+    groups = weight.unflatten(1, (-1, group))
+    scales = groups.gather(2, groups.abs().argmax(2, keepdim=True)) / -8
+    whole = ((groups / scales).round().clamp(-8, 7) + 8).nan_to_num(0).to(torch.uint8).flatten(1)
+    return whole[:, 0::2] + 16 * whole[:, 1::2], scales[:, :, 0]
+
+
+def halves_of_a_row(weight, group):
+    """Column j beside column j + columns / 2, as some layouts have them."""
+    packed, scales = pack(weight, group)
+    values = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
+    half = values.shape[1] // 2
+    return values[:, :half] + 16 * values[:, half:], scales
+
+
+test_wrong_four_bits = wrong_answers(
+    "12.4",
+    {
+        "not packed": (lambda w, g: (pack(w, g)[0].repeat_interleave(2, 1), pack(w, g)[1]), "packed: "),
+        "int8": (lambda w, g: (pack(w, g)[0].to(torch.int8), pack(w, g)[1]), "packed: dtype int8, expected uint8"),
+        "scales with a dimension left": (lambda w, g: (pack(w, g)[0], pack(w, g)[1][..., None]), "scales: "),
+        "only packed": (lambda w, g: pack(w, g)[0], "expected (packed, scales), got Tensor"),
+        "changes weight": (changes_weight, "weight was handed in, and you have changed it"),
+        "zeros become -8": (divided_by_zero, "packed: "),
+        "halves of a row": (halves_of_a_row, "values differ, first at"),
+    },
+)
+
+
+def byte_by_byte(weight, group):
+    packed, scales = [], []
+    for row in weight.tolist():
+        values, own = [], []
+        for first in range(0, len(row), group):
+            part = row[first : first + group]
+            scale = max(part, key=abs) / -8
+            own.append(scale)
+            values += [min(7, max(-8, round(value / scale))) + 8 if scale else 8 for value in part]
+        packed.append([low | high << 4 for low, high in zip(values[::2], values[1::2], strict=True)])
+        scales.append(own)
+    return torch.tensor(packed, dtype=torch.uint8), torch.tensor(scales)
+
+
+def in_numpy_with_views(weight, group):
+    groups = weight.numpy().reshape(len(weight), -1, group)
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(2)[..., None], 2)
+    scales = largest / np.float32(-8)
+    whole = np.rint(np.divide(groups, scales, out=np.zeros_like(groups), where=scales != 0)).clip(-8, 7)
+    pairs = (whole + 8).astype(np.uint8).reshape(len(weight), -1, 2)
+    return torch.from_numpy(pairs[..., 0] | pairs[..., 1] << 4), torch.from_numpy(scales[..., 0])
+
+
+test_right_four_bits = right_answers(
+    "12.4",
+    {
+        "byte by byte": byte_by_byte,
+        "numpy": in_numpy_with_views,
+        "zeros with scale 1": lambda w, g: (pack(w, g)[0], torch.where(pack(w, g)[1] == 0, 1.0, pack(w, g)[1])),
     },
 )

@@ -130,7 +130,7 @@ class RoundsTheCallers(PackedWeights):
 
 
 test_wrong_layouts = wrong_answers(
-    "12.4",
+    "12.5",
     {
         "in 32 bits": (layout(InFull), "holds its matrix in float32"),
         "new weights": (layout(lambda w, b: nn.Linear(w.shape[1], w.shape[0]).to(w)), "values differ"),
@@ -196,7 +196,7 @@ class CopiedModel(HalfWeights):
 
 
 test_right_layouts = right_answers(
-    "12.4",
+    "12.5",
     {
         "plain": HalfWeights,
         "a buffer": layout(Buffered),

@@ -10,6 +10,11 @@ import torch
 from roseinfer import teach
 from roseinfer.bench.contenders import StageContender
 from roseinfer.contract.small_models import small_model
+from roseinfer.models import load_model, load_tokenizer
+from roseinfer.models.weights import prepared_copy, weight_bytes
+from roseinfer.reference import reference_logits
+from roseinfer.teach.lesson12.held_out import DRAWN, UNSEEN
+from roseinfer.teach.lesson12.layer_errors import OUTPUT, layer_errors
 from roseinfer.teach.lesson12.text_price import _rounded
 from stages import FusedStep
 
@@ -36,7 +41,7 @@ def test_sizes_that_make_no_picture(sizes):
 def test_the_price_of_a_text():
     model, text = small_model(), list(range(40))
     with torch.no_grad():
-        table = teach.text_price(model, {"the same": small_model(), "another": small_model(seed=2)}, {"a": text})
+        table = teach.text_price(model, {"the same": small_model(), "another": small_model(seed=2)}, {"a": [text]})
     df = table.df.set_index("model")
     assert df.loc["as it is", "KL, a"] == pytest.approx(0, abs=1e-6) == df.loc["the same", "KL, a"]
     assert df.loc["another", "KL, a"] > 0.1
@@ -44,16 +49,28 @@ def test_the_price_of_a_text():
     assert "KL" not in repr(table), "numbers of a machine are no exact facts"
 
 
+def test_several_texts_count_by_their_tokens():
+    model, other = small_model(), small_model(seed=2)
+    texts = [list(range(30)), [5, 6]]
+    with torch.no_grad():
+        each = [teach.text_price(model, {"other": other}, {"a": [text]}).df.loc[1] for text in texts]
+        both = teach.text_price(model, {"other": other}, {"a": texts}).df.loc[1]
+    nats = [math.log(one["perplexity, a"]) for one in each]
+    assert math.log(both["perplexity, a"]) == pytest.approx((29 * nats[0] + nats[1]) / 30, rel=1e-4)
+    assert both["KL, a"] == pytest.approx((30 * each[0]["KL, a"] + 2 * each[1]["KL, a"]) / 32, rel=1e-4)
+    assert both["bytes"] == weight_bytes(other)
+
+
 def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary():
     model = small_model()
     model.wte.weight.zero_()  # the output matrix, too: every token is as likely
-    df = teach.text_price(model, {}, {"a": [1, 2, 3]}).df
+    df = teach.text_price(model, {}, {"a": [[1, 2, 3]]}).df
     assert math.isclose(df.loc[0, "perplexity, a"], model.config.vocab_size, rel_tol=1e-5)
 
 
 def test_a_text_of_one_token_has_no_price():
     with pytest.raises(ValueError, match="at least two tokens each, got fewer in short"):
-        teach.text_price(small_model(), {}, {"long": [1, 2], "short": [1]})
+        teach.text_price(small_model(), {}, {"long": [[1, 2]], "short": [[1, 2], [1]]})
 
 
 def test_a_group_shares_a_scale():
@@ -67,9 +84,36 @@ def test_a_group_shares_a_scale():
 def test_rounded_inputs_change_a_model_and_zeros_stay():
     text = list(range(30))
     exact, rounded = small_model(), teach.round_inputs(small_model(), group=64)
-    df = teach.text_price(exact, {"rounded": rounded}, {"a": text}).df
+    df = teach.text_price(exact, {"rounded": rounded}, {"a": [text]}).df
     assert 0 < df.loc[1, "KL, a"] < 1
     assert _rounded(torch.zeros(2, 5), 2).eq(0).all()
+
+
+def test_held_out_texts_begin_where_a_paragraph_begins():
+    texts = teach.held_out_texts()
+    assert list(texts) == [DRAWN, UNSEEN] and [len(texts[kind]) for kind in texts] == [40, 40]
+    first = load_tokenizer("tiny").token_to_id("<|endoftext|>")
+    assert all(token_ids[0] == first for several in texts.values() for token_ids in several)
+    assert {len(token_ids) for token_ids in texts[DRAWN]} == {65}
+
+
+def test_each_part_is_quantised_alone_and_the_model_stays():
+    model, texts = load_model("tiny"), [list(range(20)), [7, 8, 9]]
+    before = reference_logits(model, texts[0])
+    df = layer_errors(model, texts)
+    assert list(df["part"].unique()) == [*(f"layer {i}" for i in range(4)), OUTPUT]
+    errors = df.set_index(["part", "bits"])["error"].unstack()
+    assert (errors["8 bits"] > 0).all() and (errors["4 bits"] > 2 * errors["8 bits"]).all()
+    assert torch.equal(reference_logits(model, texts[0]), before)
+    whole, exact = (torch.cat([reference_logits(m, t) for t in texts]) for m in (prepared_copy(model, "int8"), model))
+    assert errors["8 bits"].max() < (whole - exact).square().mean().sqrt() / exact.std()
+
+
+def test_the_picture_of_the_parts_says_their_errors():
+    chart = teach.draw_layer_errors(load_model("tiny"), [list(range(20))])
+    parts = "layer 0, layer 1, layer 2, layer 3, output matrix"
+    assert repr(chart) == f"error of the logits with one part quantised, in 8 and 4 bits: {parts}"
+    assert "layer 3 " in chart.alt and "%" in chart.alt and chart.png
 
 
 def test_shapes_and_races_count_the_same_step():
