@@ -21,7 +21,7 @@ class StepTimes:
         self._readings.setdefault(size_of(num_tokens), deque(maxlen=READINGS)).append(seconds)
 
     def of(self, num_tokens: int) -> float | None:
-        """Of sizes that were not measured, by the line between their neighbours. None where there is no such line."""
+        """Median of a size; between measured sizes, the line from one to the other. None beyond them."""
         known = {size: median_low(one) for size, one in self._readings.items() if len(one) >= ENOUGH}
         size = size_of(num_tokens)
         if size in known:
