@@ -159,15 +159,10 @@ def refuse_samples(params: SamplingParams) -> None:
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
     """Why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
-    if stops_at(seq, seq.token_ids[-1], eos_token_ids):
+    token_id, params = seq.token_ids[-1], seq.params
+    if token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos):
         return "stop"
-    return "length" if len(seq.token_ids) >= seq.max_len else None
-
-
-def stops_at(seq: Sequence, token_id: int, eos_token_ids: tuple[int, ...]) -> bool:
-    """Whether a token ends the sequence, wherever it comes."""
-    params = seq.params
-    return token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
+    return "length" if len(seq.token_ids) >= seq.num_prompt_tokens + params.max_tokens else None
 
 
 def is_count(value: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence as List
 from itertools import chain, count
 
 from roseinfer.sampling import NO_TOKEN
-from roseinfer.sequence import Sequence, finish_reason, stops_at
+from roseinfer.sequence import Sequence, finish_reason
 
 from .block_manager import BlockManager
 from .config import EngineConfig
@@ -204,20 +204,29 @@ class Scheduler:
     def _accept_drafts(self, step: Step, tokens: list[int]) -> tuple[list[int], list[int]]:
         """Append the drafts that hold, up to a token that ends the sequence. Return what is left to commit, as of a
         step without drafts: how many tokens of each sequence become cached, and the last token of each."""
-        num_new, last, accepted, row = list(step.num_new), [], [], 0
+        num_new, last, row = list(step.num_new), [], 0
         for i, (seq, draft) in enumerate(zip(step.seqs, step.drafts, strict=False)):
             given = verified(draft, tokens[row : row + 1 + len(draft)])
             row += 1 + len(draft)
-            end = next((n for n, token in enumerate(given, 1) if stops_at(seq, token, self.eos_token_ids)), len(given))
             if seq.seq_id in self.blocks:
-                seq.token_ids += given[: end - 1]
-                if seq.logprobs is not None:
-                    del seq.logprobs[len(seq) - seq.num_prompt_tokens + (given[end - 1] != NO_TOKEN) :]
-            num_new[i] = end
-            last.append(given[end - 1])
-            accepted.append(end - 1)
-        step.accepted = accepted
+                given = self._up_to_its_end(seq, given)
+            num_new[i] = len(given)
+            last.append(given[-1])
+        step.accepted = [n - 1 for n in num_new[: len(last)]]
         return num_new, last + tokens[row:]
+
+    def _up_to_its_end(self, seq: Sequence, tokens: list[int]) -> list[int]:
+        """Append tokens without the last one, and drop those after one that ends the sequence. Return the others."""
+        num_given = len(seq)
+        for token in tokens:
+            seq.append(token)
+            if finish_reason(seq, self.eos_token_ids):
+                break
+        given = seq.token_ids[num_given:]
+        seq.token_ids.pop()
+        if seq.logprobs is not None:  # those of all rows were reported
+            del seq.logprobs[len(seq) - seq.num_prompt_tokens + (given[-1] != NO_TOKEN) :]
+        return given
 
     def _growing(self) -> list[Sequence]:
         """Sequences whose next token begins a block, the oldest first."""

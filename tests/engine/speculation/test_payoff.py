@@ -7,7 +7,7 @@ from drafting import drafting_engine
 from small_engines import engine_of, requests
 
 from roseinfer.drive import drive
-from roseinfer.engine.speculation.payoff import ENOUGH, READINGS, RETRY_AFTER, Payoff, StepTimes, size_of
+from roseinfer.engine.speculation.payoff import ENOUGH, READINGS, RETRY_AFTER, TRY_DRAFTS, Payoff, StepTimes, size_of
 
 
 def measured(times: dict[int, float]) -> Payoff:
@@ -22,10 +22,10 @@ def measured(times: dict[int, float]) -> Payoff:
 def test_what_is_not_known_is_measured_first_without_drafts():
     payoff = Payoff()
     decisions = []
-    for _ in range(2 * ENOUGH):
+    for _ in range(2 * ENOUGH + 1):
         decisions.append(payoff.is_worth(1, 4))
         payoff.observe(1, 4 * decisions[-1], 4 * decisions[-1], 1.0)
-    assert decisions == [False] * ENOUGH + [True] * ENOUGH
+    assert decisions == [False] * ENOUGH + [True] * (ENOUGH + 1)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,47 @@ def test_a_batch_whose_steps_grow_with_their_tokens_gets_none():
     assert payoff.is_worth(1, 4) and not payoff.is_worth(16, 64)
 
 
-@pytest.mark.parametrize("accepted", [0, 4])
-def test_the_other_way_is_tried_now_and_then(accepted):
+def decided(accepted: int, number: int) -> list[bool]:
+    """Decisions for one sequence whose step takes 1 s, or 2 s with a draft of 4 that is accepted or not."""
     payoff = measured({1: 1.0, 5: 2.0})
-    for _ in range(100):
+    for _ in range(200):
         payoff.observe(1, 4, accepted, 2.0)
-    usual = accepted > 0
-    decisions = [payoff.is_worth(1, 4) for _ in range(3 * RETRY_AFTER + 3)]
-    assert decisions.count(not usual) == 3 and decisions[-RETRY_AFTER:].count(not usual) == 1
+    return [payoff.is_worth(1, 4) for _ in range(number)]
+
+
+def test_where_drafts_do_not_pay_they_are_tried_ever_more_rarely():
+    decisions = decided(0, 8 * RETRY_AFTER)
+    tries = [at for at, drafts in enumerate(decisions) if drafts]
+    first, second = RETRY_AFTER, RETRY_AFTER + TRY_DRAFTS + 2 * RETRY_AFTER
+    assert tries == [*range(first, first + TRY_DRAFTS), *range(second, second + TRY_DRAFTS)]
+
+
+def test_where_drafts_pay_a_step_without_is_measured_now_and_then():
+    decisions = decided(4, 4 * RETRY_AFTER)
+    assert [at for at, drafts in enumerate(decisions) if not drafts] == [RETRY_AFTER, 3 * RETRY_AFTER + 1]
+
+
+def test_when_the_text_begins_to_repeat_itself_the_first_try_finds_out():
+    payoff = measured({1: 1.0, 5: 2.0})
+    for _ in range(200):
+        payoff.observe(1, 4, 0, 2.0)
+    decisions = []
+    for _ in range(2 * RETRY_AFTER):
+        decisions.append(payoff.is_worth(1, 4))
+        payoff.observe(1, 4 * decisions[-1], 4 * decisions[-1], 1.0 + decisions[-1])
+    assert decisions == [False] * RETRY_AFTER + [True] * RETRY_AFTER
+
+
+def test_the_first_step_with_drafts_after_a_pause_is_not_measured():
+    """A draft model computes then what it lacks."""
+    payoff = Payoff()
+    for _ in range(ENOUGH):
+        assert not payoff.is_worth(1, 4)
+        payoff.observe(1, 0, 0, 1.0)
+    for seconds in [60.0, *[1.5] * ENOUGH]:
+        assert payoff.is_worth(1, 4)
+        payoff.observe(1, 4, 2, seconds)
+    assert payoff.times.of(5) == 1.5
 
 
 def test_one_late_step_does_not_count_and_a_change_does():
