@@ -55,7 +55,7 @@ def linear_quantized(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gel
     return out.to(x.dtype)
 
 
-@compiled(parallel=True)
+@compiled()
 def multiply(out, x, w, bias, then):
     """multiply_tiled of x [N, K] float32, K a multiple of GROUP."""
     multiply_tiled(out, factor(x, w), w, bias, then)

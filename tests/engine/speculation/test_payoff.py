@@ -57,7 +57,7 @@ def decided(accepted: int, number: int) -> list[bool]:
 
 
 def test_where_drafts_do_not_pay_they_are_tried_ever_more_rarely():
-    decisions = decided(0, 8 * RETRY_AFTER)
+    decisions = decided(0, 7 * RETRY_AFTER)
     tries = [at for at, drafts in enumerate(decisions) if drafts]
     first, second = RETRY_AFTER, RETRY_AFTER + TRY_DRAFTS + 2 * RETRY_AFTER
     assert tries == [*range(first, first + TRY_DRAFTS), *range(second, second + TRY_DRAFTS)]
