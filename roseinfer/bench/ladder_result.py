@@ -123,7 +123,7 @@ class LadderResult(MachineResult):
             f"ms and of floor follow from it. {explanation(self.arguments['repeats'])} Bound by reading or arithmetic: "
             "that alone, at this machine's rates, takes at least half of the step. By the host: the step's matrix "
             "products alone, as the stage holds them, with reading keys and values, its own copies and what it "
-            "computes again, take less than half of it. By its kernels: neither. "
+            "computes again, take less than half of it. By its kernels: neither, or they are inside one operation. "
             f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
             "start, the others without what linear layers, embeddings and fused attention do inside."
         )
@@ -160,7 +160,7 @@ class LadderResult(MachineResult):
             "verdict": column("verdict"),
             "total tok/s": column("total_tokens_per_second"),
             "step ms": column("step_ms"),
-            "products ms": [1e3 * seconds for seconds in column("products_seconds")],
+            "products ms": [None if one is None else 1e3 * one for one in column("products_seconds")],
             "of floor": column("floor_share"),
             "bound by": column("bound"),
             "aten ops": column("aten_ops"),

@@ -45,12 +45,13 @@ def products_seconds(model: Model, batch_size: int, own: Model | None = None) ->
 
 
 def step_bound(
-    floor: Floor, machine: Machine, step_seconds: float, products: float, own_bytes: int = 0, own_flops: int = 0
+    floor: Floor, machine: Machine, step_seconds: float, products: float | None, own_bytes: int = 0, own_flops: int = 0
 ) -> str:
     """Name the bound of a step that took step_seconds: "reading", "arithmetic", "the host" or "its kernels".
 
-    products: see products_seconds. own_bytes: what the step's own copies and fills read and write. own_flops: of
-    products beyond the floor's, such as of tokens that are computed again.
+    products: see products_seconds; None for a step in which one operation contains them. own_bytes: what the step's own
+    copies and fills read and write. own_flops: of products beyond the floor's, such as of tokens that are computed
+    again.
 
     Reading or arithmetic, whichever takes longer at the machine's measured rates, if that is at least half of the step.
     The host, if the products, reading keys and values, and the step's own work would take less than half of it: the
@@ -62,5 +63,7 @@ def step_bound(
     moving, computing = (least + own_bytes) / rate, floor.flops / machine.flops_per_s + again
     if max(moving, computing) >= step_seconds / 2:
         return READING if moving >= computing else ARITHMETIC
+    if products is None:
+        return KERNELS
     on_device = products + again + (floor.kv_bytes + own_bytes) / rate
     return HOST if on_device < step_seconds / 2 else KERNELS

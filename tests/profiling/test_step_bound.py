@@ -32,6 +32,11 @@ def test_a_rate_bounds_a_step_if_it_takes_half_of_it():
         assert bound(step_seconds, reading=1.0, arithmetic=5.0, products=0.0) == expected
 
 
+def test_a_step_whose_products_are_inside_one_operation_is_bound_by_it():
+    assert bound(10.0, reading=1.0, arithmetic=0.1, products=None) == "its kernels"
+    assert bound(10.0, reading=6.0, arithmetic=0.1, products=None) == "reading"
+
+
 def test_far_above_both_rates_the_products_decide_between_kernels_and_host():
     reads_cache = EXACT.kv_bytes / READ  # of a second
     for products, expected in ((5.1 - reads_cache, "its kernels"), (4.9 - reads_cache, "the host")):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from oracles import assert_logits_close, assert_right, prompts_of, small_llama, small_model
 
+from roseinfer.bench.ladder import ladder
 from roseinfer.generate import begin, decode_step, generate
 from roseinfer.models import load_model
 from roseinfer.reference import hf_generate, reference_generate
@@ -96,3 +97,11 @@ def test_the_callers_model_is_left_as_it_is():
     before = {name: p.clone() for name, p in model.named_parameters()}
     generate(OneKernel(model, num_blocks=8), [[1, 2, 3]], SamplingParams(max_tokens=4))
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("stage, has_own", [(Policies, True), (OneKernel, False)])
+def test_a_race_times_no_products_of_a_step_that_is_one_function(tiny, stage, has_own):
+    result = ladder([stage], tiny, batch_size=1, prompt_len=3, max_new_tokens=4, repeats=1)
+    assert (result.rows[0]["products_seconds"] is not None) == has_own
+    assert (result.columns["products ms"] != [None]) == has_own
+    assert "products ms" in result.frame

@@ -55,7 +55,7 @@ def test_resident_memory_is_at_most_its_peak():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"precision": "int4"}, "precision: unknown one 'int4'"),
+        ({"precision": "int3"}, "precision: unknown one 'int3'"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
     ],
 )
