@@ -35,6 +35,7 @@ class Stage(ABC):
     """
 
     name: ClassVar[str]
+    is_one_function: bool = False  # whether a decode step is one compiled function, with no products to time apart
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name", cls.__name__)

@@ -182,6 +182,7 @@ class OneKernel(Policies):
     def __init__(self, model: Model, *, num_blocks: int, **settings: Any) -> None:
         super().__init__(model, num_blocks=num_blocks, **settings)
         self.weights = weights_of(model) if has_kernel(model) else None
+        self.is_one_function = bool(self.weights)
         if self.weights:
             self.buckets = list(range(1, self.max_num_seqs + 1))
         self.one_operation = operation(self.run_kernel)

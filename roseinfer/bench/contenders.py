@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model, to_hf
-from roseinfer.profiling import MODEL_OPS, bytes_copied, is_product, trace_once
+from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
 from roseinfer.profiling.step_bound import products_seconds
 from roseinfer.reference import hf_batch
@@ -105,11 +105,11 @@ class StageContender:
         }
 
     def products_seconds(self) -> float | None:
-        """Seconds of the products of one decode step, in the layout of the stage's own model. None where the step has
-        no operation for them: its products are inside a larger one."""
-        if not any(map(is_product, self._one_decode(0, trace_once).op_counts())):
-            return None
+        """Seconds of the products of one decode step, in the layout of the stage's own model. None where they are
+        inside the one function that the step is."""
         stage = self._fresh()
+        if stage.is_one_function:
+            return None
         with blame(self.name, "its matrix products"):
             return products_seconds(self.model, len(self.prompts), stage.model)
 

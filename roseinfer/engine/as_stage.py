@@ -36,6 +36,7 @@ class EngineStage(Stage):
         )
         self.tables: Any = engine.blocks  # which has what a stage's tables have
         self.runner = engine.runner
+        self.is_one_function = engine.runner.whole is not None
         if self.runner.graphs:
             # A race is short: recording late would leave half of its steps eager, and the median between two modes.
             self.runner.graphs.capture_after = 1

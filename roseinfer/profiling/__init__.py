@@ -7,7 +7,7 @@
 - measure_machine(), decode_floor(...), prefill_floor(...): what this machine could do at best
 """
 
-from .counting import MODEL_OPS, CopiedBytes, bytes_copied, count_ops, is_product, trace_once
+from .counting import MODEL_OPS, CopiedBytes, bytes_copied, count_ops, trace_once
 from .floors import Floor, Machine, decode_floor, measure_machine, prefill_floor
 from .host_reads import HostReads, host_reads
 from .spans import span
@@ -26,7 +26,6 @@ __all__ = [
     "count_ops",
     "decode_floor",
     "host_reads",
-    "is_product",
     "measure_machine",
     "prefill_floor",
     "span",

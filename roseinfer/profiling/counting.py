@@ -29,11 +29,6 @@ aten = torch.ops.aten
 MODEL_OPS = ("aten::embedding", "aten::linear", "aten::rms_norm", "aten::scaled_dot_product_attention", INTERPRETER)
 
 
-def is_product(name: str) -> bool:
-    """Whether `name` is an operation for a matrix product."""
-    return "linear" in name or "mm" in name
-
-
 def trace_once(run_step: Callable[[], object]) -> Trace:
     """The trace of one call of `run_step`, not warmed up: for counting, not for times."""
     return Trace(record(run_step, calls=1))

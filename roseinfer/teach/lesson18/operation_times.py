@@ -19,7 +19,7 @@ from roseinfer.generate import decode_step
 from roseinfer.graphs.operation import name_of
 from roseinfer.graphs.recorded import RecordedGraph
 from roseinfer.models import Model
-from roseinfer.profiling import decode_floor, is_product, measure_machine
+from roseinfer.profiling import decode_floor, measure_machine
 from roseinfer.profiling.clock import seconds_of
 from roseinfer.stage import Stage
 
@@ -39,9 +39,8 @@ class Timed(NamedTuple):
 
     @property
     def kind(self) -> str:
-        if is_product(self.name):
-            return PRODUCT
-        return ATTENTION if "attention" in self.name else OTHER
+        parts = {PRODUCT: ("linear", "mm"), ATTENTION: ("attention",)}
+        return next((kind for kind, own in parts.items() if any(part in self.name for part in own)), OTHER)
 
 
 @dataclass(frozen=True, repr=False)
