@@ -75,7 +75,7 @@ def last_column_missing(out, x, weight, bias):
 test_wrong_rows = wrong_answers(
     "18.1",
     {
-        "columns as tasks": (transposed, ""),
+        "columns as tasks": (transposed, "values differ, first at"),
         "tasks add into out": (adds_into_out, "there is a race"),
         "one total for all tasks": (shared_total, "there is a race. its own array"),
         "without threads": (in_turn, "loop with prange"),
@@ -231,7 +231,7 @@ test_wrong_norms = wrong_answers(
         "a normalised row per task": (with_an_array_per_task, "asks for memory for new arrays"),
         "in place": (in_place, "x was handed in"),
         "an RMS norm": (rms, "values differ"),
-        "the mean is not squared": (squares_less_mean, ""),
+        "the mean is not squared": (squares_less_mean, "values differ, first at"),
         "scaled at the end": (scaled_at_the_end, "values differ"),
         "without threads": (nothing_shared, "loop with prange"),
         "one value less": (one_less, "divide by the number of values"),
@@ -521,7 +521,7 @@ test_wrong_products = wrong_answers(
         "the stage's": (the_stages, "the weight's elements are read"),
         "pairs": (in_pairs, "the weight's elements are read"),
         "without the rest": (rest_forgotten, "values differ"),
-        "one row is another's": (one_row_wrong, ""),
+        "one row is another's": (one_row_wrong, "values differ, first at"),
         "rows of x as tasks": (rows_as_tasks, "the weight's elements are read"),
         "past the end": (past_the_end, "IndexError"),
         "threads share the sums": (threads_over_k, "there is a race"),
