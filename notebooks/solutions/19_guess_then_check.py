@@ -11,12 +11,10 @@ def ngram_draft(token_ids, num_tokens, longest=4, shortest=2):
 
 # --- 19.2
 def accept(draft, chosen):
-    tokens = []
-    for drafted, own in zip(draft, chosen):
-        if drafted != own:
-            break
-        tokens.append(drafted)
-    return tokens + [chosen[len(tokens)]]
+    num_right = 0
+    while num_right < len(draft) and draft[num_right] == chosen[num_right]:
+        num_right += 1
+    return chosen[: num_right + 1]
 
 
 # --- 19.3

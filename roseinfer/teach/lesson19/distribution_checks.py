@@ -6,7 +6,7 @@ are sixteenths: floats hold them exactly, and what has probability 0 never comes
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import log
@@ -24,8 +24,8 @@ RARE = 1e-9  # at most this is the probability that a right answer is refused in
 PARTS = 16  # all probabilities are multiples of 1 / 16
 
 Row = list[float]
+Drafted = tuple[list[int], list[Row], list[Row]]  # draft, draft_probs, model_probs
 Counts = Mapping[tuple[int, ...], float]  # emitted tokens -> how often they come in all runs
-
 
 # Of p, q and the drafted token: the probability of accepting it, and the weights of the token that replaces it.
 Accept = Callable[[Row, Row, int], float]
@@ -50,7 +50,7 @@ def expected_counts(
     keeps_rejected: bool = False,
 ) -> Counts:
     """last: weights of the token after a draft that is accepted."""
-    found: Counter[tuple[int, ...]] = Counter()
+    found: dict[tuple[int, ...], float] = defaultdict(float)
     left = float(RUNS)
     for i, token in enumerate(draft):
         p, q = model_probs[i], draft_probs[i]
@@ -165,10 +165,16 @@ def is_chance(got: Counts, want: Counts) -> bool:
 
 def count_runs(answer: Callable[..., Any], draft: list[int], draft_probs: list[Row], model_probs: list[Row]) -> Counts:
     """How often an answer emits what. Raises Wrong for anything but token ids."""
-    q, p = _read_only(draft_probs, model_probs)
+    return Counter(_run(answer, (draft, draft_probs, model_probs), RUNS))
+
+
+def _run(answer: Callable[..., Any], case: Drafted, times: int) -> list[tuple[int, ...]]:
+    """The tokens of each run, all with one generator."""
+    draft, *rows = case
+    q, p = _read_only(*rows)
     rng = np.random.default_rng(0)
     with np.errstate(all="ignore"):  # a right answer may compute 0 / 0 for a token that it never draws
-        return Counter(emitted(answer(list(draft), q, p, rng)) for _ in range(RUNS))
+        return [emitted(answer(list(draft), q, p, rng)) for _ in range(times)]
 
 
 def _read_only(draft_probs: list[Row], model_probs: list[Row]) -> tuple[np.ndarray, np.ndarray]:
@@ -190,18 +196,11 @@ def emitted(got: Any) -> tuple[int, ...]:
 
 def require_own_rng(answer: Callable[..., Any]) -> None:
     """Raises Wrong unless equal generators give equal tokens."""
-    q, p = _read_only(*UNLIKE[1:])
-    first, second = (
-        [emitted(answer(list(UNLIKE[0]), q, p, rng)) for _ in range(100)] for rng in map(np.random.default_rng, (1, 1))
-    )
-    if first != second:
+    if _run(answer, UNLIKE, 100) != _run(answer, UNLIKE, 100):
         raise Wrong(
             "the distribution is right, but two generators with one seed give different tokens: take every random "
             "number from rng"
         )
-
-
-Drafted = tuple[list[int], list[Row], list[Row]]
 
 
 def _draw_row(rng: Random, vocab_size: int) -> Row:

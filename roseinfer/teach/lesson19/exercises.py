@@ -59,7 +59,7 @@ def _repeating(text: Text, start: int, size: int, num_tokens: int) -> Text:
     return [text[start + size + i % period] for i in range(num_tokens)]
 
 
-LOOKUP_CHANGES: dict[str, dict[str, Callable[..., Any]]] = {
+LOOKUP_CHANGES: dict[str, dict[str, Any]] = {
     "of several earlier places the last one counts": {"starts": lambda text, size: range(len(text) - size)},
     "the most tokens are looked up first: a longer match is the better one": {
         "sizes": lambda longest, shortest: range(shortest, longest + 1)
@@ -83,7 +83,9 @@ LOOKUP_CHANGES: dict[str, dict[str, Callable[..., Any]]] = {
         "takes": lambda text, start, size, n: text[start + size :][:n] if start + size + n <= len(text) else []
     },
     "a draft has at most num_tokens tokens": {"takes": lambda text, start, size, n: text[start + size :]},
-    "if the last `longest` tokens are nowhere, look for fewer": {"sizes": lambda longest, shortest: range(longest, longest + 1)},
+    "if the last `longest` tokens are nowhere, look for fewer": {
+        "sizes": lambda longest, shortest: range(longest, longest + 1)
+    },
     "`shortest` tokens are looked up, too": {"sizes": lambda longest, shortest: range(longest, shortest, -1)},
     "fewer than `shortest` tokens are not looked up": {"sizes": lambda longest, shortest: range(longest, 0, -1)},
     "`longest` tokens are looked up, too": {"sizes": lambda longest, shortest: range(longest - 1, shortest - 1, -1)},
