@@ -30,11 +30,8 @@ def verify(draft, draft_probs, model_probs, rng):
 
 # --- 19.4
 def best_num_tokens(seconds, acceptance):
-    best, fastest = 0, 0.0
-    expected, chance = 0.0, 1.0  # of the next token to count
-    for k, time in enumerate(seconds):
-        expected += chance
-        chance *= acceptance
-        if expected / time > fastest:
-            best, fastest = k, expected / time
-    return best
+    expected, speeds = 0.0, []
+    for time in seconds:
+        expected = 1 + acceptance * expected  # 1 + a + a**2 + ...: one term more for each drafted token
+        speeds.append(expected / time)
+    return speeds.index(max(speeds))
