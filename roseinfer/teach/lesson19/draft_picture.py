@@ -120,12 +120,16 @@ def _steps_panel(steps: List[DraftStep], most: int) -> Panel:
     starts = list(accumulate(sizes, initial=0))
     end = starts[-1]
     pitch = min(WIDEST_STEP, (WIDTH - BESIDE_STEPS) / most)
-    cells = [
-        Cell(0, start, size, ACCEPTED.colour if size > 1 else "", width=size)
-        for start, size in zip(starts, sizes, strict=False)
-    ]
-    cells += [Cell(1, start, 1) for start in range(end)]
+    cells = [_step_cell(start, size, pitch) for start, size in zip(starts, sizes, strict=False)]
+    cells += [Cell(1, start) for start in range(end)]
     for row, count in enumerate((len(steps), end)):
         cells.append(Cell(row, end + 0.5, counted(count, "step"), outline="none", width=90 / pitch))
-    title = f"{counted(sizes[-1], 'token')} in this step, {end} in all; each box is a step, and how many tokens it gave"
-    return Panel(cells, title, rows=("with drafts", "without"), cell=(pitch, 20), size=11 if pitch > 9 else 8)
+    title = f"{counted(sizes[-1], 'token')} in this step, {end} in all. A box is a step; a number, its tokens"
+    return Panel(cells, title, rows=("with drafts", "without"), cell=(pitch, 20), size=11)
+
+
+def _step_cell(start: int, size: int, pitch: float) -> Cell:
+    """Green where drafted tokens were accepted, with their number where there is room for it."""
+    if size == 1:
+        return Cell(0, start)
+    return Cell(0, start, size if size * pitch > 12 else "", ACCEPTED.colour, width=size)

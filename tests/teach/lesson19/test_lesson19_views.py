@@ -1,0 +1,145 @@
+"""Lesson 19's pictures: drafts step by step, and the distribution of sampled tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+
+import pytest
+import torch
+
+from roseinfer import load_model, load_tokenizer
+from roseinfer.display.grid import VEGA
+from roseinfer.display.shapes import WIDTH
+from roseinfer.sequence import SamplingParams
+from roseinfer.teach.lesson19.draft_picture import MOST_PROMPT, DraftStep, picture_of, readable
+from roseinfer.teach.lesson19.token_distribution import (
+    count_second_tokens,
+    draw_token_distribution,
+    fit_of,
+    second_token_probs,
+)
+from stages import Policies
+
+PROMPT = "If the file is a file, the file is the"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("tiny", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+def ids_of(tokenizer, *texts):
+    """The id of each text, which is one token."""
+    ids = [tokenizer.encode(text).ids for text in texts]
+    assert all(len(one) == 1 for one in ids), ids
+    return tuple(one[0] for one in ids)
+
+
+@pytest.fixture(scope="module")
+def steps(tokenizer):
+    the, value, of, end = ids_of(tokenizer, " the", " value", " of", ".")
+    return [
+        DraftStep((), (the,)),
+        DraftStep((value, of, the, end), (value, of, end)),  # two accepted, and the rest rejected
+        DraftStep((), (of,)),
+        DraftStep((the, value), (the, value, end)),  # all accepted
+    ]
+
+
+def test_a_step_knows_what_was_accepted_and_rejected():
+    assert (DraftStep((5, 6, 7), (5, 6, 9)).num_accepted, DraftStep((5, 6, 7), (5, 6, 9)).rejected) == (2, (7,))
+    assert (DraftStep((5, 6), (5, 6, 9)).num_accepted, DraftStep((5, 6), (5, 6, 9)).rejected) == (2, ())
+    assert (DraftStep((5, 6), (9,)).num_accepted, DraftStep((5, 6), (9,)).rejected) == (0, (5, 6))
+    assert DraftStep((5, 6, 5), (6,)).num_accepted == 0
+
+
+def test_a_draft_in_which_the_text_ends_has_no_rejected_tokens():
+    assert DraftStep((5, 6, 7), (5, 6)).rejected == ()
+
+
+def test_the_picture_tells_each_draft_and_the_steps_that_are_saved(steps, tokenizer):
+    picture = picture_of(steps, tokenizer.encode(PROMPT).ids, tokenizer)
+    assert repr(picture).splitlines() == [
+        "8 tokens in 4 steps, 8 steps without drafts; 4 of 6 drafted tokens accepted",
+        "step 1: 4 drafted, 2 accepted, 3 tokens",
+        "step 3: 2 drafted, 2 accepted, 3 tokens",
+    ]
+    assert picture.shown == 1, "the step that has both accepted and rejected tokens"
+    assert "step 2: nothing drafted, 1 token" in picture.texts(2)
+    assert {"3 steps", "5 steps"} <= set(picture.texts(2)) and {"4 steps", "8 steps"} <= set(picture.texts(3))
+
+
+def test_rejected_tokens_are_crossed_out_in_their_step_alone(steps, tokenizer):
+    picture = picture_of(steps, tokenizer.encode(PROMPT).ids, tokenizer)
+    spans = [(first, last) for shape, first, last in picture.shapes if type(shape).__name__ == "Path"]
+    assert spans == [(1, 1), (1, 1)]
+    assert picture.texts(1).count("␣the") - picture.texts(2).count("␣the") == 1
+
+
+def test_nothing_is_wider_than_the_page_and_nothing_below_the_text_moves(steps, tokenizer):
+    """With a long prompt and long steps: the slowest run, one token each."""
+    many = [DraftStep((), steps[0].tokens)] * 90
+    picture = picture_of([*steps, *many], [5] * 200, tokenizer)
+    rects = [(shape, first, last) for shape, first, last in picture.shapes if type(shape).__name__ == "Rect"]
+    assert max(shape.x + shape.width for shape, _, _ in rects) <= WIDTH
+    assert f", its last {MOST_PROMPT} of 200 tokens" in " ".join(picture.texts(0))
+    labels = {shape.y for shape, _, _ in picture.shapes if getattr(shape, "text", "") == "without"}
+    assert len(labels) == 1
+    bundle, _ = picture._repr_mimebundle_()
+    assert bundle["image/png"][:4] == b"\x89PNG" and bundle[VEGA]["width"] == WIDTH
+    controls = [signal for signal in bundle[VEGA]["signals"] if "bind" in signal]
+    assert [signal["bind"]["max"] for signal in controls] == [93]
+
+
+def test_spaces_line_ends_and_special_tokens_can_be_read(tokenizer):
+    [line_end] = tokenizer.encode("\n").ids
+    assert readable(tokenizer, line_end) == "⏎"
+    assert readable(tokenizer, ids_of(tokenizer, " the")[0]) == "␣the"
+    assert readable(tokenizer, tokenizer.token_to_id("<|endoftext|>")) == "<|endoftext|>"
+
+
+def test_exact_probabilities_are_those_of_all_ways_to_a_second_token(model, tokenizer):
+    params = SamplingParams(temperature=1, top_k=3)
+    exact = second_token_probs(model, tokenizer.encode(PROMPT).ids, params)
+    assert float(exact.sum()) == pytest.approx(1) and 3 <= int((exact > 0).sum()) <= 9
+
+
+def test_counts_fit_their_own_distribution_and_no_other(model, tokenizer):
+    prompt_ids = tokenizer.encode(PROMPT).ids
+    exact, other = (second_token_probs(model, prompt_ids, SamplingParams(temperature=1, top_k=k)) for k in (8, 4))
+    counts = count_second_tokens(Policies, model, prompt_ids, 8, range(200))
+    assert counts.total() == 200
+    assert fit_of(counts, exact).p_value > 1e-6
+    assert fit_of(counts, other).p_value == 0, "tokens came that have probability 0 there"
+
+
+def test_chi_square_is_pearsons_with_rare_tokens_together():
+    exact = torch.tensor([0.5, 0.4, 0.06, 0.04, 0.0], dtype=torch.float64)
+    fit = fit_of(Counter({0: 30, 1: 14, 2: 4, 3: 2}), exact)  # expected: 25, 20, and 3 + 2 together
+    assert fit.chi_square == pytest.approx(25 / 25 + 36 / 20 + 1 / 5)
+    assert fit.degrees == 2 and fit.p_value == pytest.approx(torch.tensor(-fit.chi_square / 2).exp().item())
+    assert str(fit) == "chi-square 3.0, 2 degrees of freedom, p-value 0.22"
+    assert fit_of(Counter({0: 30, 4: 20}), exact).chi_square == inf
+
+
+def test_the_chart_has_a_bar_for_each_token_and_stage(model, tokenizer):
+    chart = draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=40, shown=3)
+    lines = repr(chart).splitlines()
+    assert lines[0] == "second tokens of 40 sampled requests, of the likeliest 4 each time"
+    assert len(lines) == 5 and all(": exact 0." in line and ", s17_policies " in line for line in lines[1:4])
+    assert lines[4].startswith("s17_policies: chi-square ")
+    assert len(chart.spec["data"]["values"].strip().splitlines()) == 1 + 3 * 2
+    assert chart.png[:4] == b"\x89PNG"
+
+
+def test_counts_below_the_least_are_refused(model, tokenizer):
+    with pytest.raises(ValueError, match="top_k must be .*2"):
+        draw_token_distribution([Policies], model, tokenizer, PROMPT, top_k=1)
+    with pytest.raises(ValueError, match="draws must be"):
+        draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=0)
