@@ -66,14 +66,14 @@ def long_enough(token_ids, num_tokens, longest=4, shortest=2):
 test_wrong_lookups = wrong_answers(
     "19.1",
     {
-        "ids as text": (as_text, "you return [1"),
+        "ids as text": (as_text, "you return [1], expected []"),
         "where it begins": (place_only, "you return 0, expected []"),
         "None for no draft": (none_for_nothing, "got None: is a `return` missing?"),
         "takes the text apart": (takes_apart, "token_ids was handed in, and you have changed it"),
         "one token more": (one_more, "num_tokens=0, longest=3, shortest=2: you return [0], expected []"),
         "the last token alone": (by_one_token, "token_ids=[3, 3], num_tokens=2: you return [3], expected []"),
-        "no sizes": (without_smaller_ones, "TypeError"),
-        "long texts alone": (long_enough, "you return [], expected"),
+        "no sizes": (without_smaller_ones, "takes 2 positional arguments but 4 were given"),
+        "long texts alone": (long_enough, "you return [], expected [1]"),
     },
 )
 
@@ -275,8 +275,8 @@ def probability_zero(draft, draft_probs, model_probs, rng):
 test_wrong_distributions = wrong_answers(
     "19.3",
     {
-        "in place": (in_place, "read-only"),
-        "not normalised": (not_normalised, "ValueError: "),
+        "in place": (in_place, "ValueError: output array is read-only"),
+        "not normalised": (not_normalised, "robabilities do not sum to 1"),
         "not normalised, by sums": (not_normalised_sums, "times, expected "),
         "the likeliest": (likeliest, "draft=[], draft_probs=[], model_probs=[[0.25, 0.75]]: in 300 runs you return"),
         "a generator of its own": (own_generator, "take every random number from rng"),
@@ -418,13 +418,13 @@ def a_list(seconds, acceptance):
 test_wrong_numbers = wrong_answers(
     "19.4",
     {
-        "with drafts only": (with_drafts_only, "max() "),
+        "with drafts only": (with_drafts_only, "seconds=[0.5], acceptance=0.5: checking your answer raised ValueError"),
         "divides by zero": (divides_by_zero, "ZeroDivisionError"),
         "sorts the times": (sorts_in_place, "seconds was handed in, and you have changed it"),
         "least time per token": (least_time_per_draft, "you return 1, expected 0"),
         "accepted drafts only": (accepted_drafts_only, "a step gives the model's own token, too"),
         "without the last": (stops_too_early, "seconds=[1.01, 1.03], acceptance=0.1: you return 0, expected 1"),
-        "added tokens for added time": (added_time, "you return"),
+        "added tokens for added time": (added_time, "seconds=[1.0, 1.52], acceptance=0.1: you return 1, expected 0"),
         "two numbers": (a_list, "expected a number, got list"),
     },
 )
