@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
+import numpy as np
 import pytest
 import torch
 
 from roseinfer import load_model, load_tokenizer
 from roseinfer.display.grid import VEGA
 from roseinfer.display.shapes import WIDTH
-from roseinfer.sequence import SamplingParams
+from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.teach.lesson19.draft_picture import MOST_PROMPT, DraftStep, picture_of, readable
+from roseinfer.teach.lesson19.drafts import draw_drafts, record_drafts
+from roseinfer.teach.lesson19.exercises import accept
+from roseinfer.teach.lesson19.own_draft import with_draft
 from roseinfer.teach.lesson19.token_distribution import (
     count_second_tokens,
     draw_token_distribution,
@@ -102,6 +106,64 @@ def test_spaces_line_ends_and_special_tokens_can_be_read(tokenizer):
     assert readable(tokenizer, line_end) == "⏎"
     assert readable(tokenizer, ids_of(tokenizer, " the")[0]) == "␣the"
     assert readable(tokenizer, tokenizer.token_to_id("<|endoftext|>")) == "<|endoftext|>"
+
+
+class Scripted:
+    """A queue of one sequence that gets the tokens 0, 1, 2, 0, 1, 2, ..., and drafts that the next ones are 7, 7."""
+
+    name = "scripted"
+
+    def __init__(self, model, **sizes):
+        self.seqs = []
+
+    @property
+    def has_work(self):
+        return any(not seq.finish_reason for seq in self.seqs)
+
+    def add(self, seq):
+        self.seqs.append(seq)
+
+    def draft(self, seq, num_tokens):
+        return [7, 7][:num_tokens]
+
+    def step(self):
+        [seq] = self.seqs
+        made, left = len(seq.output_ids), seq.max_len - len(seq)
+        draft = self.draft(seq, min(2, left - 1)) if 1 <= made < 4 else []  # at the end it drafts nothing
+        for token in accept(draft, [(made + i) % 3 for i in range(len(draft) + 1)]):
+            seq.append(token)
+        seq.finish_reason = "length" if len(seq) == seq.max_len else None
+
+
+def test_drafts_are_recorded_step_by_step(tokenizer):
+    picture = draw_drafts(Scripted, None, tokenizer, PROMPT, max_tokens=6)
+    assert repr(picture).splitlines() == [
+        "6 tokens in 6 steps, 6 steps without drafts; 0 of 6 drafted tokens accepted",
+        *(f"step {number}: 2 drafted, 0 accepted, 1 token" for number in (1, 2, 3)),
+    ]
+
+
+def test_a_learners_function_drafts_in_the_place_of_the_stages(tokenizer):
+    def my_draft(token_ids, num_tokens):
+        token_ids.append(9)  # its own list
+        return np.array([(token_ids[-2] + 1) % 3, 7])[:num_tokens]
+
+    seq = Sequence([0, 2], SamplingParams(6))
+    steps = record_drafts(with_draft(Scripted, "MyDrafts", my_draft), None, seq)
+    assert seq.token_ids == [0, 2, 0, 1, 2, 0, 1, 2]
+    assert steps == [
+        DraftStep((), (0,)), DraftStep((1, 7), (1, 2)), DraftStep((0, 7), (0, 1)), DraftStep((), (2,)),
+    ]  # fmt: skip
+    assert {type(token) for step in steps for token in step.draft} == {int}
+
+
+def test_a_stub_changes_nothing_and_a_stage_without_drafts_is_refused():
+    def ngram_draft(token_ids, num_tokens, longest=4, shortest=2): ...
+
+    unchanged = with_draft(Scripted, "MyDrafts", ngram_draft)
+    assert unchanged.draft is Scripted.draft and unchanged.name == "MyDrafts"
+    with pytest.raises(ValueError, match="stage_class must have a method `draft`, as stage 19 has, got s17_policies"):
+        with_draft(Policies, "MyDrafts", ngram_draft)
 
 
 def test_exact_probabilities_are_those_of_all_ways_to_a_second_token(model, tokenizer):
