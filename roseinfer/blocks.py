@@ -90,6 +90,18 @@ class BlockTables:
                 self._last_version += 1
                 self._versions[seq_id] = self._last_version
 
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        """Give back the blocks of a sequence that come after those of its first num_tokens tokens."""
+        keep = self.blocks_for(num_tokens)
+        if len(self._held[seq_id][0]) <= keep:
+            return
+        for table, blocks in enumerate(self._held[seq_id]):
+            for block in reversed(blocks[keep:]):
+                self.give_back(table, block)
+            del blocks[keep:]
+        self._last_version += 1
+        self._versions[seq_id] = self._last_version
+
     def free(self, seq_id: int) -> None:
         """Give back every block of a sequence. Raises KeyError when it holds none."""
         for table, blocks in enumerate(self._held.pop(seq_id)):

@@ -17,15 +17,16 @@ from .s15_prefix_cache import PrefixCache
 from .s16_overlap import Overlap
 from .s17_policies import Policies
 from .s18_one_kernel import OneKernel
+from .s19_speculative import Speculative
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
     OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
-    Policies, OneKernel,
+    Policies, OneKernel, Speculative,
 )  # fmt: skip
 
 __all__ = [
     "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneKernel", "OneTable",
-    "Overlap", "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "TokenBudget",
-    "TritonPaged", "VectorizedGather",
+    "Overlap", "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "Speculative",
+    "TokenBudget", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

@@ -14,7 +14,8 @@ each sum begins with that, negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numba
@@ -32,7 +33,7 @@ from roseinfer.graphs.operation import operation
 from .numba_calls import compiled, run_parallel
 from .quantized_layout import EIGHT_BITS, FOUR_BITS, GROUP, QuantizedLayout
 from .simd import F32, FLOATS, I32, INTS, LANES, function, fused, in_every_lane, part, picks, pointer_to, shape_of
-from .tiled_numba import GELU, STORE, TILE, VECTORS, case_for_each_count, factor, multiply_tile, multiply_tiled
+from .tiled_numba import GELU, STORE, TILE, case_for_each_count, factor, multiply_tile, multiply_tiled
 
 WORDS = 2 + GROUP // 4  # of a group of x, int32: its scale's bits, the sum of its values, the values, four in each
 FEW = 16  # rows of x below which one thread quantises them: sooner done than shared out
@@ -40,6 +41,7 @@ FEW = 16  # rows of x below which one thread quantises them: sooner done than sh
 # in 8 bits takes a quarter less time, in 4 bits two fifths. One row alone gains nothing.
 AHEAD = 8192
 I8, HALVES = ir.IntType(8), ir.VectorType(ir.IntType(16), LANES)
+EIGHT, SHORTS = ir.VectorType(I32, 8), HALVES  # a register of 256 bits, as lanes of 32 or of 16 bits
 WITHOUT_SIGN, ROUNDING, ROUNDING_BITS = np.int32(0x7FFFFFFF), np.float32(1.5 * 2**23), np.int32(0x4B400000)
 SMALLEST = np.float32(2.0**-119)  # absolute value that is not rounded to zero: 127 / it is still finite
 LAYOUTS = {numba.from_dtype(np.dtype(name)): layout for name, layout in (("uint8", EIGHT_BITS), ("int16", FOUR_BITS))}
@@ -124,7 +126,10 @@ def multiply_quantized(
     return types.none(sums, x, types.intp, types.intp, w, types.intp), case_for_each_count(_multiply_rows)
 
 
-def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int) -> None:
+def _multiply_rows(
+    context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int, vectors: range
+) -> None:
+    """vectors: those of the tile that are multiplied."""
     sums, x, m, _, w, tile = args
     layout, size = LAYOUTS[signature.args[4].dtype], m.type
     num_groups = builder.udiv(shape_of(context, builder, signature.args[1], x)[1], size(WORDS))
@@ -133,18 +138,18 @@ def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: An
     rows = [
         pointer_to(context, builder, signature.args[1], x, [builder.add(m, size(r)), size(0)]) for r in range(num_rows)
     ]
-    each = [(r, v) for r in range(num_rows) for v in range(VECTORS)]
+    each = [(r, v) for r in range(num_rows) for v in vectors]
     totals = {one: cgutils.alloca_once(builder, FLOATS) for one in each}
     for one in each:
         builder.store(ir.Constant(FLOATS, None), totals[one])
     with cgutils.for_range(builder, num_groups, intp=size) as loop:
         group = builder.gep(tile_at, [_plus(builder, loop.index, layout.group_bytes, layout.head)])
         fours = [builder.gep(row, [builder.mul(loop.index, size(WORDS))]) for row in rows]
-        products = _group_sums(context, builder, layout, group, fours)
-        scales_w = [_group_scales(builder, group, v) for v in range(VECTORS)] if layout.group_head else None
+        products = _group_sums(context, builder, layout, group, fours, vectors)
+        scales_w = {v: _group_scales(builder, group, v) for v in vectors} if layout.group_head else None
         for r, four in enumerate(fours):
             scale = in_every_lane(builder, builder.bitcast(builder.load(four), F32))
-            for v in range(VECTORS):
+            for v in vectors:
                 scales = builder.fmul(scale, scales_w[v]) if scales_w else scale
                 as_floats = builder.sitofp(builder.load(products[r, v]), FLOATS)
                 builder.store(fused(builder, as_floats, scales, builder.load(totals[r, v])), totals[r, v])
@@ -156,29 +161,32 @@ def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: An
         builder.store(total, builder.bitcast(to, FLOATS.as_pointer()), align=4)
 
 
-def _group_sums(context: Any, builder: ir.IRBuilder, layout: QuantizedLayout, group: ir.Value, fours: Any) -> Any:
+def _group_sums(
+    context: Any, builder: ir.IRBuilder, layout: QuantizedLayout, group: ir.Value, fours: list[ir.Value], vectors: range
+) -> dict[tuple[int, int], ir.Value]:
     """Where the sums of a group's products are kept, by row of x and vector. fours: the group in each row of x."""
     size = cgutils.intp_t
-    sums = {(r, v): cgutils.alloca_once(builder, INTS) for r in range(len(fours)) for v in range(VECTORS)}
+    sums = {(r, v): cgutils.alloca_once(builder, INTS) for r in range(len(fours)) for v in vectors}
     for r, four in enumerate(fours):
         added = builder.load(builder.gep(four, [size(1)]))
         start = in_every_lane(builder, builder.mul(added, I32(-layout.offset)))
-        for v in range(VECTORS):
+        for v in vectors:
             builder.store(start, sums[r, v])
     per_vector = 8 // layout.bits  # values of W in each byte
+    four_products = _four_products(context.codegen().magic_tuple()[2].split(","), layout.bits)
     with cgutils.for_range(builder, size(GROUP // 4 // per_vector), intp=size) as loop:
-        at = [_plus(builder, loop.index, 4 * TILE, layout.group_head + 4 * LANES * v) for v in range(VECTORS)]
-        packed = [_load(builder, group, index, INTS) for index in at]
+        at = {v: _plus(builder, loop.index, 4 * TILE, layout.group_head + 4 * LANES * v) for v in vectors}
+        packed = {v: _load(builder, group, index, INTS) for v, index in at.items()}
         if len(fours) > 1:
-            for index in at:
+            for index in at.values():
                 _prefetch(builder, builder.gep(group, [builder.add(index, size(AHEAD))]))
         for half in range(per_vector):
-            vectors = packed if per_vector == 1 else [_half_bytes(builder, vector, half) for vector in packed]
+            four_bytes = packed if per_vector == 1 else {v: _half_bytes(builder, packed[v], half) for v in vectors}
             where = _plus(builder, loop.index, per_vector, 2 + half)
             for r, four in enumerate(fours):
                 value = in_every_lane(builder, builder.load(builder.gep(four, [where])))
-                for v in range(VECTORS):
-                    added = _four_products(context, builder, builder.load(sums[r, v]), vectors[v], value)
+                for v in vectors:
+                    added = four_products(builder, builder.load(sums[r, v]), four_bytes[v], value)
                     builder.store(added, sums[r, v])
     return sums
 
@@ -209,14 +217,52 @@ def _group_scales(builder: ir.IRBuilder, group: ir.Value, v: int) -> ir.Value:
     return builder.bitcast(builder.shl(bits, INTS([16] * LANES)), FLOATS)
 
 
-def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
-    """Add four products of bytes, unsigned by signed, to a sum in each of 16 lanes."""
-    features = context.codegen().magic_tuple()[2].split(",")
+FourProducts = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
+
+
+def _four_products(features: list[str], bits: int) -> FourProducts:
+    """What adds four products of bytes, of W and x, to a sum in each of 16 lanes, on a CPU with these features. W is
+    unsigned and has so many bits, x is signed."""
     if "+avx512vnni" in features:
-        return _instruction(builder, [sums, w, x], 512)
+        return lambda builder, *vectors: _instruction(builder, "avx512.vpdpbusd.512", INTS, vectors)
     if "+avxvnni" in features:
-        halves = [[part(builder, v, range(i, i + 8)) for v in (sums, w, x)] for i in (0, 8)]
-        return builder.shuffle_vector(*[_instruction(builder, half, 256) for half in halves], picks(range(16)))
+        return partial(_in_halves, lambda builder, *half: _instruction(builder, "avx512.vpdpbusd.256", EIGHT, half))
+    if "+avx2" in features:
+        return partial(_in_halves, _add_by_pairs if bits == 4 else _add_by_halves)
+    return _add_by_lanes
+
+
+def _instruction(builder: ir.IRBuilder, name: str, returns: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
+    kinds = [arg.type for arg in args]
+    return builder.call(function(builder, f"llvm.x86.{name}", returns, kinds), args)
+
+
+def _in_halves(add: FourProducts, builder: ir.IRBuilder, *vectors: ir.Value) -> ir.Value:
+    """16 lanes by what takes 8 of them."""
+    halves = [add(builder, *[part(builder, vector, range(i, i + 8)) for vector in vectors]) for i in (0, 8)]
+    return builder.shuffle_vector(*halves, picks(range(LANES)))
+
+
+def _add_by_pairs(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
+    """Products of bytes, of which two are added in 16 bits: values of W of 4 bits are too small to overflow there."""
+    w, x = (builder.bitcast(bytes_, ir.VectorType(I8, 32)) for bytes_ in (w, x))
+    pairs = _instruction(builder, "avx2.pmadd.ub.sw", SHORTS, [w, x])
+    return builder.add(sums, _instruction(builder, "avx2.pmadd.wd", EIGHT, [pairs, SHORTS([1] * 16)]))
+
+
+def _add_by_halves(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
+    """Products of 16 bits: first of the bytes in the upper halves, then of those in the lower ones."""
+    w, x = (builder.bitcast(bytes_, SHORTS) for bytes_ in (w, x))
+    eight = SHORTS([8] * 16)
+    upper = builder.lshr(w, eight), builder.ashr(x, eight)
+    lower = builder.and_(w, SHORTS([255] * 16)), builder.ashr(builder.shl(x, eight), eight)
+    for halves in (upper, lower):
+        sums = builder.add(sums, _instruction(builder, "avx2.pmadd.wd", EIGHT, halves))
+    return sums
+
+
+def _add_by_lanes(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
+    """Products of 32 bits, by what any CPU has."""
     as_bytes, as_ints = ir.VectorType(I8, 4 * LANES), ir.VectorType(I32, 4 * LANES)
     wide_w = builder.zext(builder.bitcast(w, as_bytes), as_ints)
     wide_x = builder.sext(builder.bitcast(x, as_bytes), as_ints)
@@ -224,8 +270,3 @@ def _four_products(context: Any, builder: ir.IRBuilder, sums: ir.Value, w: ir.Va
     for left in (32, 16):  # neighbours are added twice: from 64 to 16
         products = builder.add(*[part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
     return builder.add(sums, products)
-
-
-def _instruction(builder: ir.IRBuilder, vectors: list[ir.Value], bits: int) -> ir.Value:
-    kinds = [vector.type for vector in vectors]
-    return builder.call(function(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kinds[0], kinds), vectors)

@@ -34,8 +34,10 @@ from .simd import FLOATS, INTS, LANES, function, fused, in_every_lane, pointer_t
 
 VECTORS = 2
 TILE = VECTORS * LANES  # rows of W that are multiplied at a time
-# Rows of x in a group. The sums of a row take 2 registers with AVX-512, which has 32 of them; with AVX2, 4 of 16.
-ROWS = 8 if llvm.get_host_cpu_features().get("avx512f") else 2
+# Rows of x in a group, and how many of them meet both vectors of a tile at once. The sums of a row and a vector take 1
+# register with AVX-512, which has 32 of them; with AVX2, 2 of 16. So larger groups meet one vector after the other.
+HAS_WIDE_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512f"))
+ROWS, ROWS_AT_ONCE = (8, 8) if HAS_WIDE_REGISTERS else (4, 2)
 STORE, GELU, ADD = range(3)  # what becomes of a product: it is stored, with GELU applied, or added to what is there
 DEPTH = 512  # values of K that are summed up before their sum joins the others: shorter sums are rounded less
 
@@ -86,7 +88,8 @@ def multiply_floats(
 
 
 def case_for_each_count(multiply_rows: Callable[..., None]) -> Callable[..., ir.Value]:
-    """What an intrinsic like multiply_tile generates: a loop for each count of rows, its sums in registers."""
+    """What an intrinsic like multiply_tile generates: for each count of rows a loop, or one for each vector of the
+    tile, with its sums in registers."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         end = builder.append_basic_block("multiplied")
@@ -95,7 +98,9 @@ def case_for_each_count(multiply_rows: Callable[..., None]) -> Callable[..., ir.
             block = builder.append_basic_block(f"rows_{num_rows}")
             group.add_case(ir.Constant(args[3].type, num_rows), block)
             builder.position_at_end(block)
-            multiply_rows(context, builder, signature, args, num_rows)
+            at_once = VECTORS if num_rows <= ROWS_AT_ONCE else 1
+            for first in range(0, VECTORS, at_once):
+                multiply_rows(context, builder, signature, args, num_rows, range(first, first + at_once))
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -103,7 +108,10 @@ def case_for_each_count(multiply_rows: Callable[..., None]) -> Callable[..., ir.
     return generate
 
 
-def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int) -> None:
+def _multiply_rows(
+    context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int, vectors: range
+) -> None:
+    """vectors: those of the tile that are multiplied."""
     sums, x, m, _, w, tile = args
     size = m.type
     zero, none = size(0), ir.Constant(FLOATS, None)
@@ -114,36 +122,33 @@ def _multiply_rows(context: Any, builder: ir.IRBuilder, signature: Any, args: An
         pointer_to(context, builder, signature.args[1], x, [builder.add(m, size(r)), zero]) for r in range(num_rows)
     ]
     multiply = fused if kind is FLOATS else partial(_two_products, context)
-    totals = [[cgutils.alloca_once_value(builder, none) for _ in range(VECTORS)] for _ in range(num_rows)]
-    parts = [[cgutils.alloca_once_value(builder, none) for _ in range(VECTORS)] for _ in range(num_rows)]
-    each = [(r, v) for r in range(num_rows) for v in range(VECTORS)]
-    for r, v in each:  # a second call finds what the first one left
-        builder.store(none, totals[r][v])
+    each = [(r, v) for r in range(num_rows) for v in vectors]
+    totals, parts = ({one: cgutils.alloca_once_value(builder, none) for one in each} for _ in range(2))
+    for one in each:  # a second call finds what the first one left
+        builder.store(none, totals[one])
 
     def vector_at(pointer: ir.Value, index: ir.Value, of: ir.Type) -> ir.Value:
         return builder.bitcast(builder.gep(pointer, [index]), of.as_pointer())
 
     with cgutils.for_range_slice(builder, zero, depth, size(DEPTH), size) as (first, _):
-        for r, v in each:
-            builder.store(none, parts[r][v])
+        for one in each:
+            builder.store(none, parts[one])
         last = builder.add(first, size(DEPTH))
         last = builder.select(builder.icmp_signed("<", last, depth), last, depth)
         with cgutils.for_range_slice(builder, first, last, size(1), size) as (k, _):
             at = builder.mul(k, size(TILE))
-            vectors = [
-                builder.load(vector_at(tile_at, builder.add(at, size(v * LANES)), kind), align=4)
-                for v in range(VECTORS)
-            ]
+            loaded = {
+                v: builder.load(vector_at(tile_at, builder.add(at, size(v * LANES)), kind), align=4) for v in vectors
+            }
             for r in range(num_rows):
                 value = in_every_lane(builder, builder.load(builder.gep(rows[r], [k])))
-                for v in range(VECTORS):
-                    product = multiply(builder, vectors[v], value, builder.load(parts[r][v]))
-                    builder.store(product, parts[r][v])
-        for r, v in each:
-            builder.store(builder.fadd(builder.load(totals[r][v]), builder.load(parts[r][v])), totals[r][v])
+                for v in vectors:
+                    builder.store(multiply(builder, loaded[v], value, builder.load(parts[r, v])), parts[r, v])
+        for one in each:
+            builder.store(builder.fadd(builder.load(totals[one]), builder.load(parts[one])), totals[one])
     for r, v in each:
         to = pointer_to(context, builder, signature.args[0], sums, [size(r), size(v * LANES)])
-        builder.store(builder.load(totals[r][v]), builder.bitcast(to, FLOATS.as_pointer()), align=4)
+        builder.store(builder.load(totals[r, v]), builder.bitcast(to, FLOATS.as_pointer()), align=4)
 
 
 def _two_products(context: Any, builder: ir.IRBuilder, w: ir.Value, x: ir.Value, sums: ir.Value) -> ir.Value:
