@@ -13,6 +13,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from .draft_picture import DraftStep, picture_of
 
 BLOCK_SIZE = 16
+MOST_ROWS = 16  # of a step: the last token, and what is drafted
 
 
 def draw_drafts(stage_class: type[Any], model: Model, tokenizer: Tokenizer, prompt: str, max_tokens: int = 48) -> Grid:
@@ -28,11 +29,11 @@ def record_drafts(stage_class: type[Any], model: Model, seq: Sequence) -> list[D
     drafted: list[int] = []
 
     class Recording(stage_class):
-        def draft(self, *arguments: Any) -> list[int]:
-            drafted[:] = super().draft(*arguments)
+        def draft(self, seq: Sequence, num_tokens: int) -> list[int]:
+            drafted[:] = super().draft(seq, num_tokens)[:num_tokens]
             return list(drafted)
 
-    stage = Recording(model, num_blocks=-(-seq.max_len // BLOCK_SIZE) + 1, block_size=BLOCK_SIZE, max_num_seqs=1)
+    stage = Recording(model, num_blocks=-(-seq.max_len // BLOCK_SIZE), block_size=BLOCK_SIZE, max_num_seqs=MOST_ROWS)
     stage.add(seq)
     steps = []
     while stage.has_work:

@@ -25,14 +25,15 @@ from roseinfer.reference import reference_logits
 from roseinfer.sampling import probabilities
 from roseinfer.sequence import SamplingParams, Sequence
 
+from ..lesson15.stage_requests import run_out
 from .draft_picture import readable
 
 if TYPE_CHECKING:
     import altair as alt
 
 EXACT = "exact"
-MOST_SEQS, BLOCK_SIZE = 64, 16
-NEW_TOKENS = 4  # of a request: enough for its second token to have a draft
+AT_ONCE, BLOCK_SIZE = 32, 16  # AT_ONCE sequences, and a row for a draft of each
+NEW_TOKENS = 3  # of a request: its second token may be drafted, and the model's own one follows
 FEWEST_EXPECTED = 5  # of a token, by the rule of thumb: rarer ones are counted together
 HEIGHT = 200
 
@@ -49,6 +50,23 @@ class Fit:
     def __str__(self) -> str:
         free = f"{counted(self.degrees, 'degree')} of freedom"
         return f"chi-square {self.chi_square:.1f}, {free}, p-value {self.p_value:.2g}"
+
+
+@dataclass(frozen=True)
+class Draws:
+    """counts: how often each token was the second one. num_drafted: second tokens that were drafted."""
+
+    counts: Counter[int]
+    num_drafted: int
+    num_accepted: int
+
+    def share(self, token: int) -> float:
+        return self.counts[token] / self.counts.total()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_accepted} of {counted(self.num_drafted, 'draft')} accepted" if self.num_drafted else "no drafts"
+        )
 
 
 def draw_token_distribution(
@@ -73,15 +91,15 @@ def draw_token_distribution(
     prompt_ids = tokenizer.encode(prompt).ids
     params = SamplingParams(NEW_TOKENS, temperature=1, top_k=top_k, ignore_eos=True)
     exact = second_token_probs(model, prompt_ids, params)
-    counts = {
-        stage_class.name: count_second_tokens(stage_class, model, prompt_ids, top_k, range(i * draws, (i + 1) * draws))
+    drawn = {
+        stage_class.name: draw_second_tokens(stage_class, model, prompt_ids, top_k, range(i * draws, (i + 1) * draws))
         for i, stage_class in enumerate(stages)
     }
     likeliest = exact.argsort(descending=True)[:shown].tolist()
     lines = [f"second tokens of {counted(draws, 'sampled request')}, of the likeliest {top_k} each time"]
-    lines += [f"{readable(tokenizer, token)}: exact {exact[token]:.3f}{_shares(token, counts)}" for token in likeliest]
-    lines += [f"{name}: {fit_of(own, exact)}" for name, own in counts.items()]
-    return Chart(_bars(exact, counts, likeliest, tokenizer), "\n".join(lines))
+    lines += [f"{readable(tokenizer, token)}: exact {exact[token]:.3f}{_shares(token, drawn)}" for token in likeliest]
+    lines += [f"{name}: {own}; {fit_of(own.counts, exact)}" for name, own in drawn.items()]
+    return Chart(_bars(exact, drawn, likeliest, tokenizer), "\n".join(lines))
 
 
 def second_token_probs(model: Model, prompt_ids: list[int], params: SamplingParams) -> Tensor:
@@ -97,21 +115,21 @@ def _probs_after(model: Model, token_ids: list[int], params: SamplingParams) -> 
     return probabilities(reference_logits(model, token_ids)[-1:], [params])[0].double().cpu()
 
 
-def count_second_tokens(
-    stage_class: type[Any], model: Model, prompt_ids: list[int], top_k: int, seeds: range
-) -> Counter[int]:
-    """Run a request for each seed. Token -> how often it was the second one."""
+def draw_second_tokens(
+    stage_class: type[Any], model: Model, prompt_ids: list[int], top_k: int, seeds: List[int]
+) -> Draws:
+    """Run a request for each seed, AT_ONCE of them in a batch."""
     blocks = -(-(len(prompt_ids) + NEW_TOKENS) // BLOCK_SIZE)
-    stage = stage_class(model, num_blocks=MOST_SEQS * blocks, block_size=BLOCK_SIZE, max_num_seqs=MOST_SEQS)
-    seqs = [
-        Sequence(prompt_ids, SamplingParams(NEW_TOKENS, temperature=1, top_k=top_k, ignore_eos=True, seed=seed))
-        for seed in seeds
-    ]
-    for seq in seqs:
-        stage.add(seq)
-    while stage.has_work:
-        stage.step()
-    return Counter(seq.output_ids[1] for seq in seqs)
+    stage = stage_class(model, num_blocks=AT_ONCE * blocks, block_size=BLOCK_SIZE, max_num_seqs=2 * AT_ONCE)
+    counts: Counter[int] = Counter()
+    for start in range(0, len(seeds), AT_ONCE):
+        seqs = [
+            Sequence(prompt_ids, SamplingParams(NEW_TOKENS, temperature=1, top_k=top_k, ignore_eos=True, seed=seed))
+            for seed in seeds[start : start + AT_ONCE]
+        ]
+        run_out(stage, *seqs)
+        counts.update(seq.output_ids[1] for seq in seqs)
+    return Draws(counts, getattr(stage, "num_drafted", 0), getattr(stage, "num_accepted", 0))
 
 
 def fit_of(counts: Counter[int], exact: Tensor) -> Fit:
@@ -128,16 +146,16 @@ def fit_of(counts: Counter[int], exact: Tensor) -> Fit:
     return Fit(chi_square, degrees, float(p_value))
 
 
-def _shares(token: int, counts: dict[str, Counter[int]]) -> str:
-    return "".join(f", {name} {own[token] / own.total():.3f}" for name, own in counts.items())
+def _shares(token: int, drawn: dict[str, Draws]) -> str:
+    return "".join(f", {name} {own.share(token):.3f}" for name, own in drawn.items())
 
 
-def _bars(exact: Tensor, counts: dict[str, Counter[int]], likeliest: list[int], tokenizer: Tokenizer) -> alt.Chart:
+def _bars(exact: Tensor, drawn: dict[str, Draws], likeliest: list[int], tokenizer: Tokenizer) -> alt.Chart:
     """A group of bars for each token: the exact probability, and the share of each stage's draws."""
     import altair as alt
     import pandas as pd
 
-    shares = {EXACT: exact} | {name: {t: own[t] / own.total() for t in likeliest} for name, own in counts.items()}
+    shares = {EXACT: exact} | {name: {t: own.share(t) for t in likeliest} for name, own in drawn.items()}
     rows = [
         (f"{rank}. {readable(tokenizer, token)}", kind, round(float(share[token]), 4))
         for rank, token in enumerate(likeliest, 1)

@@ -12,20 +12,22 @@ import torch
 from roseinfer import load_model, load_tokenizer
 from roseinfer.display.grid import VEGA
 from roseinfer.display.shapes import WIDTH
+from roseinfer.generate import generate
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.teach.lesson19.draft_picture import MOST_PROMPT, DraftStep, picture_of, readable
 from roseinfer.teach.lesson19.drafts import draw_drafts, record_drafts
 from roseinfer.teach.lesson19.exercises import accept
 from roseinfer.teach.lesson19.own_draft import with_draft
 from roseinfer.teach.lesson19.token_distribution import (
-    count_second_tokens,
+    draw_second_tokens,
     draw_token_distribution,
     fit_of,
     second_token_probs,
 )
-from stages import Policies
+from stages import OneKernel, Policies, Speculative
 
-PROMPT = "If the file is a file, the file is the"
+PROMPT = "Return True if the string is a string. Return True if the string"
+REPEATING = "Return the number of bytes in the string. Return the number"
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,25 @@ def test_drafts_are_recorded_step_by_step(tokenizer):
     ]
 
 
+def test_the_stages_drafts_are_recorded_and_its_tokens_are_those_without_drafts(model, tokenizer):
+    prompt_ids = tokenizer.encode(REPEATING).ids
+    params = SamplingParams(40, ignore_eos=True)
+    seq = Sequence(prompt_ids, params)
+    steps = record_drafts(Speculative, model, seq)
+    [plain] = generate(OneKernel(model, num_blocks=8), [prompt_ids], params)
+    assert [token for step in steps for token in step.tokens] == seq.output_ids == plain.output_ids
+    assert any(step.is_mixed for step in steps) and len(steps) < 40
+    assert all(len(step.tokens) == step.num_accepted + 1 for step in steps)
+
+
+def test_a_draft_that_is_too_long_is_shown_as_far_as_the_stage_takes_it(model, tokenizer):
+    stage_class = with_draft(Speculative, "MyDrafts", lambda token_ids, num_tokens: [5] * 20)
+    steps = record_drafts(
+        stage_class, model, Sequence(tokenizer.encode(PROMPT).ids, SamplingParams(8, ignore_eos=True))
+    )
+    assert {len(step.draft) for step in steps[1:4]} == {4}
+
+
 def test_a_learners_function_drafts_in_the_place_of_the_stages(tokenizer):
     def my_draft(token_ids, num_tokens):
         token_ids.append(9)  # its own list
@@ -172,13 +193,18 @@ def test_exact_probabilities_are_those_of_all_ways_to_a_second_token(model, toke
     assert float(exact.sum()) == pytest.approx(1) and 3 <= int((exact > 0).sum()) <= 9
 
 
-def test_counts_fit_their_own_distribution_and_no_other(model, tokenizer):
+@pytest.mark.parametrize("stage_class", [Policies, Speculative])
+def test_counts_fit_their_own_distribution_and_no_other(stage_class, model, tokenizer):
     prompt_ids = tokenizer.encode(PROMPT).ids
     exact, other = (second_token_probs(model, prompt_ids, SamplingParams(temperature=1, top_k=k)) for k in (8, 4))
-    counts = count_second_tokens(Policies, model, prompt_ids, 8, range(200))
-    assert counts.total() == 200
-    assert fit_of(counts, exact).p_value > 1e-6
-    assert fit_of(counts, other).p_value == 0, "tokens came that have probability 0 there"
+    drawn = draw_second_tokens(stage_class, model, prompt_ids, 8, range(200))
+    assert drawn.counts.total() == 200
+    assert fit_of(drawn.counts, exact).p_value > 1e-6
+    assert fit_of(drawn.counts, other).p_value == 0, "tokens came that have probability 0 there"
+    if stage_class is Speculative:
+        assert 0 < drawn.num_accepted < drawn.num_drafted <= 200
+    else:
+        assert str(drawn) == "no drafts"
 
 
 def test_chi_square_is_pearsons_with_rare_tokens_together():
@@ -195,7 +221,7 @@ def test_the_chart_has_a_bar_for_each_token_and_stage(model, tokenizer):
     lines = repr(chart).splitlines()
     assert lines[0] == "second tokens of 40 sampled requests, of the likeliest 4 each time"
     assert len(lines) == 5 and all(": exact 0." in line and ", s17_policies " in line for line in lines[1:4])
-    assert lines[4].startswith("s17_policies: chi-square ")
+    assert lines[4].startswith("s17_policies: no drafts; chi-square ")
     assert len(chart.spec["data"]["values"].strip().splitlines()) == 1 + 3 * 2
     assert chart.png[:4] == b"\x89PNG"
 
