@@ -124,7 +124,7 @@ def _steps_panel(steps: List[DraftStep], most: int) -> Panel:
     cells += [Cell(1, start) for start in range(end)]
     for row, count in enumerate((len(steps), end)):
         cells.append(Cell(row, end + 0.5, counted(count, "step"), outline="none", width=90 / pitch))
-    title = f"{counted(sizes[-1], 'token')} in this step, {end} in all. A box is a step; a number, its tokens"
+    title = f"{counted(sizes[-1], 'token')} in this step, {end} in all. Each box is a step; a number counts its tokens"
     return Panel(cells, title, rows=("with drafts", "without"), cell=(pitch, 20), size=11)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from roseinfer.arguments import counted, require_count
 from roseinfer.display.chart import PAGE_WIDTH, SEAM, Chart, csv_data
 from roseinfer.display.figure import PALETTE
-from roseinfer.display.shapes import EDGE
+from roseinfer.display.shapes import EDGE, MONOSPACE
 from roseinfer.models import Model
 from roseinfer.reference import reference_logits
 from roseinfer.sampling import probabilities
@@ -35,13 +35,14 @@ EXACT = "exact"
 AT_ONCE, BLOCK_SIZE = 32, 16  # AT_ONCE sequences, and a row for a draft of each
 NEW_TOKENS = 3  # of a request: its second token may be drafted, and the model's own one follows
 FEWEST_EXPECTED = 5  # of a token, by the rule of thumb: rarer ones are counted together
+FEWEST_DRAWS = 50
 HEIGHT = 200
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How well counts agree with probabilities. p_value: the probability of a chi-square as
-    large, if they are drawn with these probabilities."""
+    """How well counts agree with probabilities. p_value: the probability of a chi-square at least as large, if the
+    counts are drawn with these probabilities."""
 
     chi_square: float
     degrees: int
@@ -80,13 +81,13 @@ def draw_token_distribution(
     shown: int = 6,
 ) -> Chart:
     """Sample `draws` requests with each of `stages`, and count their second tokens. Each stage gets seeds of its own,
-    so that equal tokens are no matter of course.
+    because the same seed gives the same tokens with and without drafts.
 
     stages: with a queue, as stages are from 14 on. top_k: the model's likeliest tokens that are sampled from. shown:
-    bars, of the likeliest tokens. Raises ValueError for a top_k below 2, and for
-    other counts below 1.
+    groups of bars, for the likeliest tokens. Raises ValueError for fewer than 50 draws, a top_k below 2 and a shown
+    below 1.
     """
-    for name, value, least in (("draws", draws, 1), ("top_k", top_k, 2), ("shown", shown, 1)):
+    for name, value, least in (("draws", draws, FEWEST_DRAWS), ("top_k", top_k, 2), ("shown", shown, 1)):
         require_count(name, value, at_least=least)
     prompt_ids = tokenizer.encode(prompt).ids
     params = SamplingParams(NEW_TOKENS, temperature=1, top_k=top_k, ignore_eos=True)
@@ -134,16 +135,25 @@ def draw_second_tokens(
 
 def fit_of(counts: Counter[int], exact: Tensor) -> Fit:
     """Pearson's statistic over tokens, the rare ones counted together. It is infinite for a token of probability 0."""
-    pairs = [(float(p) * counts.total(), counts[token]) for token, p in enumerate(exact) if p > 0 or counts[token]]
-    often = [pair for pair in pairs if pair[0] >= FEWEST_EXPECTED]
-    rare = [pair for pair in pairs if 0 < pair[0] < FEWEST_EXPECTED]
-    groups = [*often, (sum(a for a, _ in rare), sum(b for _, b in rare))] if rare else often
-    chi_square = sum((got - want) ** 2 / want for want, got in groups)
-    if any(want == 0 for want, _ in pairs):
-        chi_square = inf
+    pairs = [(float(p) * counts.total(), counts[token]) for token, p in enumerate(exact) if p > 0]
+    groups = _with_enough(pairs)
+    is_impossible = sum(got for _, got in pairs) < counts.total()
+    chi_square = inf if is_impossible else sum((got - want) ** 2 / want for want, got in groups)
     degrees = len(groups) - 1
-    p_value = torch.special.gammaincc(torch.tensor(degrees / 2).double(), torch.tensor(chi_square / 2).double())
+    half = torch.tensor([max(degrees, 1), chi_square], dtype=torch.float64) / 2  # a single group fits exactly: 1
+    p_value = torch.special.gammaincc(half[0], half[1])
     return Fit(chi_square, degrees, float(p_value))
+
+
+def _with_enough(pairs: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """(expected, counted) of tokens, from the rarest on, added up until FEWEST_EXPECTED are expected."""
+    groups, want, got = [], 0.0, 0
+    for more_want, more_got in sorted(pairs):
+        want, got = want + more_want, got + more_got
+        if want >= FEWEST_EXPECTED:
+            groups.append((want, got))
+            want, got = 0.0, 0
+    return groups
 
 
 def _shares(token: int, drawn: dict[str, Draws]) -> str:
@@ -168,7 +178,7 @@ def _bars(exact: Tensor, drawn: dict[str, Draws], likeliest: list[int], tokenize
         alt.Chart(csv_data(frame))
         .mark_bar(stroke=SEAM)
         .encode(
-            x=alt.X("token:N", title="second token", sort=None, axis=alt.Axis(labelAngle=0)),
+            x=alt.X("token:N", title="second token", sort=None, axis=alt.Axis(labelAngle=0, labelFont=MONOSPACE)),
             xOffset=alt.XOffset("kind:N", sort=kinds),
             y=alt.Y("share:Q", title="share of the requests", axis=alt.Axis(format="%", tickCount=6)),
             color=alt.Color("kind:N", title=None, scale=colours, legend=alt.Legend(orient="top")),

@@ -214,12 +214,15 @@ def test_chi_square_is_pearsons_with_rare_tokens_together():
     assert fit.degrees == 2 and fit.p_value == pytest.approx(torch.tensor(-fit.chi_square / 2).exp().item())
     assert str(fit) == "chi-square 3.0, 2 degrees of freedom, p-value 0.22"
     assert fit_of(Counter({0: 30, 4: 20}), exact).chi_square == inf
+    sure = torch.tensor([0.99, 0.01, 0.0], dtype=torch.float64)
+    assert str(fit_of(Counter({0: 50}), sure)) == "chi-square 0.0, 0 degrees of freedom, p-value 1"
+    assert fit_of(Counter({0: 49, 2: 1}), sure).p_value == 0
 
 
 def test_the_chart_has_a_bar_for_each_token_and_stage(model, tokenizer):
-    chart = draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=40, shown=3)
+    chart = draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=50, shown=3)
     lines = repr(chart).splitlines()
-    assert lines[0] == "second tokens of 40 sampled requests, of the likeliest 4 each time"
+    assert lines[0] == "second tokens of 50 sampled requests, of the likeliest 4 each time"
     assert len(lines) == 5 and all(": exact 0." in line and ", s17_policies " in line for line in lines[1:4])
     assert lines[4].startswith("s17_policies: no drafts; chi-square ")
     assert len(chart.spec["data"]["values"].strip().splitlines()) == 1 + 3 * 2
@@ -229,5 +232,5 @@ def test_the_chart_has_a_bar_for_each_token_and_stage(model, tokenizer):
 def test_counts_below_the_least_are_refused(model, tokenizer):
     with pytest.raises(ValueError, match="top_k must be .*2"):
         draw_token_distribution([Policies], model, tokenizer, PROMPT, top_k=1)
-    with pytest.raises(ValueError, match="draws must be"):
+    with pytest.raises(ValueError, match="draws must be .*50"):
         draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=0)
