@@ -66,6 +66,14 @@ def _code_of(stub: str) -> dict[str, Instructions]:
     return found
 
 
+def does_nothing(function: Any) -> bool:
+    """Whether its body is `...`, as a stub is handed out. Of a compiled function, the Python function counts."""
+    return instructions(getattr(function, "py_func", function).__code__) == instructions(_empty.__code__)
+
+
+def _empty() -> None: ...
+
+
 def instructions(code: CodeType) -> Instructions:
     """What the code does, without its lines and its docstring; and what the functions do that it makes."""
     return [

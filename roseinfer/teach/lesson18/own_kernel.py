@@ -12,10 +12,7 @@ from roseinfer.arguments import listed
 from roseinfer.kernels.paged_numba import SUMS
 from roseinfer.stage import Stage
 
-from ..exercises.attempt import instructions
-
-
-def _empty() -> None: ...
+from ..exercises.attempt import does_nothing
 
 
 def with_loops(stage_class: type[Stage], name: str, **loops: Callable[..., None]) -> type[Stage]:
@@ -42,8 +39,3 @@ def with_loops(stage_class: type[Stage], name: str, **loops: Callable[..., None]
 
 def compiled_loop(loop: Callable[..., None]) -> Any:
     return loop if hasattr(loop, "py_func") else njit(parallel=True, fastmath=SUMS)(loop)
-
-
-def does_nothing(loop: Callable[..., None]) -> bool:
-    """Whether its body is `...`, as a stub is handed out."""
-    return instructions(getattr(loop, "py_func", loop).__code__) == instructions(_empty.__code__)

@@ -12,8 +12,8 @@ from roseinfer.display.shapes import WIDTH
 from roseinfer.generate import generate
 from roseinfer.models import load_model
 from roseinfer.sequence import SamplingParams
+from roseinfer.teach.exercises.attempt import does_nothing
 from roseinfer.teach.lesson18.barriers import loops_of_step
-from roseinfer.teach.lesson18.own_kernel import does_nothing
 from stages import NaiveCat, OneKernel, Policies
 from stages import s18_one_kernel as stage_18
 
