@@ -36,6 +36,7 @@ class Stage(ABC):
 
     name: ClassVar[str]
     is_one_function: bool = False  # whether a decode step is one compiled function, with no products to time apart
+    tokens_per_step: int = 1  # new tokens that a sequence gets from one step of a queue, at most
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name", cls.__name__)

@@ -100,7 +100,8 @@ def verify_kernel(w, eps, token_ids, positions, slot_mapping, context_lens, bloc
 class Speculative(OneKernel):
     """OneKernel whose decode steps verify drafts. num_tokens: of a draft, at most.
 
-    num_drafted, num_accepted: tokens so far. Override draft to guess otherwise. Raises ValueError for num_tokens below 1.
+    num_drafted, num_accepted: tokens so far. Override draft to guess in another way.
+    Raises ValueError for num_tokens below 1.
     """
 
     name = "s19_speculative"
@@ -109,20 +110,20 @@ class Speculative(OneKernel):
     def __init__(self, model: Model, *, num_blocks: int, num_tokens: int = 4, **settings: Any) -> None:
         require_count("num_tokens", num_tokens, at_least=1)
         super().__init__(model, num_blocks=num_blocks, **settings)
-        self.num_tokens = num_tokens
+        self.num_tokens, self.tokens_per_step = num_tokens, 1 + num_tokens
         self.num_drafted = self.num_accepted = 0
 
     def draft(self, seq: Sequence, num_tokens: int) -> list[int]:
-        """At most num_tokens tokens that may follow: those that followed the last tokens at their last earlier place."""
+        """At most num_tokens tokens: those that followed the last tokens at their last earlier place."""
         text = seq.token_ids
         for size in range(LONGEST, SHORTEST - 1, -1):
             for end in range(len(text) - 1, size - 1, -1):
-                if text[end - size : end] == text[-size:]:
+                if text[end - 1] == text[-1] and text[end - size : end] == text[-size:]:  # the first alone is fast
                     return text[end : end + num_tokens]
         return []
 
     def step(self) -> list[Sequence]:
-        """Run one step, in turn; return the sequences that got tokens. Raises as stage 16, and drops a step as it does."""
+        """Run one step, in turn; return the sequences that got tokens. Raises, and drops a step, as stage 16."""
         if not self.has_work:
             raise ValueError("step needs a sequence that waits or runs: add one first")
         seqs, num_new = self.schedule()
@@ -176,7 +177,7 @@ class Speculative(OneKernel):
             self.commit([seq for seq, _ in going_on], [token for _, token in going_on])
         for seq in seqs:
             if not seq.finish_reason:
-                self.tables.trim(seq.seq_id, len(seq))
+                self.tables.trim(seq.seq_id, seq.num_cached_tokens)
         return seqs
 
 

@@ -74,12 +74,14 @@ class Queue:
         for seq, length, had_ended in zip(self.seqs, lengths, ended, strict=True):
             grown = len(seq) - length
             assert not (grown and had_ended), f"{self.name(seq)} had ended, and a step gives it another token"
-            assert grown in (0, 1), f"{self.name(seq)} has {grown:+} tokens after one step, expected one at most"
+            most = self.stage.tokens_per_step
+            expected = "one at most" if most == 1 else f"{most} at most"
+            assert 0 <= grown <= most, f"{self.name(seq)} has {grown:+} tokens after one step, expected {expected}"
             times = sum(other is seq for other in done)
             # A stage may return a sequence that ended with an error, so that its caller sees the end.
             failed = seq.finish_reason == "error" and not had_ended
             returned = f"step returned {self.name(seq)} {count(times, 'time')}"
-            assert times == grown or (failed and times == 1), f"{returned}; its new tokens: {grown}"
+            assert times == bool(grown) or (failed and times == 1), f"{returned}; its new tokens: {grown}"
         self.require_books()
         return done
 
