@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from wrong_answers import right_answers, wrong_answers
 
+from roseinfer.sequence import Sequence
 from roseinfer.teach.lesson19 import distribution_checks, exercises
+from stages import Speculative
 
 # 19.1
 
@@ -112,6 +114,14 @@ def longest_common_ending(token_ids, num_tokens, longest=4, shortest=2):
 test_right_lookups = right_answers(
     "19.1", {"a dict": by_index, "windows": by_windows, "the longest common ending": longest_common_ending}
 )
+
+
+def test_the_stage_drafts_by_the_rule_of_the_exercise():
+    texts = [(case[0], case[1]) for case in exercises.TEXTS]
+    assert any(exercises.ngram_draft(*text) for text in texts)
+    for text, num_tokens in texts:
+        assert Speculative.draft(None, Sequence(text), num_tokens) == exercises.ngram_draft(text, num_tokens)
+
 
 # 19.2
 
