@@ -4,9 +4,9 @@
     MISTAKES = {"pads are made by zeros": with_pads}
     register("01.1", Comparison(CASES, Expected(right, MISTAKES), inputs("num_layers", "lengths")))
 
-A case is the tuple of an answer's arguments; the answer gets copies of them. Edges are listed on purpose, the other
-cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs. What an
-answer prints is shown for the case that is told, and not for the others.
+A case is the tuple of an answer's arguments; the answer gets copies of them, and must not change their lists. Edges are
+listed on purpose, the other cases are drawn, the same ones each time. A mistake is named only when it explains every
+case that differs. What an answer prints is shown for the case that is told, and not for the others.
 """
 
 from __future__ import annotations
