@@ -128,9 +128,8 @@ def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], 
 def prove_drafts(stage_class: type[Any], model: Model, prompts: Prompts, max_tokens: int = 32) -> Table:
     """Greedy tokens of prompts that are added to a stage's queue at once, against both oracles: as teach.prove, which
     decodes without a queue and so without drafts."""
-    prompts = [list(prompt) for prompt in prompts]
     run = RequestRun(stage_class, model, prompts, [SamplingParams(max_tokens, ignore_eos=True)] * len(prompts))
-    verdicts = judge(run.stage, model, prompts, max_tokens, run.run)
+    verdicts = judge(run.stage, model, [list(prompt) for prompt in prompts], max_tokens, run.run)
     drafted, accepted = run.drafts()
     verdicts.title += f"; {accepted} of {drafted} drafted tokens accepted"
     return verdicts

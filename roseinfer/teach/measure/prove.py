@@ -30,8 +30,12 @@ def prove(
     """
     prompts = mixed_prompts(model, prompt_lens)
     stage = stage_class(model, num_blocks=8 * len(prompts), max_num_seqs=max(1, len(prompts) // 2))
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    return judge(stage, model, prompts, max_tokens, lambda: [seq.output_ids for seq in generate(stage, prompts, params)])
+
+    def run() -> list[list[int]]:
+        seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        return [seq.output_ids for seq in seqs]
+
+    return judge(stage, model, prompts, max_tokens, run)
 
 
 def judge(
