@@ -112,7 +112,7 @@ class LadderResult(MachineResult):
         return (
             f"{self.device}, torch {self.versions['torch']}; {runs} each. Floor of a step at context "
             f"{floor['context_len']}: {1e3 * floor['seconds']:.3f} ms, {floor['batch_size'] / floor['seconds']:,.0f} "
-            f"tok/s, bound by {floor['bound']}."
+            f"tok/s, set by {floor['bound']}."
         ) + "".join(f" {name} left out: {reason}." for name, reason in self.not_run.items())
 
     @property

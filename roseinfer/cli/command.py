@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -17,12 +16,12 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from threading import current_thread, main_thread
 from time import perf_counter
 from types import FrameType
 from typing import Any, NoReturn
 
 from roseinfer.arguments import unknown_name
+from roseinfer.engine.interrupts import handled_by
 
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
@@ -137,21 +136,16 @@ def _guarded(run: Callable[[], int | None]) -> int:
 
 @contextmanager
 def _noted_interrupts() -> Iterator[list[int]]:
-    """Yield a list that Ctrl-C appends to: an import that it breaks off may raise anything."""
+    """Yield a list that Ctrl-C appends to before it is raised: an import that it breaks off may raise anything."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         seen.append(number)
-        signal.default_int_handler(number, frame)
+        if before:
+            before(number, frame)
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
-        yield seen  # not ours to handle
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
+    with handled_by(note) as before:
         yield seen
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _explained(error: Exception) -> tuple[int | None, str]:

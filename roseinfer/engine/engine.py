@@ -141,6 +141,8 @@ class Engine:
         while self.in_flight:
             self.runner.drop(self.in_flight[-1])
             self.in_flight.pop()
+        if self.speculation:
+            self.scheduler.drop_drafts()
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""

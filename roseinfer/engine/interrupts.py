@@ -47,7 +47,7 @@ def deferred_interrupts() -> Iterator[Edge]:
         return
     deferral = _Deferral()
     try:
-        with _handled_by(deferral) as deferral.before:
+        with handled_by(deferral) as deferral.before:
             try:
                 _current = deferral
                 yield deferral.deliver
@@ -84,12 +84,12 @@ def noted_interrupts() -> Iterator[Stop]:
             raise KeyboardInterrupt
         pressed.append(number)
 
-    with _handled_by(note):
+    with handled_by(note):
         yield lambda: bool(pressed)
 
 
 @contextmanager
-def _handled_by(handler: Handler) -> Iterator[Handler | None]:
+def handled_by(handler: Handler) -> Iterator[Handler | None]:
     """SIGINT goes to `handler`, and this gives the one before it. None, and nothing changes, in another thread than the
     main one, and where no Python function handles the signal: it is ignored, or ends the process."""
     before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None

@@ -133,6 +133,11 @@ class Scheduler:
                 blocks.reserve({seq.seq_id: len(seq) + most[-1]})
         return most
 
+    def drop_drafts(self) -> None:
+        """Give back what was reserved for drafts that no step is going to verify. Needs that none is in flight."""
+        for seq in self.running:
+            self.blocks.trim(seq.seq_id, len(seq))
+
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
         """Count a step's tokens as cached; append its tokens, one for each of step.rows. A sequence that its token
         finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with an error. Return those that

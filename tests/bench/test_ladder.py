@@ -111,6 +111,9 @@ def test_html_has_the_times_the_floor_and_the_machine(result: LadderResult):
         torch.__version__,
     ):
         assert text in live
+    assert "bound by" not in result.note and re.search(r"tok/s, set by (reading|arithmetic)\.", result.note), (
+        "what bounds a step stands in its own row"
+    )
 
 
 def test_a_race_is_told_in_six_columns_and_the_rest_is_folded(result: LadderResult):

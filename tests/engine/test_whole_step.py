@@ -79,6 +79,45 @@ def test_a_step_gives_what_the_modules_give(name, quantization):
     torch.testing.assert_close(whole.pool.memory[:, :, used], modules.pool.memory[:, :, used], rtol=close, atol=memory)
 
 
+def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
+    """Logits [9, V] of a sequence's new tokens, beside so many others; of drafts, those of the tokens that hold."""
+    seq, *others = requests(engine.model, [30, 5, 13, 21], max_tokens=9)
+    found, choose = {}, engine.runner.choose
+
+    def noted(logits, tokens, seqs, lengths):
+        rows = zip(logits.clone(), seqs, lengths.tolist(), strict=False)
+        found.update({length: row for row, of, length in rows if of is seq})
+        return choose(logits, tokens, seqs, lengths)
+
+    engine.runner.choose = noted
+    for each in (*others[:num_beside], seq):
+        engine.add(each)
+    for _ in drive(engine):
+        engine.blocks.check()
+    return torch.stack([found[length] for length in range(30, 39)])
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+def test_logits_are_the_same_bits_whatever_the_batch_the_chunks_and_the_drafts(name, quantization):
+    """With fewer bits a last bit that differs may round a value of x the other way, and then a token differs."""
+    model = prepared_copy(widened(MODELS[name]()), quantization)
+    alone = logits_by_length(engine_of(model, enforce_eager=True), 0)
+    for num_beside, settings in (
+        (3, {}),
+        (0, {"max_num_batched_tokens": 5}),
+        (3, {"max_num_batched_tokens": 7, "num_blocks": 9}),
+        (3, {"async_scheduling": True}),
+        (3, {"speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}}),
+        (1, {"speculative": {"method": "draft_model", "model": model, "num_tokens": 4}}),
+    ):
+        engine = engine_of(model, **settings)
+        if engine.speculation:
+            engine.speculation.payoff.is_worth = lambda num_seqs, num_drafts: True
+        assert torch.equal(logits_by_length(engine, num_beside), alone), settings
+        assert not engine.speculation or engine.metrics.num_drafted
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_tokens_are_those_of_both_oracles(name):
     model = MODELS[name]()

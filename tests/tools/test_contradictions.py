@@ -65,7 +65,7 @@ def race_row(copies=128, tokens="equal"):
 
 def race(copies, seconds="0.185", tokens="equal"):
     title = "8 sequences, prompt of 16 tokens, 32 new tokens each, float32"
-    note = f"Floor of a step at context 32: {seconds} ms, 43,322 tok/s, bound by reading."
+    note = f"Floor of a step at context 32: {seconds} ms, 43,322 tok/s, set by reading."
     return {"text/plain": shown_table(title, race_row(copies=copies, tokens=tokens)), "text/html": note}
 
 

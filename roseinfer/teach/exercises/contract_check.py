@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from roseinfer.contract import PROMISES, QUEUE_PROMISES, check_promises
+from roseinfer.contract import PROMISES, QUEUE_PROMISES
 from roseinfer.stage import Stage
 
-from ..measure.contract_report import ContractReport
+from ..measure.contract_report import report_on
 from .wrong import Wrong
 
 
@@ -23,7 +23,7 @@ def require_contract(
     """
     by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
     promises = [by_title[title] for title in titles] or None
-    report = ContractReport(stage_class, tuple(check_promises(stage_class, promises=promises, quick=True)))
+    report = report_on(stage_class, promises, quick=True)
     if report.broken:
         first = report.broken[0]
         message = explain(first.error) or report.message(first)

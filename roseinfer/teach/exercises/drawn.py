@@ -4,9 +4,9 @@
     MISTAKES = {"pads are made by zeros": with_pads}
     register("01.1", Comparison(CASES, Expected(right, MISTAKES), inputs("num_layers", "lengths")))
 
-A case is the tuple of an answer's arguments; the answer gets copies of them. Edges are listed on purpose, the other
-cases are drawn, the same ones each time. A mistake is named only when it explains every case that differs. What an
-answer prints is shown for the case that is told, and not for the others.
+A case is the tuple of an answer's arguments; the answer gets copies of them, and must not change their lists. Edges are
+listed on purpose, the other cases are drawn, the same ones each time. A mistake is named only when it explains every
+case that differs. What an answer prints is shown for the case that is told, and not for the others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .explain import explain_value, plain
 from .wrong import Failed, Wrong
 
 FEWEST = 50  # cases of an exercise
+CHANGED = "what you return is right, and you have changed what you were called with, which is the caller's: make a copy"
 
 Case = tuple[Any, ...]
 Call = Callable[..., Any]  # (answer, *case) -> what is compared: a value, or a dict of values by name
@@ -77,6 +78,9 @@ class Comparison:
                     t.tell(Wrong(": ".join(filter(None, (self.describe(*t.case), name, message, why)))))
         if refused is not None:
             refused.tell(refused.got)
+        for t in tried:
+            if t.is_changed:
+                t.tell(Wrong(f"{self.describe(*t.case)}: {CHANGED}"))
 
 
 def inputs(*names: str) -> Describe:
@@ -114,6 +118,7 @@ class _Tried:
     case: Case
     got: Any
     printed: str
+    is_changed: bool = False  # whether the answer has changed what it was called with
 
     def value(self, name: str) -> Any:
         return self.got[name] if name else self.got
@@ -130,14 +135,20 @@ def _try_all(
     to raise."""
     tried: list[_Tried] = []
     for case in cases:
-        printed = io.StringIO()
+        printed, handed = io.StringIO(), copy.deepcopy(case)
         try:
             with redirect_stdout(printed):
-                got = call(answer, *copy.deepcopy(case))
+                got = call(answer, *handed)
         except Exception as error:
             return tried, _Tried(case, _refusal(describe(*case), error), printed.getvalue())
-        tried.append(_Tried(case, got, printed.getvalue()))
+        tried.append(_Tried(case, got, printed.getvalue(), _differ(case, handed)))
     return tried, None
+
+
+def _differ(case: Case, handed: Case) -> bool:
+    """Whether a list or a dict of the case is not what it was; objects and tensors are not looked at."""
+    pairs = zip(case, handed, strict=True)
+    return any(isinstance(was, (list, dict)) and plain(was) != plain(now) for was, now in pairs)
 
 
 def _refusal(inputs: str, error: Exception) -> Wrong:

@@ -35,7 +35,7 @@ def order_by(key: Key) -> Callable[[list[Waiting], int], list[int]]:
 def _order(answer: Key, waiting: list[Waiting], round_size: int) -> list[int]:
     try:
         return order_by(answer)(waiting, round_size)
-    except (TypeError, ValueError) as error:  # a ValueError is NumPy's, for keys that are arrays
+    except (TypeError, ValueError, RuntimeError) as error:  # for keys that are arrays, NumPy's and torch's
         if "not supported between" not in str(error) and "is ambiguous" not in str(error):
             raise
         raise Wrong(f"keys must be comparable with each other: {error}") from error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from roseinfer.contract import Outcome, check_promises, promises_of
+from roseinfer.contract.promises.all_promises import Promise
 from roseinfer.contract.run import SECONDS
 from roseinfer.display.view import View, card, inline
 from roseinfer.stage import Stage
@@ -95,9 +98,15 @@ def contract(
     """
     if not (isinstance(stage_class, type) and issubclass(stage_class, Stage)):
         raise ValueError(f"stage_class must be a Stage class (not an object of it), got {stage_class!r}")
+    return report_on(stage_class, quick=quick, device=device or this_device(), seconds=seconds)
+
+
+def report_on(stage_class: type[Stage], promises: Iterable[Promise] | None = None, **options: Any) -> ContractReport:
+    """Try a stage's promises under a bar. promises: None for all that fit it. options: of check_promises."""
+    chosen = [*(promises_of(stage_class) if promises is None else promises)]
     outcomes = []
-    with progress_bar(f"promises of {stage_class.name}", total=len(promises_of(stage_class))) as done:
-        for outcome in check_promises(stage_class, quick=quick, device=device or this_device(), seconds=seconds):
+    with progress_bar(f"promises of {stage_class.name}", total=len(chosen)) as done:
+        for outcome in check_promises(stage_class, promises=chosen, **options):
             outcomes.append(outcome)
             done()
     return ContractReport(stage_class, tuple(outcomes))

@@ -242,6 +242,26 @@ def test_a_failed_step_is_made_again(small, prompts, wanted):
     assert [seq.output_ids for seq in seqs] == wanted
 
 
+@pytest.mark.parametrize("part", ["propose", "launch", "wait"])
+def test_a_failed_step_gives_back_the_blocks_of_its_drafts(small, wanted, prompts, part):
+    """Each sequence holds blocks for its own tokens alone, and the next step is right."""
+    seqs = [Sequence(prompt, SamplingParams(max_tokens=9, ignore_eos=True)) for prompt in (prompts[0], prompts[2])]
+    settings = {"num_blocks": 30, "block_size": 1, "max_num_seqs": 2, "enable_prefix_caching": False}
+    engine = scripted_engine(small, lambda seq: [1, 2, 3, 4], **settings)
+    for seq in seqs:
+        engine.add(seq)
+    engine.step()
+    with pytest.MonkeyPatch.context() as patch:
+        failing = engine.speculation.proposer if part == "propose" else engine.runner
+        patch.setattr(failing, part, lambda *arguments: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            engine.step()
+    engine.blocks.check()
+    assert [len(engine.blocks.of(seq.seq_id)) for seq in seqs] == [len(seq) for seq in seqs]
+    run(engine, [])
+    assert [seq.output_ids for seq in seqs] == [wanted[0], wanted[2]]
+
+
 # Sampling
 
 

@@ -58,8 +58,22 @@ def test_every_case_is_tried_from_small_to_large_on_copies():
         return total
 
     for _ in range(2):
-        Comparison(CASES, SUM, describe)(answer)
+        assert "you have changed" in told(answer)
     assert len(seen) == 2 * len(CASES) and seen[:52] == sorted(seen[:52])
+
+
+def _sorts(times, numbers):
+    numbers.sort()
+    return times * sum(numbers)
+
+
+def test_an_answer_that_changes_its_inputs_is_told_when_all_that_it_returns_is_right():
+    given = next(numbers for _, numbers in sorted(CASES, key=size) if numbers != sorted(numbers))
+    message = told(_sorts)
+    assert str(given) in message and message.endswith("which is the caller's: make a copy")
+    assert "changed" not in told(lambda times, numbers: _sorts(times, numbers) + 1)
+    assert told(_sorts, call=lambda answer, times, numbers: answer(times, numbers)) == message
+    Comparison(CASES, SUM, describe)(lambda times, numbers: _sorts(times, [*numbers]))
 
 
 def test_few_cases_are_no_comparison():

@@ -76,6 +76,10 @@ def step(cached, lengths, budget, take=min, order=None, decode=lambda n: n == 1,
 test_wrong_steps = wrong_answers(
     "14.1",
     {
+        "the caller's list used up": (
+            lambda c, n, b: (step(c, n, b), n.clear())[0],
+            "which is the caller's: make a copy",
+        ),
         "the last first": (
             lambda c, n, b: step(c, n, b, order=lambda left: reversed(range(len(left)))),
             "expected [",
@@ -154,6 +158,10 @@ test_wrong_rooms = wrong_answers(
     "14.2",
     {
         "one value": (lambda *case: victims(*case), "expected (preempted, lost)"),
+        "the caller's lengths grown": (
+            lambda *case: (by_victims(victims)(*case), case[0].append(0))[0],
+            "which is the caller's: make a copy",
+        ),
         "two at most": (by_victims(lambda *c: victims(*c)[:2]), "preempted: you return"),
         "what it held alone": (by_victims(lambda *c: gives_back_what_it_held(*c)), "preempted: you return [1, 0]"),
         "one block more": (by_victims(lambda *c: victims(*c, needs=lambda n, s: n // s + 1)), "preempted: you return"),

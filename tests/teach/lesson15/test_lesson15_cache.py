@@ -32,6 +32,10 @@ test_wrong_evictions = wrong_answers(
     "15.3",
     {
         "hits alone": (lambda *case: played()(*case)[0], "expected (hits, evicted)"),
+        "the caller's events used up": (
+            lambda *case: (played()(*case), case[0].clear())[0],
+            "which is the caller's: make a copy",
+        ),
         "a count of evictions": (lambda *case: (played()(*case)[0], len(played()(*case)[1])), "evicted: "),
         "two holders at most": (played(TwoHolders), "expected"),
         "six texts": (lambda events, n: played()([(what, text % 6) for what, text in events], n), "hits: you return"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import torch
 from wrong_answers import right_answers, wrong_answers
 
 
@@ -18,6 +19,10 @@ test_wrong_keys = wrong_answers(
     {
         "nothing": (lambda *request: None, "keys must be comparable"),
         "arrays": (lambda at, p, n, out, made, r: np.array([p, at // r, made - out, at]), "keys must be comparable"),
+        "tensors": (
+            lambda at, p, n, out, made, r: torch.tensor([p, at // r, made - out, at]),
+            "keys must be comparable",
+        ),
         "fields of 10**6": (in_fields(10**6), "expected"),
         "fields as floats": (in_fields(1e3), "expected"),
         "32-bit arrivals": (lambda at, p, n, out, made, r: (p, at // r, made - out, float(np.float32(at))), "expected"),

@@ -24,6 +24,10 @@ test_wrong_bounds = wrong_answers(
     "17.2",
     {
         "nothing": (lambda lens, o, b: None, "got None"),
+        "the caller's list cut": (
+            lambda lens, o, b: (shortest(lens, may_go(o, b)), o.clear())[0],
+            "which is the caller's: make a copy",
+        ),
         "six at most": (lambda lens, o, b: shortest(lens[:6], may_go(o[:6], b)), "you return"),
         "bounds below 4": (lambda lens, o, b: shortest(lens, may_go(o, min(b, 3))), "you return"),
         "all of them": (lambda lens, o, b: sorted(may_go(o, b), key=lambda i: lens[i]), "expected"),

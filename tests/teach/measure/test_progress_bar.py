@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from roseinfer.teach.exercises.contract_check import require_contract
 from roseinfer.teach.journal import entries as journal
 from roseinfer.teach.measure import progress_bar as bars
 from roseinfer.teach.measure.progress_bar import progress_bar
+from stages.s05_block_table import BlockTable
 
 
 @pytest.fixture
@@ -43,6 +45,11 @@ def test_an_error_takes_it_away_too(drawn):
     with pytest.raises(RuntimeError, match="inside"), progress_bar("steps", total=2):
         raise RuntimeError("inside")
     assert drawn.html[-1] == ""
+
+
+def test_a_check_of_a_stage_shows_how_many_promises_are_tried(drawn):
+    require_contract(BlockTable, ("Every block comes back", "Two at once"))
+    assert "promises of s05_block_table: 0 of 2" in drawn.html[0] and drawn.html[-1] == ""
 
 
 @pytest.mark.parametrize("where", ["no notebook", "a terminal", "a recorded run"])
