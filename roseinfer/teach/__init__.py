@@ -79,7 +79,10 @@ from .lesson18.operation_times import time_operations
 from .lesson18.own_kernel import with_loops
 from .lesson18.races import find_races
 from .lesson18.row_products import time_products
+from .lesson19.draft_race import prove_drafts, race_drafts
+from .lesson19.draft_speed import acceptance, repeating_prompts, time_rows
 from .lesson19.drafts import draw_drafts
+from .lesson19.engine_drafts import race_engine_drafts
 from .lesson19.own_draft import with_draft
 from .lesson19.token_distribution import draw_token_distribution
 from .measure.compare_shapes import compare_shapes, sql

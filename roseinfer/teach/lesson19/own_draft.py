@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
 from roseinfer.sequence import Sequence
@@ -10,9 +11,12 @@ from roseinfer.sequence import Sequence
 from ..exercises.attempt import does_nothing
 
 
-def with_draft(stage_class: type[Any], name: str, draft: Callable[[list[int], int], Any]) -> type[Any]:
+def with_draft(
+    stage_class: type[Any], name: str, draft: Callable[[list[int], int], Any], num_tokens: int | None = None
+) -> type[Any]:
     """A subclass of a stage with drafts, which calls draft(token_ids, num_tokens) for them. A function that does
-    nothing yet, `...`, is left out. name: of the new stage, in tables and races.
+    nothing yet, `...`, is left out. name: of the new stage, in tables and races. num_tokens: of a draft at most, 0 for
+    no drafts, None for the stage's own number.
 
     Raises ValueError for a stage without drafts.
     """
@@ -22,5 +26,9 @@ def with_draft(stage_class: type[Any], name: str, draft: Callable[[list[int], in
     def own_draft(self: Any, seq: Sequence, num_tokens: int) -> list[int]:
         return [int(token) for token in draft(list(seq.token_ids), num_tokens)]  # its own list: it may change it
 
-    members = {"name": name} if does_nothing(draft) else {"name": name, "draft": own_draft}
+    members: dict[str, Any] = {"name": name} if does_nothing(draft) else {"name": name, "draft": own_draft}
+    if num_tokens:
+        members["__init__"] = partialmethod(stage_class.__init__, num_tokens=num_tokens)
+    elif num_tokens == 0:
+        members["draft"] = lambda self, seq, num_tokens: []
     return type(stage_class.__name__, (stage_class,), members)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 from roseinfer.bench.ladder import mixed_prompts
 from roseinfer.bench.online.workload import Work
@@ -26,12 +28,24 @@ def prove(
     max_num_seqs is half the batch, so sequences join and leave while others run. A row that differs says at which
     token. Prompts are seeded random ids; transformers runs each alone, so that no padding is involved.
     """
-    import pandas as pd
-
     prompts = mixed_prompts(model, prompt_lens)
     stage = stage_class(model, num_blocks=8 * len(prompts), max_num_seqs=max(1, len(prompts) // 2))
-    with progress_bar(f"{stage_class.name}, the reference and transformers", total=3) as done:
+
+    def run() -> list[list[int]]:
         seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        return [seq.output_ids for seq in seqs]
+
+    return judge(stage, model, prompts, max_tokens, run)
+
+
+def judge(
+    stage: Any, model: Model, prompts: list[list[int]], max_tokens: int, run: Callable[[], list[list[int]]]
+) -> Table:
+    """A row for each prompt: whether the tokens that `run` makes with a stage are those of both oracles."""
+    import pandas as pd
+
+    with progress_bar(f"{stage.name}, the reference and transformers", total=3) as done:
+        outputs = run()
         done()
         reference = reference_generate(model, prompts, max_tokens)
         done()
@@ -39,14 +53,14 @@ def prove(
     rows = [
         {
             "prompt tokens": len(prompt),
-            "new tokens": len(seq.output_ids),
-            "reference": _verdict(seq.output_ids, expected),
-            "transformers": _verdict(seq.output_ids, hf),
+            "new tokens": len(output),
+            "reference": _verdict(output, expected),
+            "transformers": _verdict(output, hf),
         }
-        for prompt, seq, expected, hf in zip(prompts, seqs, reference, theirs, strict=True)
+        for prompt, output, expected, hf in zip(prompts, outputs, reference, theirs, strict=True)
     ]
     free = f"{stage.num_free_blocks} of {stage.tables.num_blocks} blocks free at the end"
-    title = f"{stage_class.name}: tokens against both oracles; {free}"
+    title = f"{stage.name}: tokens against both oracles; {free}"
     return Table(pd.DataFrame(rows), exact=list(rows[0]), title=title)
 
 

@@ -42,7 +42,7 @@ WEIGHTS = Part("weights", "multiply all tokens of the step", ("12",), 472, 66)
 ATTENTION = Part(
     "attention", "writes K and V to the pool, and reads all that is cached", ("05", "07", "09", "10"), 554, 86
 )
-CHOICE = Part("choice", "takes one token per sequence", ("11",), 656, 70)
+CHOICE = Part("choice", "takes one token per sequence, or checks several that were drafted", ("11", "19"), 656, 70)
 DETOKENIZER = Part("detokenizer", "turns tokens into text", ("00",), 746, 94)
 OVERLAP = Part("overlap", "the host prepares the next step while the device computes", ("16",), 268, 466)
 PREFIX_CACHE = Part("prefix cache", "finds blocks with the same beginning of a text", ("15",), 152, 104, is_below=True)

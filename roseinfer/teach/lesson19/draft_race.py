@@ -1,0 +1,135 @@
+"""race_drafts: whole runs of stages with a queue, with drafts and without, on the same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
+from functools import partial
+from statistics import median
+from typing import Any
+
+from roseinfer.bench.interleave import interleaved
+from roseinfer.display.table import Table
+from roseinfer.models import Model
+from roseinfer.profiling.clock import seconds_of
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..measure.progress_bar import progress_bar
+from ..measure.prove import judge
+from ..views.rows_table import table
+
+RUNS, WARM_UP = 5, 2  # the first run captures graphs and computes the prompts, the second one the graphs of short steps
+BLOCK_SIZE = 16
+ROWS_EACH = 9  # of a step for each sequence: the last token, and up to 8 drafted ones
+LIVE = ["tok/s", "speed"]
+
+Prompts = List[List[int]]
+
+
+class RequestRun:
+    """The same requests on one stage, run after run. num_steps: of the last run."""
+
+    def __init__(self, stage_class: Callable[..., Any], model: Model, prompts: Prompts, params: list[SamplingParams]):
+        longest = max(len(prompt) + p.max_tokens for prompt, p in zip(prompts, params, strict=True))
+        self.stage = stage_class(
+            model,
+            num_blocks=len(prompts) * (-(-longest // BLOCK_SIZE) + 1),
+            block_size=BLOCK_SIZE,
+            max_num_seqs=ROWS_EACH * len(prompts),
+        )
+        self.prompts, self.params = prompts, params
+        self.num_steps = 0
+
+    def run(self) -> list[list[int]]:
+        """The new tokens of each request."""
+        seqs = [Sequence(list(prompt), p) for prompt, p in zip(self.prompts, self.params, strict=True)]
+        for seq in seqs:
+            self.stage.add(seq)
+        self.num_steps = 0
+        while self.stage.has_work:
+            self.stage.step()
+            self.num_steps += 1
+        return [seq.output_ids for seq in seqs]
+
+    def drafts(self) -> tuple[int, int]:
+        """Tokens that the stage has drafted so far, and those of them that were accepted."""
+        return getattr(self.stage, "num_drafted", 0), getattr(self.stage, "num_accepted", 0)
+
+
+def race_drafts(
+    stages: List[type[Any]],
+    model: Model,
+    batches: Mapping[str, Prompts],
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+) -> Table:
+    """Run every batch to its end on each of `stages`, in turn: exact counts of a run, and its speed by the median run.
+
+    stages: with a queue, as stages are from 14 on. batches: prompts by name. temperature: above 0, request i draws with
+    seed i. Every stage runs each batch before, so graphs are captured and prompts are in its prefix cache. tokens: of
+    a run, compared with the first stage's.
+    """
+    return shown(measured_rows(stages, model, batches, max_tokens, temperature), LIVE)
+
+
+def measured_rows(
+    stages: List[type[Any]], model: Model, batches: Mapping[str, Prompts], max_tokens: int, temperature: float
+) -> list[dict[str, Any]]:
+    """The rows of race_drafts."""
+    rows: list[dict[str, Any]] = []
+    with progress_bar("whole runs", len(batches) * len(stages) * (WARM_UP + RUNS)) as done:
+        for name, prompts in batches.items():
+            params = [
+                SamplingParams(max_tokens, temperature, ignore_eos=True, seed=i if temperature else None)
+                for i in range(len(prompts))
+            ]
+            runs = {each.name: RequestRun(each, model, prompts, params) for each in stages}
+            rows += _on_one_batch(name, runs, done)
+    return rows
+
+
+def shown(rows: list[dict[str, Any]], live: List[str]) -> Table:
+    note = f"tok/s: new tokens of the median of {RUNS} interleaved runs; speed: against {rows[0]['stage']}"
+    return table(rows, live, note=note, formats={"tok/s": "{:,.0f}", "speed": "×{:.2f}"})
+
+
+def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], None]) -> list[dict[str, Any]]:
+    outputs, counted = {}, {}
+    for stage, run in runs.items():
+        for _ in range(WARM_UP):
+            before = run.drafts()
+            outputs[stage] = run.run()
+            counted[stage] = [now - earlier for now, earlier in zip(run.drafts(), before, strict=True)]
+            done()
+
+    def timed(run: RequestRun) -> float:
+        seconds = seconds_of(run.run)
+        done()
+        return seconds
+
+    taken = interleaved({stage: partial(timed, run) for stage, run in runs.items()}, RUNS)
+    seconds = {stage: median(own) for stage, own in taken.items()}
+    first = next(iter(runs))
+    return [
+        {
+            "batch": name,
+            "stage": stage,
+            "steps": run.num_steps,
+            "drafted": counted[stage][0],
+            "accepted": counted[stage][1],
+            "tokens": "equal" if outputs[stage] == outputs[first] else "different",
+            "tok/s": sum(map(len, outputs[stage])) / seconds[stage],
+            "speed": seconds[first] / seconds[stage],
+        }
+        for stage, run in runs.items()
+    ]
+
+
+def prove_drafts(stage_class: type[Any], model: Model, prompts: Prompts, max_tokens: int = 32) -> Table:
+    """Greedy tokens of prompts that are added to a stage's queue at once, against both oracles: as teach.prove, which
+    decodes without a queue and so without drafts."""
+    run = RequestRun(stage_class, model, prompts, [SamplingParams(max_tokens, ignore_eos=True)] * len(prompts))
+    verdicts = judge(run.stage, model, [list(prompt) for prompt in prompts], max_tokens, run.run)
+    drafted, accepted = run.drafts()
+    verdicts.title += f"; {accepted} of {drafted} drafted tokens accepted"
+    return verdicts

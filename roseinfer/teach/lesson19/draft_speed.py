@@ -1,0 +1,48 @@
+"""What decides how fast drafts are: seconds of a step by its rows, and the share of drafted tokens that hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roseinfer.bench.offline.prompts import repeating
+from roseinfer.display.table import Table
+from roseinfer.generate import decode_step
+from roseinfer.models import Model
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from ..measure.median_times import median_ms
+from ..measure.ready_batch import ready_batch
+from ..views.rows_table import table
+from .drafts import record_drafts
+
+CONTEXT, REPEATS = 64, 30
+PROMPT_LEN, MAX_TOKENS = 64, 64
+
+
+def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
+    """Time decode steps of 1 to `most` rows, in turn: row n of the column "ms" is a step with n drafted tokens."""
+    batches = {rows: ready_batch(stage_class, model, [CONTEXT] * rows) for rows in range(1, most + 1)}
+    calls = {str(rows): lambda batch=batch: decode_step(*batch) for rows, batch in batches.items()}
+    times = median_ms(calls, REPEATS)
+    rows = [{"rows": int(name), "ms": ms, "ms per row": ms / int(name)} for name, ms in times.items()]
+    title = f"decode steps of {stage_class.name}, {CONTEXT} cached tokens in each row"
+    note = f"ms: the median of {REPEATS} interleaved steps"
+    return table(rows, ["ms", "ms per row"], title, note, {"ms": "{:.3f}", "ms per row": "{:.3f}"})
+
+
+def repeating_prompts(model: Model, number: int, seed: int = 0) -> list[list[int]]:
+    """Prompts that the bundled model goes on to repeat: the ones of several candidates from which most can be drafted,
+    the best first."""
+    return repeating(model, "tiny", number, PROMPT_LEN, MAX_TOKENS, seed)
+
+
+def acceptance(stage_class: type[Any], model: Model, prompt: list[int], max_tokens: int = MAX_TOKENS) -> float:
+    """Share of drafted tokens that are accepted, of those whose predecessors are. Raises ValueError without drafts."""
+    seq = Sequence(list(prompt), SamplingParams(max_tokens, ignore_eos=True))
+    steps = record_drafts(stage_class, model, seq)
+    accepted = sum(step.num_accepted for step in steps)
+    judged = accepted + sum(bool(step.rejected) for step in steps)
+    if not judged:
+        raise ValueError(f"no token of {max_tokens} was drafted from this prompt: take a text that repeats itself")
+    return accepted / judged
