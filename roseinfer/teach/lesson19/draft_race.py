@@ -27,7 +27,7 @@ Prompts = List[List[int]]
 
 
 class RequestRun:
-    """The same requests on one stage, run after run. num_steps: of the last run."""
+    """The same requests on one stage, run after run. num_steps, num_drafted, num_accepted: of the last run."""
 
     def __init__(self, stage_class: Callable[..., Any], model: Model, prompts: Prompts, params: list[SamplingParams]):
         longest = max(len(prompt) + p.max_tokens for prompt, p in zip(prompts, params, strict=True))
@@ -38,21 +38,23 @@ class RequestRun:
             max_num_seqs=ROWS_EACH * len(prompts),
         )
         self.prompts, self.params = prompts, params
-        self.num_steps = 0
+        self.num_steps = self.num_drafted = self.num_accepted = 0
 
     def run(self) -> list[list[int]]:
         """The new tokens of each request."""
         seqs = [Sequence(list(prompt), p) for prompt, p in zip(self.prompts, self.params, strict=True)]
         for seq in seqs:
             self.stage.add(seq)
-        self.num_steps = 0
+        self.num_steps, (drafted, accepted) = 0, self._drafts_so_far()
         while self.stage.has_work:
             self.stage.step()
             self.num_steps += 1
+        now = self._drafts_so_far()
+        self.num_drafted, self.num_accepted = now[0] - drafted, now[1] - accepted
         return [seq.output_ids for seq in seqs]
 
-    def drafts(self) -> tuple[int, int]:
-        """Tokens that the stage has drafted so far, and those of them that were accepted."""
+    def _drafts_so_far(self) -> tuple[int, int]:
+        """Tokens that the stage has drafted, and those of them that were accepted."""
         return getattr(self.stage, "num_drafted", 0), getattr(self.stage, "num_accepted", 0)
 
 
@@ -89,17 +91,18 @@ def measured_rows(
 
 
 def shown(rows: list[dict[str, Any]], live: List[str]) -> Table:
-    note = f"tok/s: new tokens of the median of {RUNS} interleaved runs; speed: against {rows[0]['stage']}"
+    note = (
+        f"whole runs. tok/s: of the median of {RUNS} interleaved ones; speed: against {rows[0]['stage']}; steps: calls "
+        "of step(), of which the first one of a stage that overlaps only launches (lesson 16)"
+    )
     return table(rows, live, note=note, formats={"tok/s": "{:,.0f}", "speed": "×{:.2f}"})
 
 
 def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], None]) -> list[dict[str, Any]]:
-    outputs, counted = {}, {}
+    outputs = {}
     for stage, run in runs.items():
         for _ in range(WARM_UP):
-            before = run.drafts()
             outputs[stage] = run.run()
-            counted[stage] = [now - earlier for now, earlier in zip(run.drafts(), before, strict=True)]
             done()
 
     def timed(run: RequestRun) -> float:
@@ -115,8 +118,8 @@ def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], 
             "batch": name,
             "stage": stage,
             "steps": run.num_steps,
-            "drafted": counted[stage][0],
-            "accepted": counted[stage][1],
+            "drafted": run.num_drafted,
+            "accepted": run.num_accepted,
             "tokens": "equal" if outputs[stage] == outputs[first] else "different",
             "tok/s": sum(map(len, outputs[stage])) / seconds[stage],
             "speed": seconds[first] / seconds[stage],
@@ -130,6 +133,5 @@ def prove_drafts(stage_class: type[Any], model: Model, prompts: Prompts, max_tok
     decodes without a queue and so without drafts."""
     run = RequestRun(stage_class, model, prompts, [SamplingParams(max_tokens, ignore_eos=True)] * len(prompts))
     verdicts = judge(run.stage, model, [list(prompt) for prompt in prompts], max_tokens, run.run)
-    drafted, accepted = run.drafts()
-    verdicts.title += f"; {accepted} of {drafted} drafted tokens accepted"
+    verdicts.title += f"; {run.num_accepted} of {run.num_drafted} drafted tokens accepted"
     return verdicts

@@ -97,10 +97,11 @@ def draw_token_distribution(
         for i, stage_class in enumerate(stages)
     }
     likeliest = exact.argsort(descending=True)[:shown].tolist()
-    lines = [f"second tokens of {counted(draws, 'sampled request')}, of the likeliest {top_k} each time"]
-    lines += [f"{readable(tokenizer, token)}: exact {exact[token]:.3f}{_shares(token, drawn)}" for token in likeliest]
-    lines += [f"{name}: {own}; {fit_of(own.counts, exact)}" for name, own in drawn.items()]
-    return Chart(_bars(exact, drawn, likeliest, tokenizer), "\n".join(lines))
+    title = f"second tokens of {counted(draws, 'sampled request')}, of the likeliest {top_k} each time"
+    shares = [f"{readable(tokenizer, token)}: exact {exact[token]:.3f}{_shares(token, drawn)}" for token in likeliest]
+    fits = [f"{name}: {own}; {fit_of(own.counts, exact)}" for name, own in drawn.items()]
+    bars = _bars(exact, drawn, likeliest, tokenizer).properties(title={"text": title, "subtitle": fits})
+    return Chart(bars, "\n".join([title, *shares, *fits]))
 
 
 def second_token_probs(model: Model, prompt_ids: list[int], params: SamplingParams) -> Tensor:
