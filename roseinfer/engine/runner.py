@@ -73,9 +73,7 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = whole_step_of(model, self.pool.memory)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
-        # A step that is one call already has nothing to replay.
-        is_eager = enforce_eager or self.whole is not None
-        self.graphs = None if is_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
+        self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
     def run(self, step: Step) -> list[int]:
         """Compute a step: the token that follows each of step.chosen.

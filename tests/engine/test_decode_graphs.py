@@ -73,7 +73,7 @@ def test_decode_steps_could_replay_each_other(name, quantization):
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantization):
     """Each size captured when it first comes, drawn rows beside greedy ones, and NaN in every free block."""
-    model = prepared_copy(gpt2, quantization) if quantization else gpt2  # neither is one compiled function
+    model = prepared_copy(gpt2, quantization)
     outputs = []
     for settings in ({"as_on_gpu": True}, {"enforce_eager": True}):
         torch.manual_seed(0)

@@ -16,7 +16,6 @@ from small_engines import assert_empty, requests
 from small_engines import engine_of as any_engine
 
 from roseinfer.drive import drive
-from roseinfer.engine import runner
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.runner import Runner
@@ -344,16 +343,11 @@ def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, 
     assert [[token] for token in tokens] == reference_generate(gpt2, [seq.token_ids for seq in seqs], 1)
 
 
-def test_as_a_stage_it_replays_from_the_first_decode_step_on(gpt2, monkeypatch):
+def test_as_a_stage_it_replays_from_the_first_decode_step_on(gpt2):
     """Half of a short race would else be eager: its median step then lies between two ways to run."""
-    monkeypatch.setattr(runner, "whole_step_of", lambda model, memory: None)
     stage = EngineStage(gpt2, num_blocks=8, block_size=8)
     seqs = requests(gpt2, (3, 5), max_tokens=4)
     for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
         seq.append(token)
     stage.next_tokens(seqs)
     assert list(stage.runner.graphs.graphs) == [2]
-
-
-def test_a_step_that_is_one_function_has_no_graph(gpt2):
-    assert EngineStage(gpt2, num_blocks=8, block_size=8).runner.graphs is None
