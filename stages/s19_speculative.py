@@ -12,7 +12,8 @@ Where it loses: texts that do not repeat themselves: rejected rows were computed
                 needs the last token, so no step is launched before it is read.
 
 Drafted rows take the places that the batch leaves free: sequences and drafts together are at most max_num_seqs rows.
-K and V of a rejected token lie after the cached ones, so the next step overwrites them, and no key is made of them.
+K and V of a rejected token lie after the cached ones: later steps overwrite them before any row reads them, and no key
+is made of them. A draft preempts no sequence, but it may evict an idle block of the prefix cache.
 Prompt lookup: Saxena, 2023. Verification: Leviathan et al., 2023; Chen et al., 2023. A guess has its whole probability
 on one token, so keeping what the model draws is their rejection sampling.
 """
@@ -126,10 +127,10 @@ class Speculative(OneKernel):
         """Run one step, in turn; return the sequences that got tokens. Raises, and drops a step, as stage 16."""
         if not self.has_work:
             raise ValueError("step needs a sequence that waits or runs: add one first")
-        seqs, num_new = self.schedule()
-        is_decode = sum(num_new) == len(self.chosen(seqs, num_new))
-        drafts = self.drafts(seqs) if is_decode else []
         try:
+            seqs, num_new = self.schedule()
+            is_decode = sum(num_new) == len(self.chosen(seqs, num_new))
+            drafts = self.drafts(seqs) if is_decode else []
             if not any(drafts):
                 self.launch(seqs, num_new)
                 return self.finish()
@@ -147,6 +148,8 @@ class Speculative(OneKernel):
         for seq in seqs:
             most = min(self.num_tokens, room, seq.max_len - len(seq) - 1)
             draft = self.draft(seq, most)[:most] if most > 0 else []
+            if not all(0 <= token < self.config.vocab_size for token in draft):  # the kernel checks no index
+                raise ValueError(f"a draft must be token ids from 0 to {self.config.vocab_size - 1}, got {draft}")
             try:
                 self.tables.reserve({seq.seq_id: len(seq) + len(draft)})
             except OutOfBlocks:  # a draft preempts no sequence

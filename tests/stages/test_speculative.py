@@ -193,3 +193,23 @@ def test_verified(draft, chosen, kept):
 def test_a_bad_number_of_tokens_is_refused(num_tokens):
     with pytest.raises(ValueError, match="num_tokens must be"):
         Speculative(small_model(), num_blocks=4, num_tokens=num_tokens)
+
+
+@pytest.mark.parametrize("draft", [[97], [3, -1], [2**30]])
+def test_a_draft_of_unknown_tokens_is_refused_and_its_step_dropped(monkeypatch, draft):
+    drafts = iter([[1, 2, 3], draft])
+    monkeypatch.setattr(Speculative, "draft", lambda self, seq, most: next(drafts, []))
+    model, prompts = small_model(), prompts_of((7, 5), 97)
+    stage = Speculative(model, num_blocks=8, block_size=8)
+    seqs = [Sequence(prompt, SamplingParams(max_tokens=6, ignore_eos=True)) for prompt in prompts]
+    for seq in seqs:
+        stage.add(seq)
+    stage.step()
+    with pytest.raises(ValueError, match="token ids from 0 to 96"):
+        stage.step()
+    assert stage.num_free_blocks == 8
+    while stage.has_work:
+        stage.step()
+        stage.tables.check()
+    _, expected, _ = run(OneKernel, model, prompts, params=seqs[0].params)
+    assert [seq.output_ids for seq in seqs] == [seq.output_ids for seq in expected]
