@@ -245,6 +245,24 @@ def own_generator(draft, draft_probs, model_probs, rng):
     return right_by_sums(draft, draft_probs, model_probs, np.random.default_rng())
 
 
+def replaced_by_another_generator(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        p, q = model_probs[i], draft_probs[i]
+        if rng.random() >= p[token] / q[token]:
+            rest = np.maximum(p - q, 0)
+            return [*draft[:i], int(np.random.default_rng().choice(len(p), p=rest / rest.sum()))]
+    return [*draft, int(rng.choice(model_probs.shape[1], p=model_probs[-1]))]
+
+
+def squared_rest(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        p, q = model_probs[i], draft_probs[i]
+        if rng.random() >= p[token] / q[token]:
+            rest = np.maximum(p - q, 0) ** 2
+            return [*draft[:i], int(rng.choice(len(p), p=rest / rest.sum()))]
+    return [*draft, int(rng.choice(model_probs.shape[1], p=model_probs[-1]))]
+
+
 def seeded(draft, draft_probs, model_probs, rng):
     return right_by_sums(draft, draft_probs, model_probs, np.random.default_rng(0))
 
@@ -290,6 +308,8 @@ test_wrong_distributions = wrong_answers(
         "not normalised, by sums": (not_normalised_sums, "times, expected "),
         "the likeliest": (likeliest, "draft=[], draft_probs=[], model_probs=[[0.25, 0.75]]: in 300 runs you return"),
         "a generator of its own": (own_generator, "take every random number from rng"),
+        "another generator for the rest": (replaced_by_another_generator, "take every random number from rng"),
+        "squares of the rest": (squared_rest, "times, expected about"),
         "a seed of its own": (seeded, "times, expected about"),
         "the likeliest of the rest": (likeliest_of_the_rest, "times, expected about"),
         "one number for all": (one_number, "each drafted token needs a random number of its own"),
