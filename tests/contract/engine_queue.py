@@ -13,6 +13,7 @@ class EngineQueue:
 
     name = "engine_queue"
     async_scheduling = False
+    tokens_per_step = 1
 
     def __init__(
         self, model: Model, *, policy: str = "fcfs", max_num_batched_tokens: int | None = None, **sizes: Any
