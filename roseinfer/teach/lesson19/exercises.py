@@ -114,6 +114,8 @@ TEXTS = [
     ([1, 2, 3], 0),
     ([6, 1, 6], 2, 1, 1),
     ([6, 1, 6], 2),
+    ([1, 2, 257, 258], 2),  # equal only in their last byte
+    ([8, 9, 5, *range(100, 150), 8, 9], 1),  # the match is far back
     *draw(_draw_text, 120),
 ]
 LOOKUPS = Comparison(
@@ -170,6 +172,8 @@ ROWS = [
     ([3, 4], [3, 5, 4]),
     ([3, 4, 5], [3, 9, 5, 6]),
     ([3, 3, 3], [3, 3, 4, 3]),
+    ([44], [300, 5]),  # equal only in their last byte
+    ([int("300")], [int("300"), 5]),  # equal, and not one object
     *draw(_draw_rows),
 ]
 register(
@@ -247,6 +251,7 @@ TIMES: list[tuple[Times, float]] = [
     ([1.0, 1.0, 1.0, 1.0], 1.0),
     ([1.0, 1.5, 1.75], 0.5),
     ([1.0, 3.0, 3.0, 3.0, 3.0, 3.0], 1.0),
+    ([1.0, 1.96], 1.0),  # an acceptance of 1 is not a little less
     ([1.0, 1.25, 2.0, 2.0, 2.0, 2.0, 2.0], 0.9),
     ([1.0, 1.1, 1.2, 1.3, 1.4], 0.05),
     ([1.0, 1.1, 1.2, 1.3, 1.4], 0.8),

@@ -65,6 +65,20 @@ def long_enough(token_ids, num_tokens, longest=4, shortest=2):
     return exercises.ngram_draft(token_ids, num_tokens, longest, shortest)
 
 
+def last_bytes(token_ids, num_tokens, longest=4, shortest=2):
+    """Looks ids up by their last byte."""
+    text = bytes(token_id % 256 for token_id in token_ids)
+    for size in range(min(longest, len(text)), shortest - 1, -1):
+        if (at := text.rfind(text[-size:], 0, len(text) - 1)) >= 0:
+            return token_ids[at + size :][:num_tokens]
+    return []
+
+
+def in_a_window(token_ids, num_tokens, longest=4, shortest=2):
+    """Looks no further back than 32 tokens."""
+    return exercises.ngram_draft(token_ids[-32:], num_tokens, longest, shortest)
+
+
 test_wrong_lookups = wrong_answers(
     "19.1",
     {
@@ -76,6 +90,8 @@ test_wrong_lookups = wrong_answers(
         "the last token alone": (by_one_token, "token_ids=[3, 3], num_tokens=2: you return [3], expected []"),
         "no sizes": (without_smaller_ones, "takes 2 positional arguments but 4 were given"),
         "long texts alone": (long_enough, "you return [], expected [1]"),
+        "the last byte of an id": (last_bytes, "token_ids=[1, 2, 257, 258], num_tokens=2: you return [257, 258]"),
+        "32 tokens": (in_a_window, "you return [], expected [5]"),
     },
 )
 
@@ -166,6 +182,16 @@ def unchecked_first(draft, chosen):
     return chosen[:1] + exercises.accept(draft[1:], chosen[1:]) if draft else chosen
 
 
+def one_object(draft, chosen):
+    same = accumulate((a is b for a, b in zip(draft, chosen, strict=False)), min)
+    return chosen[: sum(same) + 1]
+
+
+def by_last_byte(draft, chosen):
+    same = accumulate((a % 256 == b % 256 for a, b in zip(draft, chosen, strict=False)), min)
+    return chosen[: sum(same) + 1]
+
+
 def printed(draft, chosen):
     print(exercises.accept(draft, chosen))
 
@@ -180,6 +206,8 @@ test_wrong_rows = wrong_answers(
         "the last wrong one": (from_the_end, "you return [4, 3, 4, 3], expected [4, 3]"),
         "one row too many": (after_the_next, "you return [4, 3], expected [4]"),
         "the first is not compared": (unchecked_first, "expected [4]"),
+        "one object": (one_object, "draft=[300], chosen=[300, 5]: you return [300], expected [300, 5]"),
+        "the last byte of an id": (by_last_byte, "draft=[44], chosen=[300, 5]: you return [300, 5], expected [300]"),
         "printed": (printed, "got None: is a `return` missing?"),
     },
 )
@@ -441,6 +469,11 @@ def added_time(seconds, acceptance):
     return gains.index(max(gains))
 
 
+def capped(seconds, acceptance):
+    """Avoids a division by zero."""
+    return exercises.best_num_tokens(seconds, min(acceptance, 0.95))
+
+
 def a_list(seconds, acceptance):
     return [exercises.best_num_tokens(seconds, acceptance)] * 2
 
@@ -454,6 +487,7 @@ test_wrong_numbers = wrong_answers(
         "least time per token": (least_time_per_draft, "you return 1, expected 0"),
         "accepted drafts only": (accepted_drafts_only, "a step gives the model's own token, too"),
         "without the last": (stops_too_early, "seconds=[1.01, 1.03], acceptance=0.1: you return 0, expected 1"),
+        "never certain": (capped, "seconds=[1.0, 1.96], acceptance=1.0: you return 0, expected 1"),
         "added tokens for added time": (added_time, "seconds=[1.0, 1.52], acceptance=0.1: you return 1, expected 0"),
         "two numbers": (a_list, "expected a number, got list"),
     },
