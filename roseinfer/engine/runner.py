@@ -3,6 +3,8 @@ blocks."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
-from .decode_graphs import DecodeGraphs
+from .decode_graphs import Compute, DecodeGraphs
 from .interrupts import interruptible
 from .logprobs import step_logprobs
 from .sampler import Sampler
@@ -95,25 +97,13 @@ class Runner:
         """Hand a step to the device, to be computed after those in flight; nothing is waited for. Its tokens are waited
         for later, or it is dropped."""
         with span("roseinfer.engine.prepare"):
-            last, rows = self.last, step.rows
+            last = self.last
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
             compute = self.graphs.run if self.graphs and step.is_decode else self.step
             step.copies, self.blocks.copies = self.blocks.copies, {}
 
-        @torch.inference_mode()
-        def work() -> StepTokens:
-            self.receive(batch, step.copies, last.future.result().on_device if last and batch.num_fed else None)
-            with span("roseinfer.engine.forward"):
-                logits, tokens = compute(batch)
-            with span("roseinfer.engine.sample"):
-                host = self.inputs.hosts[batch.host]
-                lengths = (
-                    host["positions"][host["sample_rows"][: len(rows)]] + 1 if step.drafts else host["context_lens"]
-                )
-                return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths)
-
         try:
-            step.future = self.device.launch(work, len(batch.token_ids))
+            step.future = self.device.launch(partial(self.work, step, batch, last, compute), len(batch.token_ids))
         except BaseException:
             self.blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
@@ -160,6 +150,18 @@ class Runner:
         return batch
 
     # The device's part of a step
+
+    @torch.inference_mode()  # here, not on a function made in each step: to decorate one takes the host longer
+    def work(self, step: Step, batch: Batch, last: Step | None, compute: Compute) -> StepTokens:
+        """last: the step before, if it was in flight when this one was launched."""
+        rows, fed_by = step.rows, last if batch.num_fed else None
+        self.receive(batch, step.copies, fed_by.future.result().on_device if fed_by else None)
+        with span("roseinfer.engine.forward"):
+            logits, tokens = compute(batch)
+        with span("roseinfer.engine.sample"):
+            host = self.inputs.hosts[batch.host]
+            lengths = host["positions"][host["sample_rows"][: len(rows)]] + 1 if step.drafts else host["context_lens"]
+            return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths)
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         """First blocks are copied, then the inputs come; tokens: of the step before, where the batch needs them."""
