@@ -237,6 +237,28 @@ def test_block_tables_reserve_all_or_nothing():
         tables.free(8)
 
 
+def test_a_sequence_that_is_trimmed_gives_its_last_blocks_back_in_every_table():
+    tables = BlockTables(num_tables=2, num_blocks=4, block_size=4)
+    tables.reserve({7: 12, 8: 4})
+    version, other = tables.version(7), tables.version(8)
+    tables.trim(7, 9)  # the ninth token lies in the third block
+    assert (tables.of(7, 0), tables.num_free, tables.version(7)) == ([0, 1, 2], 0, version)
+    tables.trim(7, 8)
+    assert (tables.of(7, 0), tables.of(7, 1), tables.num_free) == ([0, 1], [0, 1], 1)
+    assert tables.version(7) > version and tables.version(8) == other  # what was copied of the list is out of date
+    tables.check()
+    tables.reserve({8: 8})
+    assert tables.of(8, 0) == tables.of(8, 1) == [3, 2]
+    tables.trim(7, 0)
+    tables.trim(8, 100)  # more tokens than it holds blocks for: nothing happens
+    assert (tables.of(7, 1), tables.of(8, 1), tables.num_free, 7 in tables) == ([], [3, 2], 2, True)
+    tables.check()
+    tables.reserve({7: 8})
+    assert tables.of(7, 0) == [0, 1]  # as it held them before
+    with pytest.raises(KeyError):
+        tables.trim(9, 4)
+
+
 def test_the_block_check_finds_a_block_that_is_lost():
     tables = BlockTables(num_tables=1, num_blocks=2, block_size=4)
     tables.reserve({1: 4})

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from roseinfer.arguments import require_count
 from roseinfer.profiling.progress import OnProgress, Progress, RunProgress
 
-from .neighbours import waited_seconds
+from .neighbours import with_waiting
 
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
@@ -87,11 +87,8 @@ def measure(
     samples: list[dict[str, Any]] = []
     for repeat, position, name in turns(names, repeats, warmup):
         here = progress.begin(phase_of(repeat, repeats), name, repeat=max(repeat, -1))
-        waited = waited_seconds()
-        sample = _sample(name, repeat, position, runs[name](partial(_report_step, report, here, [])))
-        after = waited_seconds()
-        # Threads that ended in between took their count with them.
-        sample["waited_seconds"] = None if waited is None or after is None else max(0.0, after - waited)
+        run, waited = with_waiting(partial(runs[name], partial(_report_step, report, here, [])))
+        sample = _sample(name, repeat, position, run) | {"waited_seconds": waited}
         if repeat >= 0:
             samples.append(sample)
         tokens = sample["decode_tokens"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 TASKS = Path("/proc/self/task")
 BUSY = "This machine is busy"
 # Alone on its cores a run waits for 0 to 3% of its time; beside one other busy program, for more than 100%.
@@ -30,6 +31,15 @@ def waited_seconds(tasks: Path = TASKS) -> float | None:
     except (OSError, IndexError, ValueError):
         return None
     return waited / 1e9
+
+
+def with_waiting(work: Callable[[], T], tasks: Path = TASKS) -> tuple[T, float | None]:
+    """What `work` returns, and how long this process's threads waited for a core meanwhile: see waited_seconds."""
+    before = waited_seconds(tasks)
+    result = work()
+    after = waited_seconds(tasks)
+    # Threads that ended in between took their count with them.
+    return result, None if before is None or after is None else max(0.0, after - before)
 
 
 def apart(one: float, other: float) -> bool:

@@ -24,6 +24,9 @@ class Listener(Protocol):
     def exit(self, name: str) -> None: ...
 
 
+# The environment is read once: a span begins several times in a step.
+WANTS_NVTX = os.environ.get("ROSEINFER_NVTX") == "1"
+
 # Of the thread that set it: a stage that another thread runs at the same time is not heard.
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -31,8 +34,8 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 class span:
     """`with span(name):` labels the enclosed code `name` in any torch.profiler trace.
 
-    With ROSEINFER_NVTX=1 on a CUDA machine the name is also pushed to NVTX, for Nsight Systems; otherwise
-    NVTX is never called. Outside a profiler a span costs about a microsecond.
+    If ROSEINFER_NVTX=1 was set when Python started, a CUDA machine also pushes the name to NVTX, for Nsight Systems;
+    otherwise NVTX is never called. Outside a profiler a span costs about a microsecond.
     """
 
     __slots__ = ("_listener", "_name", "_record", "_to_nvtx")
@@ -41,7 +44,7 @@ class span:
         self._name = name
 
     def __enter__(self) -> None:
-        self._to_nvtx = os.environ.get("ROSEINFER_NVTX") == "1" and torch.cuda.is_available()
+        self._to_nvtx = WANTS_NVTX and torch.cuda.is_available()
         if self._to_nvtx:
             torch.cuda.nvtx.range_push(self._name)
         self._listener = _listener.get()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.bench.neighbours import busy_sentence, busy_signs, waited_seconds
+from roseinfer.bench.neighbours import busy_sentence, busy_signs, waited_seconds, with_waiting
 
 SPIN = "import time; end = time.perf_counter() + 1\nwhile time.perf_counter() < end: pass"
 
@@ -41,6 +41,15 @@ def test_what_the_threads_of_a_process_waited_is_added_up(tmp_path: Path):
             (tmp_path / task / "schedstat").write_text(figures)
     assert waited_seconds(tmp_path) == 2.0
     assert waited_seconds(tmp_path / "no such system") is None
+
+
+@pytest.mark.parametrize(("after", "waited"), [("9 2500000000 3", 1.0), ("9 500000000 3", 0.0)])
+def test_what_threads_wait_during_a_piece_of_work(tmp_path: Path, after, waited):
+    """The count falls where threads end."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "schedstat").write_text("9 1500000000 3")
+    assert with_waiting(lambda: (tmp_path / "1" / "schedstat").write_text(after), tmp_path) == (len(after), waited)
+    assert with_waiting(lambda: "done", tmp_path / "no such system") == ("done", None)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """span and capture: names reach the trace, NVTX only when asked for, and a failing step leaves nothing running."""
 
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from roseinfer.generate import begin
-from roseinfer.profiling import capture, span
+from roseinfer.profiling import capture, span, spans
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
 from stages import BlockTableCache, SelectAppend
@@ -24,19 +25,34 @@ def nvtx_calls(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("value, on_cuda", [(None, True), ("0", True), ("", True), ("1", False)])
-def test_nvtx_is_not_called_unless_asked_for_on_cuda(monkeypatch, nvtx_calls, value, on_cuda):
-    monkeypatch.delenv("ROSEINFER_NVTX", raising=False)
-    if value is not None:
-        monkeypatch.setenv("ROSEINFER_NVTX", value)
+@pytest.mark.parametrize("asked, on_cuda", [(False, True), (True, False)])
+def test_nvtx_is_not_called_unless_asked_for_on_cuda(monkeypatch, nvtx_calls, asked, on_cuda):
+    monkeypatch.setattr(spans, "WANTS_NVTX", asked)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: on_cuda)
     with span("a"):
         pass
     assert nvtx_calls == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("value, asked", [(None, False), ("0", False), ("", False), ("1", True)])
+def test_the_environment_asks_for_nvtx(value, asked):
+    environment = {name: text for name, text in os.environ.items() if name != "ROSEINFER_NVTX"}
+    environment |= {} if value is None else {"ROSEINFER_NVTX": value}
+    code = "from roseinfer.profiling.spans import WANTS_NVTX; print(WANTS_NVTX)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(asked)
+
+
+def test_a_span_leaves_the_environment_alone(monkeypatch):
+    with monkeypatch.context() as without:
+        without.setattr(os, "environ", None)
+        with span("a"):
+            pass
+
+
 def test_nvtx_pushes_and_pops_in_pairs_even_when_the_code_fails(monkeypatch, nvtx_calls):
-    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(spans, "WANTS_NVTX", True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(RuntimeError, match="inside"), span("outer"), span("inner"):
         raise RuntimeError("inside")
@@ -63,7 +79,7 @@ def decoding(stage_class, model):
 )
 def test_a_decode_step_pushes_the_posts_ranges(monkeypatch, nvtx_calls, small, stage_class, build):
     stage, seqs = decoding(stage_class, small)
-    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(spans, "WANTS_NVTX", True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     stage.decode(seqs)
     assert nvtx_calls == [f"{STEP}total", *build, *FORWARD, *APPEND, "pop"]
@@ -71,7 +87,7 @@ def test_a_decode_step_pushes_the_posts_ranges(monkeypatch, nvtx_calls, small, s
 
 def test_a_decode_step_on_a_cpu_calls_nvtx_never(monkeypatch, nvtx_calls, small):
     stage, seqs = decoding(SelectAppend, small)
-    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(spans, "WANTS_NVTX", True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     stage.decode(seqs)
     assert nvtx_calls == []
@@ -83,7 +99,7 @@ def test_a_step_that_fails_leaves_no_range_open(monkeypatch, nvtx_calls, small):
             raise RuntimeError("in append")
 
     stage, seqs = decoding(Fails, small)
-    monkeypatch.setenv("ROSEINFER_NVTX", "1")
+    monkeypatch.setattr(spans, "WANTS_NVTX", True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(RuntimeError, match="in append"):
         stage.decode(seqs)

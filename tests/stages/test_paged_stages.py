@@ -186,6 +186,7 @@ def test_the_posts_signature_takes_a_changed_list_for_the_old_one_and_the_versio
     st.lists(
         st.one_of(
             st.tuples(st.just("grow"), st.integers(0, 3), st.integers(1, 12)),
+            st.tuples(st.just("trim"), st.integers(0, 3), st.integers(0, 12)),
             st.tuples(st.just("free"), st.integers(0, 3), st.just(0)),
         ),
         max_size=40,
@@ -198,6 +199,8 @@ def test_a_version_stands_for_one_state_of_a_block_list(actions):
         try:
             if action == "grow":
                 tables.reserve({seq_id: tokens})
+            elif action == "trim" and seq_id in tables:
+                tables.trim(seq_id, tokens)
             elif seq_id in tables:
                 tables.free(seq_id)
         except OutOfBlocks:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.neighbours import busy_sentence, with_waiting
 from roseinfer.display.table import Table
 from roseinfer.models import Model
 from roseinfer.profiling.clock import seconds_of
@@ -24,6 +25,7 @@ ROWS_EACH = 9  # of a step for each sequence: the last token, and up to 8 drafte
 LIVE = ["tok/s", "speed"]
 
 Prompts = List[List[int]]
+Rows = list[dict[str, Any]]
 
 
 class RequestRun:
@@ -71,14 +73,14 @@ def race_drafts(
     seed i. Every stage runs each batch before, so graphs are captured and prompts are in its prefix cache. tokens: of
     a run, compared with the first stage's.
     """
-    return shown(measured_rows(stages, model, batches, max_tokens, temperature), LIVE)
+    return shown(*measured_rows(stages, model, batches, max_tokens, temperature), LIVE)
 
 
 def measured_rows(
     stages: List[type[Any]], model: Model, batches: Mapping[str, Prompts], max_tokens: int, temperature: float
-) -> list[dict[str, Any]]:
-    """The rows of race_drafts."""
-    rows: list[dict[str, Any]] = []
+) -> tuple[Rows, Rows]:
+    """Return the rows of race_drafts, and a sample of each timed run: see neighbours.busy_signs."""
+    rows, samples = [], []
     with progress_bar("whole runs", len(batches) * len(stages) * (WARM_UP + RUNS)) as done:
         for name, prompts in batches.items():
             params = [
@@ -86,34 +88,43 @@ def measured_rows(
                 for i in range(len(prompts))
             ]
             runs = {each.name: RequestRun(each, model, prompts, params) for each in stages}
-            rows += _on_one_batch(name, runs, done)
-    return rows
+            own_rows, own_samples = _on_one_batch(name, runs, done)
+            rows += own_rows
+            samples += own_samples
+    return rows, samples
 
 
-def shown(rows: list[dict[str, Any]], live: List[str]) -> Table:
+def shown(rows: Rows, samples: Rows, live: List[str]) -> Table:
     note = (
         f"whole runs. tok/s: of the median of {RUNS} interleaved ones; speed: against {rows[0]['stage']}; steps: calls "
         "of step(), of which the first one of a stage that overlaps only launches (lesson 16)"
     )
-    return table(rows, live, note=note, formats={"tok/s": "{:,.0f}", "speed": "×{:.2f}"})
+    formats = {"tok/s": "{:,.0f}", "speed": "×{:.2f}"}
+    return table(rows, live, note=note, formats=formats, warning=busy_sentence(samples))
 
 
-def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], None]) -> list[dict[str, Any]]:
+def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], None]) -> tuple[Rows, Rows]:
     outputs = {}
     for stage, run in runs.items():
         for _ in range(WARM_UP):
             outputs[stage] = run.run()
             done()
 
-    def timed(run: RequestRun) -> float:
-        seconds = seconds_of(run.run)
+    def timed(stage: str) -> dict[str, Any]:
+        seconds, waited = with_waiting(partial(seconds_of, runs[stage].run))
         done()
-        return seconds
+        speed = sum(map(len, outputs[stage])) / seconds
+        return {
+            "name": f"{stage} ({name})",
+            "seconds": seconds,
+            "tokens_per_second": speed,
+            "waited_seconds": waited,
+        }
 
-    taken = interleaved({stage: partial(timed, run) for stage, run in runs.items()}, RUNS)
-    seconds = {stage: median(own) for stage, own in taken.items()}
+    taken = interleaved({stage: partial(timed, stage) for stage in runs}, RUNS)
+    speeds = {stage: median(sample["tokens_per_second"] for sample in own) for stage, own in taken.items()}
     first = next(iter(runs))
-    return [
+    rows = [
         {
             "batch": name,
             "stage": stage,
@@ -121,11 +132,12 @@ def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], 
             "drafted": run.num_drafted,
             "accepted": run.num_accepted,
             "tokens": "equal" if outputs[stage] == outputs[first] else "different",
-            "tok/s": sum(map(len, outputs[stage])) / seconds[stage],
-            "speed": seconds[first] / seconds[stage],
+            "tok/s": speeds[stage],
+            "speed": speeds[stage] / speeds[first],
         }
         for stage, run in runs.items()
     ]
+    return rows, [sample for own in taken.values() for sample in own]
 
 
 def prove_drafts(stage_class: type[Any], model: Model, prompts: Prompts, max_tokens: int = 32) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from roseinfer.display.table import Table
 from roseinfer.engine.engine import Engine
@@ -48,5 +48,5 @@ def race_engine_drafts(
     model: Model, batches: Mapping[str, Prompts], max_tokens: int = 64, temperature: float = 0.0
 ) -> Table:
     """As race_drafts, for the engine without drafts and with them. All counts of steps are live."""
-    rows: list[dict[str, Any]] = measured_rows([EngineAlone, EngineDrafts], model, batches, max_tokens, temperature)
-    return shown(rows, [*LIVE, *COUNTS])
+    measured = measured_rows([EngineAlone, EngineDrafts], model, batches, max_tokens, temperature)
+    return shown(*measured, [*LIVE, *COUNTS])

@@ -14,9 +14,10 @@ def table(
     title: str = "",
     note: str = "",
     formats: Mapping[str, str] | None = None,
+    warning: str = "",
 ) -> Table:
     """Show rows with the same keys. live: columns that differ from run to run, such as times: shown, not compared.
-    formats: of columns, such as "{:.1f}".
+    formats: of columns, such as "{:.1f}". warning: why the live columns should not be believed.
 
     Raises ValueError for no rows, rows with other keys, and a live column that is not there.
     """
@@ -36,4 +37,5 @@ def table(
         title=title,
         note=note,
         formats=dict(formats or {}),
+        warning=warning,
     )

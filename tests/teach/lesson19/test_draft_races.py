@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from roseinfer import teach
+from roseinfer.bench import neighbours
 from roseinfer.engine.speculation.payoff import Payoff
 from roseinfer.models import load_model
 from roseinfer.teach.lesson19.draft_picture import DraftStep
@@ -67,6 +70,14 @@ def test_a_race_counts_steps_and_drafts_of_one_run(model, prompts):
 def test_a_race_says_which_stage_has_other_tokens(model, prompts):
     rows = teach.race_drafts([OneKernel, SamePrompt], model, {"one": prompts[:1]}, max_tokens=4).df.set_index("stage")
     assert rows["tokens"].tolist() == ["equal", "different"]
+
+
+def test_a_race_says_that_the_machine_is_busy(model, prompts, monkeypatch):
+    waited = count(0.0, 5.0)
+    monkeypatch.setattr(neighbours, "waited_seconds", lambda tasks: next(waited))
+    shown = teach.race_drafts([OneKernel, Speculative], model, {"one": prompts[:1]}, max_tokens=4)
+    assert "This machine is busy: threads of this race waited 50.0 s for a core in " in shown.to_html()
+    assert "busy" not in repr(shown)
 
 
 def test_sampled_requests_have_seeds_of_their_own_and_the_same_tokens_with_drafts(model, prompts):
