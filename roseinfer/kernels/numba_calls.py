@@ -6,13 +6,17 @@ two would spin beside each other, each waiting for its own next loop.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numba
 import torch
+
+PATIENCE = 5.0  # seconds that someone at a terminal waits without being told why
 
 # Of Numba's ways to run threads, the one that is always there ends the process when two callers meet.
 one_caller = threading.Lock()
@@ -50,3 +54,18 @@ def start_threads() -> None:
     chosen = torch.get_num_threads()
     numba.get_num_threads()
     torch.set_num_threads(chosen)
+
+
+@contextmanager
+def told_if_slow(what: str) -> Iterator[None]:
+    """Tell someone at a terminal what takes so long. A log or a notebook hears nothing."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(PATIENCE, print, [f"roseinfer: {what}"], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

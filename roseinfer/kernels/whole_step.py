@@ -21,7 +21,7 @@ from numba import carray, njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from .numba_calls import compiled, start_threads
+from .numba_calls import compiled, start_threads, told_if_slow
 from .paged_numba import SUMS, as_float, exp_of_negative, write_then_attend
 from .quantized_layout import GROUP
 from .quantized_numba import LAYOUTS
@@ -248,7 +248,7 @@ def forward(
 
 @cache
 def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]:
-    """forward in machine code: many seconds, or read from disk where it was kept. weights: the type in their layout.
+    """forward in machine code: half a minute, or seconds where it was kept on disk. weights: the type in their layout.
     values: of the embedding tables and of the pool, as paged_numba.bits has it."""
     start_threads()
     kind, table = types.Array(numba.from_dtype(weights), 1, "C"), types.Array(numba.from_dtype(values), 2, "C")
@@ -259,4 +259,10 @@ def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]
         kind, types.boolean, types.float32, types.intp, types.intp, addresses, longs, table, table, table,
         longs, longs, ints, ints, ints, block_tables, longs, pool, pool, floats, longs,
     )  # fmt: skip
-    return compiled(signature)(forward)
+    with told_if_slow("compiling a step of the engine for this CPU, which is then kept on disk: about half a minute"):
+        return compiled(signature)(forward)
+
+
+def compile_usual() -> None:
+    """Compile forward for weights in float32, with which most lessons run, and keep it. For `make setup`."""
+    compiled_forward(np.dtype(np.float32), np.dtype(np.float32))

@@ -6,6 +6,8 @@ import numba
 import pytest
 from fresh_python import printed_by
 
+from roseinfer.kernels import numba_calls
+
 pytestmark = pytest.mark.slow
 
 
@@ -46,3 +48,18 @@ def test_where_nothing_can_be_written_a_loop_is_compiled_all_the_same():
     """A function without a file of its own cannot be kept on disk."""
     code = f"{START}exec({LOOP!r})\nout = np.zeros(3)\ncompiled(parallel=True)(loop)(out)\nprint(out.all())"
     assert printed_by(code) == "True\n"
+
+
+@pytest.mark.parametrize(("is_terminal", "said"), [(True, "roseinfer: compiling\n"), (False, "")])
+def test_someone_at_a_terminal_is_told_what_takes_long(monkeypatch, capsys, is_terminal, said):
+    class TimerThatRuns:
+        """Its time is over at once."""
+
+        def __init__(self, seconds, do, args, kwargs):
+            self.start = lambda: do(*args, **kwargs)
+            self.cancel = lambda: None
+
+    monkeypatch.setattr(numba_calls.threading, "Timer", TimerThatRuns)
+    monkeypatch.setattr(numba_calls.sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    with numba_calls.told_if_slow("compiling"):
+        assert capsys.readouterr().err == said

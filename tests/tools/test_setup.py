@@ -247,6 +247,7 @@ case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; [ ! -e "$FAKE/venv_fails" ] ;;
     "-m pip --version") [ ! -e "$FAKE/no_pip" ] ;;
     "-m pip install"*) echo "$*" >>"$FAKE/installs"; [ ! -e "$FAKE/offline" ] ;;
+    *compile_usual*) echo "$*" >>"$FAKE/compiled"; [ ! -e "$FAKE/compiles_nothing" ] ;;
     *version_info*) code=$(echo "$2" | sed "s/sys.version_info/($(cat "$FAKE/version"))/g")
         exec {sys.executable} -c "$code" ;;
     *) exit 99 ;;
@@ -291,7 +292,7 @@ def checkout(tmp_path):
 def test_set_up_once(checkout):
     code, said = checkout.setup(PIP_ARGS="--index-url INDEX")
     assert code == 0
-    assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 3
+    assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 4
     assert checkout.installs == ["-m pip install -q -e .[course,dev] -c constraints.txt --index-url INDEX"]
     assert checkout.setup() == (0, "")
     assert len(checkout.installs) == 1
@@ -314,6 +315,15 @@ def test_a_failed_installation_is_not_remembered(checkout):
     assert code != 0 and "pip did not finish" in said
     (checkout.fake / "offline").unlink()
     assert checkout.setup()[0] == 0 and len(checkout.installs) == 2
+
+
+def test_a_step_is_compiled_once_and_a_failure_is_told(checkout):
+    (checkout.fake / "compiles_nothing").touch()
+    code, said = checkout.setup()
+    assert code != 0 and "compiling failed" in said
+    (checkout.fake / "compiles_nothing").unlink()
+    assert checkout.setup()[0] == 0 and checkout.setup() == (0, "")
+    assert len((checkout.fake / "compiled").read_text().splitlines()) == 2
 
 
 def test_an_active_environment_is_used_as_it_is(checkout, tmp_path):

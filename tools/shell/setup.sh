@@ -58,6 +58,13 @@ install() {
         fail "pip did not finish (its reason is above; is there a network and room on the disk?): run this again"
 }
 
+# Else the first lesson that runs the engine would pause for as long. Where no folder can be written, it still does.
+compile_step() {
+    say "compiling a step of the engine for this CPU (half a minute)"
+    "$env_python" -c 'from roseinfer.kernels.whole_step import compile_usual; compile_usual()' ||
+        fail "compiling failed, see above: run this again, or 'make doctor'"
+}
+
 if [ -n "${PYTHON:-}" ]; then check_asked_python; fi
 if [ -x "$env_python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 
@@ -69,5 +76,6 @@ fi
 check_env
 rm -f "$stamp"
 install
+compile_step
 echo "$wanted" >"$stamp"
 say "done; the next call takes no time until pyproject.toml or constraints.txt change"
