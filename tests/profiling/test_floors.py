@@ -155,6 +155,11 @@ def test_a_machine_is_measured_once_and_shows_its_rates_only_live():
     assert "GB/s" in bundle["text/html"]
 
 
+@pytest.mark.slow
+def test_half_precision_on_a_cpu_is_never_slower_than_float32():
+    assert measure_machine(dtype=torch.bfloat16).flops_per_s >= measure_machine(dtype=torch.float32).flops_per_s
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_rate_of_products_is_that_of_the_faster_way(dtype, monkeypatch):
     """Packed weights may be far faster; a floor that does not know is one that a model goes below."""
