@@ -38,7 +38,14 @@ CONFIG = {
     "mark": {"color": PALETTE[0]},
     "title": {"anchor": "start", "color": INK, "subtitleColor": INK, "fontSize": 13, "subtitleFontSize": 12},
     "style": {"guide-label": {"fill": INK, "fontSize": 12}, "guide-title": {"fill": INK, "fontSize": 12}},
-    "axis": {"domainColor": INK, "tickColor": INK, "gridColor": GRID, "titleFontWeight": "normal", "labelLimit": 220},
+    "axis": {
+        "domainColor": INK,
+        "tickColor": INK,
+        "gridColor": GRID,
+        "titleFontWeight": "normal",
+        "labelLimit": 220,
+        "labelFlush": False,  # moved inwards, the last label would touch the one before it
+    },
     "legend": {"labelLimit": 260},
     "view": {"stroke": None},
     "text": {"color": INK, "fontSize": 12},

@@ -17,7 +17,7 @@ WIDTH = 840  # pixels: JupyterLab's page in a window of 1,280, beside its side b
 GAP = 26  # between panels
 MONOSPACE = "DejaVu Sans Mono, monospace"  # it has a sign for a space
 CHAR = 0.602  # of a monospace letter's size
-LINE, LETTERS = 18, 135  # pixels of a text line, and how many letters fit it
+LINE, LETTERS = 18, 120  # pixels of a text line, and how many letters fit it, also those of a wide font
 EDGE = "#808080"
 
 

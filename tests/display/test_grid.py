@@ -8,6 +8,8 @@ import json
 
 import pytest
 import vl_convert
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from PIL import Image
 
 from roseinfer.display.chart import INK
@@ -148,3 +150,21 @@ def test_ticks_are_few_and_round(width):
 def test_what_is_no_grid(frames, shown, message):
     with pytest.raises(ValueError, match=message):
         Grid(frames, "", shown=shown)
+
+
+LONG_TEXTS = (
+    "The model hands over q, k and v of the new tokens; attention joins them with the past. Ops started: 8 as_strided, "
+    "4 narrow, 4 slice, 1 unsqueeze, 2 cat, 1 scaled_dot_product_attention, 1 squeeze.",
+    "The append: 48 arange, 37 permute, 37 view, 30 copy_, 29 to, 26 reshape, 24 unsqueeze, 24 index_put, 20 multiply, "
+    "19 add, 12 narrow, 12 where.",
+)
+
+
+@pytest.mark.parametrize("text", LONG_TEXTS)
+def test_a_long_text_fits_the_picture_in_a_wide_font(text):
+    """Linux browsers take DejaVu Sans for sans-serif."""
+    grid = Grid([Frame([Panel([Cell(0, 0, "a")])], says=text)], "a text")
+    lines = [row["text"] for row in rows_of(grid, "texts") if " " in row["text"]]
+    assert " ".join(lines) == text
+    wide = FontProperties(family="DejaVu Sans")
+    assert all(TextPath((0, 0), line, size=13, prop=wide).get_extents().width < WIDTH for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from roseinfer.contract import PROMISES, QUEUE_PROMISES
+from roseinfer.contract import PROMISES, QUEUE_PROMISES, promises_of
 from roseinfer.stage import Stage
 
 from ..measure.contract_report import report_on
@@ -15,15 +15,18 @@ def require_contract(
     stage_class: type[Stage],
     titles: Collection[str] = (),
     explain: Callable[[Exception | None], str] = lambda error: "",
+    without: Collection[str] = (),
 ) -> None:
     """Raises Wrong about the first promise that is broken, without the slow ones.
 
     titles: of the promises to try; empty for all that fit the stage, those of a queue too where it has one.
-    explain: what an error says about this exercise's answers; empty for its own message.
+    explain: what an error says about this exercise's answers; empty for its own message. without: titles that are not
+    tried. Raises KeyError for a title that no promise has.
     """
     by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
-    promises = [by_title[title] for title in titles] or None
-    report = report_on(stage_class, promises, quick=True)
+    asked = [by_title[title] for title in titles] or promises_of(stage_class)
+    left_out = [by_title[title] for title in without]
+    report = report_on(stage_class, [promise for promise in asked if promise not in left_out], quick=True)
     if report.broken:
         first = report.broken[0]
         message = explain(first.error) or report.message(first)

@@ -255,9 +255,11 @@ def kept_rows(answer: type[Stage], model: Model) -> None:
     require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
     require_long_life(answer, model, _come, _step)
     require_tokens(answer, model)
-    require_contract(answer)
+    require_contract(answer, without=DTYPES_APART)
 
 
+# A row holds block ids, whatever the dtype. Numba compiles attention for each dtype, which takes longer than all else.
+DTYPES_APART = ("Half precision",)
 # In row 1, which no prompt writes, A comes back with 1, 0, 2 for 0, 1, 2: as many, the same ones, the same last.
 COMINGS_AND_GOINGS = [schedule("A9 E1 EA -A B1 C1 D1 -D -B -C A9 EA"), *SCHEDULES]
 

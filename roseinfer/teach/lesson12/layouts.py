@@ -16,6 +16,7 @@ from roseinfer.models.linear import Int8Linear, PackedLinear
 from roseinfer.profiling import measure_machine
 from roseinfer.profiling.floors import passes
 
+from ..measure import freed_memory
 from ..views.rows_table import table
 from ..views.said import Said, say
 
@@ -73,13 +74,15 @@ def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
     linears: list[nn.Linear] = [linear for layer in layers for linear in (layer.mlp.c_fc, layer.mlp.c_proj)]
     rows = []
     for name in LAYOUTS:
-        made = [_in_layout(name, linear) for linear in linears]  # one layout at a time is in memory
+        made = [_in_layout(name, linear) for linear in linears]
         num_bytes = sum(_bytes(layer) for layer in made)
         rows.append({"layout": name, "bytes": num_bytes})
         rows[-1]["flops per byte"] = 2 * sum(linear.weight.numel() for linear in linears) / num_bytes
         for n in num_rows:
             inputs = [torch.randn(n, linear.weight.shape[1], dtype=_dtype(name)) for linear in linears]
             rows[-1][_column(n)] = best_ms(partial(_multiply, made, inputs))
+        del made  # one layout at a time is in memory
+        freed_memory.give_back()
     live = [_column(n) for n in num_rows]
     formats = {"bytes": "{:,}", "flops per byte": "{:.2f}"} | dict.fromkeys(live, "{:.2f}")
     return table(rows, live, "The MLPs of all layers, ms", formats=formats)

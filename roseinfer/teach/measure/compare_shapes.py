@@ -31,6 +31,9 @@ except ImportError:  # Windows has none
     resource = None  # type: ignore[assignment]  # a module that is not there has no type
 
 
+ROUNDS = 2  # of a comparison; each makes its stages again
+
+
 def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
     """A query over the table `slice` of a trace. Columns that `exact` does not name are shown, but not compared."""
     frame = trace.sql(query)
@@ -40,7 +43,9 @@ def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
 
 
 def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12) -> Table:
-    """One decode step of each stage on each batch: exact counts, and the median time of `steps` interleaved steps.
+    """One decode step of each stage on each batch: exact counts, and the median time of `steps` steps.
+
+    The stages take turns of half the steps. One stage at a time is in memory, as it may hold a copy of the weights.
 
     shapes: a name -> prompt lengths, one a sequence. speed: each stage's time against the first stage's on the same
     batch (above 1: faster). page faults: pages that the kernel mapped in the median step, where the system counts them;
@@ -52,10 +57,10 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
 
     check_stages(stages)
     rows: list[dict[str, Any]] = []
-    with progress_bar("decode steps", total=len(shapes) * len(stages) * (steps + 2)) as done:
+    own_steps = -(-steps // ROUNDS)
+    with progress_bar("decode steps", total=len(shapes) * len(stages) * ROUNDS * (own_steps + 2)) as done:
         for name, lengths in shapes.items():
-            counted, timed = _on_one_batch(stages, model, lengths, steps, done)
-            freed_memory.give_back()  # or the copies of the weights that the next stages make come on top
+            counted, timed = _on_one_batch(stages, model, lengths, own_steps, done)
             medians = {stage: median(seconds for seconds, _ in steps) for stage, steps in timed.items()}
             for stage, seconds in medians.items():
                 rows.append({"batch": name, "stage": stage})  # what a narrow page cuts off are the counts
@@ -67,9 +72,9 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
         pd.DataFrame(rows),
         exact=exact,
         live=["step ms", "speed", "page faults"],
-        note=f"step ms: median of {steps} interleaved steps; bytes: of the second step, with one more token each; "
-        f"speed: against {stages[0].name} on the same batch; page faults: pages that the system had to map in the "
-        "step, which takes time",
+        note=f"step ms: median of {ROUNDS * own_steps} steps, in {ROUNDS} turns; bytes: of the second step, with one "
+        f"more token each; speed: against {stages[0].name} on the same batch; page faults: pages that the system "
+        "had to map in the step, which takes time",
         formats={"step ms": "{:.2f}", "speed": "×{:.2f}"}
         | dict.fromkeys(["bytes copied", "bytes zeroed", "page faults"], "{:,}"),
     )
@@ -78,12 +83,21 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
 def _on_one_batch(
     stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
 ) -> tuple[dict[str, dict[str, int]], dict[str, list[tuple[float, int]]]]:
-    """Counts of each stage, and seconds and page faults of its steps. The stages, which may hold copies of the weights,
-    end with this call."""
-    running = {stage.name: _running(stage, model, lengths, steps) for stage in stages}
-    counted = {stage: _counts(*batch, done) for stage, batch in running.items()}
-    decodes = {stage: partial(_timed, partial(decode_step, *batch), done) for stage, batch in running.items()}
-    return counted, interleaved(decodes, steps)
+    """Counts of each stage, and seconds and page faults of its steps in all rounds."""
+    turns = interleaved({stage.name: partial(_turn, stage, model, lengths, steps, done) for stage in stages}, ROUNDS)
+    counted = {name: own[0][0] for name, own in turns.items()}
+    return counted, {name: [step for _, timed in own for step in timed] for name, own in turns.items()}
+
+
+def _turn(
+    stage_class: type[Stage], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
+) -> tuple[dict[str, int], list[tuple[float, int]]]:
+    """Counts, and seconds and page faults of each step, of a stage that ends with this call. The steps that are counted
+    warm the others up."""
+    freed_memory.give_back()  # or the copy of the weights that this stage makes comes on top of the last one's
+    batch = _running(stage_class, model, lengths, steps)
+    counted = _counts(*batch, done)
+    return counted, [_timed(partial(decode_step, *batch), done) for _ in range(steps)]
 
 
 def _running(stage_class: type[Stage], model: Model, lengths: list[int], steps: int) -> tuple[Stage, list[Sequence]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from wrong_answers import right_answers, wrong_answers
+import torch
+from wrong_answers import assert_accepted, right_answers, wrong_answers
 
+from roseinfer.kernels import paged_numba
 from stages import NumbaPaged, OneTable
 
 pytestmark = pytest.mark.slow
@@ -199,3 +201,16 @@ test_right_kept_rows = right_answers(
     },
     model="small",
 )
+
+
+def test_the_check_compiles_attention_for_one_dtype(small, monkeypatch):
+    """Each takes Numba about ten seconds, once per machine."""
+    asked, compiled_for = set(), paged_numba.compiled_for
+
+    def noted(dtype):
+        asked.add(dtype)
+        return compiled_for(dtype)
+
+    monkeypatch.setattr(paged_numba, "compiled_for", noted)
+    assert_accepted("10.3", ByVersion, model=small)
+    assert asked == {torch.float32}

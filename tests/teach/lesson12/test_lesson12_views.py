@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from roseinfer.contract.small_models import small_model
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.models.weights import prepared_copy, weight_bytes
 from roseinfer.reference import reference_logits
+from roseinfer.teach.lesson12 import layouts
 from roseinfer.teach.lesson12.held_out import DRAWN, UNSEEN
 from roseinfer.teach.lesson12.layer_errors import OUTPUT, layer_errors
 from roseinfer.teach.lesson12.text_price import _rounded
@@ -124,3 +126,17 @@ def test_shapes_and_races_count_the_same_step():
     assert [table.df.loc[0, name] for name in ("copies", "cats", "selects")] == [
         counts[name] for name in ("copies", "cats", "selects")
     ]
+
+
+def test_one_layout_at_a_time_is_in_memory(monkeypatch):
+    alive, made = weakref.WeakKeyDictionary(), layouts._in_layout
+
+    def watched(name, linear):
+        layer = made(name, linear)
+        alive[layer] = name
+        assert set(alive.values()) == {name}
+        return layer
+
+    monkeypatch.setattr(layouts, "_in_layout", watched)
+    monkeypatch.setattr(layouts, "SECONDS", 0.001)
+    assert teach.time_layouts(small_model(), (1,)).df["layout"].tolist() == list(layouts.LAYOUTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 
 import pytest
 
@@ -138,6 +139,27 @@ def test_compare_shapes_counts_exactly(small):
     mixed = df.loc[("mixed", "s02_prealloc_gather")], df.loc[("equal", "s02_prealloc_gather")]
     assert mixed[0]["bytes zeroed"] > mixed[1]["bytes zeroed"]
     assert "step ms" not in repr(table) and "step ms" in table.to_html()
+
+
+def test_compare_shapes_holds_one_stage_at_a_time_and_takes_turns(small):
+    """A stage may hold a copy of the weights."""
+    alive, made = weakref.WeakSet(), []
+
+    class First(NaiveCat):
+        name = "first"
+
+        def __init__(self, *args, **sizes):
+            assert not alive
+            super().__init__(*args, **sizes)
+            alive.add(self)
+            made.append(self.name)
+
+    class Second(First):
+        name = "second"
+
+    table = teach.compare_shapes([First, Second], small, {"a batch": [4]}, steps=3)
+    assert made == ["first", "second", "second", "first"]
+    assert "median of 4 steps, in 2 turns" in table.note
 
 
 def test_sql_shows_all_and_compares_the_exact_columns():
