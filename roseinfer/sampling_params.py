@@ -165,10 +165,10 @@ class SamplingParams:
             )
         is_factor = is_number(self.repetition_penalty) and 0 < self.repetition_penalty < float("inf")
         _require(is_factor, "repetition_penalty", self.repetition_penalty, "a number above 0 (1 changes nothing)")
-        if self.allowed_token_ids is not None:
-            self._set_tuple("allowed_token_ids", is_count, "None or a list of token ids, at least one")
-            allowed = self.allowed_token_ids
-            _require(bool(allowed), "allowed_token_ids", allowed, "None or a list of token ids, at least one")
+        if (allowed := self.allowed_token_ids) is not None:
+            form = "None or a list of token ids, at least one"
+            self._set_tuple("allowed_token_ids", is_count, form)
+            _require(bool(self.allowed_token_ids), "allowed_token_ids", allowed, form)
         if self.logit_bias is not None:
             self._set("logit_bias", _limited(self.logit_bias))
         self._set_tuple("logits_processors", callable, "a list of functions")

@@ -165,7 +165,7 @@ class LLM:
         many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
         conversations: list[Any] = [*messages] if many else [messages]
         own = add_generation_prompt, continue_final_message, tools, chat_template, chat_template_kwargs
-        texts = [self._template(chat_template).render(one, *own) for one in conversations]
+        texts = [self.template_for(chat_template).render(one, *own) for one in conversations]
         # Special tokens, BOS among them, are the template's business.
         return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
 
@@ -197,8 +197,9 @@ class LLM:
             raise ValueError(f"{self._name} has no chat template: only a model or tokenizer that is a folder has one")
         return ChatTemplate(self._template_spec)
 
-    def _template(self, given: str | None) -> ChatTemplate:
-        """given: a template of the conversation's own, for which the model needs none."""
+    def template_for(self, given: str | None) -> ChatTemplate:
+        """What writes a conversation down. given: a template of its own, for which the model needs none; None for the
+        model's. Raises ValueError as chat_template does."""
         if given is None or isinstance(self._template_spec, str):
             return self.chat_template
         return self._given_template
