@@ -152,8 +152,6 @@ class SamplingParams:
     def _check_stops(self) -> None:
         self._set_tuple("stop_token_ids", is_count, "a tuple of token ids")
         for name in ("stop", "bad_words"):
-            if isinstance(getattr(self, name), str):
-                self._set(name, (getattr(self, name),))
             self._set_tuple(name, _is_text, "a text or a list of texts, none of them empty")
 
     def _check_changes(self) -> None:
@@ -177,9 +175,10 @@ class SamplingParams:
         _require(is_structured, "structured_outputs", structured, "None or a StructuredOutputsParams")
 
     def _set_tuple(self, name: str, is_valid: Callable[[Any], bool], allowed: str) -> None:
-        """An iterable, or None for an empty one, becomes a tuple."""
+        """An iterable becomes a tuple; so does a text, which stands for itself, and None, which stands for nothing."""
         given = getattr(self, name)
-        values = () if given is None else tuple(given) if isinstance(given, Iterable) else (None,)
+        one = (given,) if isinstance(given, str) else given
+        values = () if one is None else tuple(one) if isinstance(one, Iterable) else (None,)
         _require(all(map(is_valid, values)), name, given, allowed)
         self._set(name, values)
 

@@ -12,7 +12,9 @@ from roseinfer.cli.command import DEVICE, FAILED, INTERRUPTED, Failed
 from roseinfer.cli.flags import flag, given_fields
 
 if TYPE_CHECKING:
-    from roseinfer import LLM, RequestOutput, SamplingParams
+    from roseinfer.llm.llm import LLM
+    from roseinfer.llm.outputs import RequestOutput
+    from roseinfer.sampling_params import SamplingParams
 
 WRITES = "the model's generation_config.json decides when not given"
 
@@ -37,7 +39,7 @@ class Writing:
 
 def llm_of(args: Namespace) -> LLM:
     """The model that was named, for one request at a time. Raises ValueError as LLM does."""
-    from roseinfer import LLM
+    from roseinfer.llm.llm import LLM
 
     return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
 

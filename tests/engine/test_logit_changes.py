@@ -69,10 +69,10 @@ EVERY = {
 WAYS = {
     "roomy": {},
     "chunks": {"max_num_batched_tokens": 8},
-    "a small pool": {"num_blocks": 9},
+    "a small pool": {"num_blocks": 7},
     "no prefix cache": {"enable_prefix_caching": False},
     "asynchronous": {"async_scheduling": True},
-    "asynchronous, a small pool, chunks": {"async_scheduling": True, "num_blocks": 9, "max_num_batched_tokens": 8},
+    "asynchronous, a small pool, chunks": {"async_scheduling": True, "num_blocks": 7, "max_num_batched_tokens": 8},
     "drafts": {"speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}},
     "drafts, a small pool": {
         "speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1},

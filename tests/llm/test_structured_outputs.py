@@ -151,7 +151,7 @@ def test_what_cannot_be_followed_is_refused_before_any_runs(llm, monkeypatch, wa
         ({"json_object": 1}, "json_object must be True or False, got 1"),
         (
             {"json_schema": {}},
-            r"StructuredOutputsParams has no argument 'json_schema' \(nearest: json\), allowed: json, ",
+            r"StructuredOutputsParams has no argument 'json_schema' \(nearest: json_object\), allowed: json, ",
         ),
     ],
     ids=str,

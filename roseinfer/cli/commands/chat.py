@@ -17,7 +17,8 @@ from roseinfer.cli.command import MODEL, Failed, no_file
 from roseinfer.cli.flags import add_flags
 
 if TYPE_CHECKING:
-    from roseinfer import LLM, SamplingParams
+    from roseinfer.llm.llm import LLM
+    from roseinfer.sampling_params import SamplingParams
 
 EXAMPLES = (
     "roseinfer chat Qwen/Qwen3-0.6B",

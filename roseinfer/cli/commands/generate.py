@@ -17,7 +17,7 @@ from roseinfer.cli.flags import add_flags
 from roseinfer.cli.output import add_output, check_output, written
 
 if TYPE_CHECKING:
-    from roseinfer import RequestOutput
+    from roseinfer.llm.outputs import RequestOutput
 
 EXAMPLES = (
     'roseinfer generate tiny "Return a new"',
