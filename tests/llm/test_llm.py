@@ -49,7 +49,7 @@ def test_fewer_bits_are_served(dtype, quantization):
     assert (llm.model.dtype, held_bytes(llm.model)) == (by_hand.dtype, held_bytes(by_hand))
     asked = IDS[0], params(8, logprobs=2)
     assert llm.generate(*asked)[0].outputs[0].logprobs == (
-        LLM(by_hand, num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
+        LLM(by_hand, tokenizer="tiny", num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
     )
 
 

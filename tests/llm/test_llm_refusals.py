@@ -24,7 +24,7 @@ from roseinfer.sequence import SamplingParams, Sequence
             [IDS[0], [5] * 512],
             r"prompts\[1\]: prompt of 512 tokens leaves no room for a new one, allowed: at most 511 with max_m",
         ),
-        ({"text": "a"}, r"a prompt has unknown key 'text' \(nearest: prompt\), allowed: prompt, prompt_token_ids"),
+        ({"promt": "a"}, r"a prompt has unknown key 'promt' \(nearest: prompt\), allowed: prompt, prompt_token_ids"),
         (
             [{"prompt": None}],
             r"prompts\[0\]: a prompt that is a dict must have 'prompt' or 'prompt_token_ids', got {'prom",
