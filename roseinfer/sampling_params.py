@@ -123,6 +123,11 @@ class SamplingParams:
             _require(is_number_of, name, number, f"None or an integer from 0 to {MOST_LOGPROBS}")
         self._set("changes_logits", bool(self.logit_changes()))
 
+    @property
+    def most_tokens(self) -> int:
+        """max_tokens, and UNBOUNDED for None."""
+        return UNBOUNDED if self.max_tokens is None else self.max_tokens
+
     def logit_changes(self) -> list[str]:
         """Names of the fields that change logits before a token is chosen from them."""
         return [name for name, value in UNCHANGED.items() if getattr(self, name) != value]

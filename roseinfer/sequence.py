@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
 from roseinfer.arguments import is_integer
-from roseinfer.sampling_params import UNBOUNDED, SamplingParams, is_count
+from roseinfer.sampling_params import SamplingParams, is_count
 
 _ids = itertools.count()
 
@@ -83,8 +83,7 @@ class Sequence:
     @property
     def max_len(self) -> int:
         """Tokens it has at the end if nothing stops it before max_tokens."""
-        most = self.params.max_tokens
-        return self.num_prompt_tokens + (UNBOUNDED if most is None else most)
+        return self.num_prompt_tokens + self.params.most_tokens
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from roseinfer.engine.logit_changes import check_tokens
 from roseinfer.models import ModelConfig
-from roseinfer.sampling_params import SamplingParams
+from roseinfer.sampling_params import LogitsProcessor, SamplingParams
 from roseinfer.sequence import Sequence
 
 from .bad_words import bad_words
@@ -66,7 +66,7 @@ class Resolver:
             if changes:
                 each.params = replace(params, **changes)
             if grammar:  # it walks along the text of one sample
-                functions = (*each.params.logits_processors, grammar.copy())
+                functions: tuple[LogitsProcessor, ...] = (*each.params.logits_processors, grammar.copy())
                 each.params = replace(each.params, logits_processors=functions)
             samples.append(Sample(each, self._detokenizer(each.token_ids, params), self.vocabulary))
         return samples

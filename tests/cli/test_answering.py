@@ -73,7 +73,7 @@ def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, caps
         (["generate", "tiny", "a", "--max-tokens", "0"], "--max-tokens must be an integer >= 1, or None"),
         (["generate", "tiny", "a", "--top-p", "2"], "--top-p must be a number above 0 and at most 1"),
         (["generate", "tiny", ""], "a prompt must have at least one token, got the text ''"),
-        (["generate", "tiny", "a", "--dtype", "fp8"], "dtype must be one of float32, float16, bfloat16, got 'fp8'"),
+        (["generate", "tiny", "a", "--dtype", "fp8"], "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
         (
             ["generate", "tiny", "a", "--output", "/nowhere/x.json"],
             "--output /nowhere/x.json: must be a file in a folder",
@@ -102,12 +102,12 @@ def test_the_oldest_messages_go_when_the_conversation_is_too_long(llm, monkeypat
     seen = []
     monkeypatch.setattr(chat, "show_as_it_grows", lambda llm, ids, params: seen.append(ids) or Output("one two"))
     talk = chat.Chat(llm, SamplingParams(), "Copy", TEMPLATE)
-    monkeypatch.setattr(llm, "max_model_len", 30)
+    monkeypatch.setattr(llm, "max_model_len", 20)
     for line in ("first", "second", "third", "fourth"):
         talk.answer(line)
     texts = [llm.get_tokenizer().decode(ids) for ids in seen]
     assert texts[0] == "Copy\nfirst\n" and all(text.startswith("Copy\n") for text in texts)
-    assert all(len(ids) < 30 for ids in seen) and "first" not in texts[-1] and texts[-1].endswith("fourth\n")
+    assert all(len(ids) < 20 for ids in seen) and "first" not in texts[-1] and texts[-1].endswith("fourth\n")
     assert [one["role"] for one in talk.said[:2]] == ["user", "assistant"]
 
 
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(llm, capsys, monkeypatch, templa
     out, err = capsys.readouterr()
     first, second = out.splitlines()[0], shown[-1].outputs[0]
     broken_off = next(output.outputs[0] for output in shown if output.outputs[0].finish_reason == "abort")
-    assert 3 <= len(broken_off.token_ids) < 40 and broken_off.text == first and len(second.token_ids) == 40
+    assert 3 <= len(broken_off.token_ids) < 9 and broken_off.text == first and second.finish_reason != "abort"
     assert shown[-1].prompt_token_ids == llm.get_tokenizer().encode(f"Return a new\n{first}\nNone\n").ids
     assert "interrupted" not in err
 
@@ -154,8 +154,9 @@ def test_ctrl_c_ends_generate_with_its_status(capsys, monkeypatch):
     stream = LLM.stream
 
     def pressing(self, prompt, params):
-        for output in stream(self, prompt, params):
-            os.kill(os.getpid(), signal.SIGINT)
+        for at, output in enumerate(stream(self, prompt, params)):
+            if not at:
+                os.kill(os.getpid(), signal.SIGINT)
             yield output
 
     monkeypatch.setattr(LLM, "stream", pressing)
@@ -183,4 +184,4 @@ def test_in_a_process_of_its_own_a_text_comes_as_it_is_written():
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.read(8)  # before the end: what follows is still to come
         rest, err = process.communicate()
-    assert process.returncode == 0 and len(rest) > 100 and b"200 tokens" in err
+    assert process.returncode == 0 and len(rest) > 100 and err.endswith(b"ended by: stop\n")

@@ -140,7 +140,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, ladder, "),
+        ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, generate, "),
         ("ladder --dtype float61", "--dtype: unknown value 'float61' (nearest: float16), allowed: float32, "),
         ("ladder --batch-size many", "--batch-size: must be an integer, got 'many'"),
         ("ladder --model", "--model: expected one argument"),
