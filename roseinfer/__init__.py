@@ -15,10 +15,22 @@ if TYPE_CHECKING:
     from .llm.outputs import RequestOutput as RequestOutput
     from .models import load_model as load_model
     from .models import load_tokenizer as load_tokenizer
-    from .sequence import SamplingParams as SamplingParams
+    from .sampling_params import SamplingParams as SamplingParams
+    from .sequence import Logprob as Logprob
     from .sequence import Sequence as Sequence
+    from .structured_outputs import StructuredOutputsParams as StructuredOutputsParams
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "Sequence", "load_model", "load_tokenizer"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "Sequence",
+    "StructuredOutputsParams",
+    "load_model",
+    "load_tokenizer",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,7 +40,11 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(".llm.outputs", __name__), name)
     if name in ("load_model", "load_tokenizer"):
         return getattr(import_module(".models", __name__), name)
-    if name in ("SamplingParams", "Sequence"):
+    if name == "SamplingParams":
+        return import_module(".sampling_params", __name__).SamplingParams
+    if name == "StructuredOutputsParams":
+        return import_module(".structured_outputs", __name__).StructuredOutputsParams
+    if name in ("Logprob", "Sequence"):
         return getattr(import_module(".sequence", __name__), name)
     if name == "triton_mode":  # the path by which stage 07, which is frozen, imports it
         return import_module(".kernels.triton_mode", __name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeGuard, TypeVar
 
@@ -86,6 +86,25 @@ def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
 
     cls.__init__ = checked_init  # type: ignore[method-assign, assignment]
     return cls
+
+
+def refuse_named(reasons: Mapping[str, str]) -> Callable[[type[Owner]], type[Owner]]:
+    """Class decorator: an argument of the constructor that is one of these names raises ValueError with its reason."""
+
+    def refusing(cls: type[Owner]) -> type[Owner]:
+        init: Any = cls.__init__
+
+        @wraps(init)
+        def checked_init(self: Owner, *values: Any, **keywords: Any) -> None:
+            for name in keywords:
+                if name in reasons:
+                    raise ValueError(f"{cls.__name__} does not take {name}, as vLLM's does: {reasons[name]}")
+            init(self, *values, **keywords)
+
+        cls.__init__ = checked_init  # type: ignore[method-assign, assignment]
+        return cls
+
+    return refusing
 
 
 def takes_settings(config: type, apart_from: str) -> Callable[[type[Owner]], type[Owner]]:

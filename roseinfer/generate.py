@@ -8,7 +8,8 @@ from collections.abc import Sequence as List
 from typing import cast
 
 from roseinfer.blocks import OutOfBlocks
-from roseinfer.sequence import SamplingParams, Sequence, finish_reason, refuse_samples, refuse_stop_strings
+from roseinfer.sampling_params import refuse_unresolved
+from roseinfer.sequence import SamplingParams, Sequence, finish_reason
 from roseinfer.stage import Stage
 
 
@@ -100,8 +101,9 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
 
 def check_honoured(params: SamplingParams) -> None:
     """Raises ValueError for what only LLM gives."""
-    refuse_stop_strings(params)
-    refuse_samples(params)
+    refuse_unresolved(params)
+    for name in params.logit_changes():
+        raise ValueError(f"{name}={getattr(params, name)!r} is for roseinfer.LLM: a stage leaves logits as they are")
     if params.logprobs is not None:
         raise ValueError(f"logprobs={params.logprobs} is for roseinfer.LLM: a stage reports none")
 

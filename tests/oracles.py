@@ -11,9 +11,9 @@ from torch import Tensor
 from roseinfer.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.models import Model
 from roseinfer.reference import reference_generate
-from roseinfer.sequence import Sequence
+from roseinfer.sequence import Logprob, Sequence
 
-__all__ = ["assert_logits_close", "assert_right", "prompts_of", "small_llama", "small_model"]
+__all__ = ["assert_logits_close", "assert_right", "prompts_of", "small_llama", "small_model", "values_of"]
 
 
 def assert_logits_close(actual: Tensor, expected: Tensor) -> None:
@@ -21,6 +21,11 @@ def assert_logits_close(actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape
     error, allowed = (actual - expected).abs().max(), 1e-4 * max(1.0, float(expected.abs().max()))
     assert error < allowed, f"logits differ by {error:.1e}, allowed {allowed:.1e}"
+
+
+def values_of(position: dict[int, Logprob]) -> dict[int, float]:
+    """Log-probabilities without their ranks and texts, to be compared within rounding."""
+    return {token: entry.logprob for token, entry in position.items()}
 
 
 def assert_right(model: Model, seqs: List[Sequence], *oracles: Callable) -> None:

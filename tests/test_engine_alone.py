@@ -61,7 +61,8 @@ assert outcome.verdict == "held", outcome
 assert PlannedEngine(model="tiny", num_blocks=8).sizes().total_bytes > 0
 """
 ROOMS = ("models", "kernels", "profiling", "contract", "engine", "planning", "llm")
-FILES = ("arguments", "blocks", "generate", "hardware", "paths", "reference", "sampling", "sequence", "stage")
+FILES = ("arguments", "blocks", "generate", "hardware", "paths", "reference", "sampling", "sampling_params")
+FILES += ("sequence", "stage", "structured_outputs")
 
 
 def of_the_course() -> set[str]:

@@ -38,10 +38,8 @@ from stages import BlockTableCache as Newest  # of those that need no interprete
         ("temperature", True),
         ("top_p", "1"),
         ("top_p", None),
-        ("stop_token_ids", None),
         ("stop_token_ids", "ab"),
         ("ignore_eos", "no"),
-        ("stop", None),
         ("stop", 3),
         ("stop", ""),
         ("stop", ["a", ""]),
@@ -51,6 +49,34 @@ from stages import BlockTableCache as Newest  # of those that need no interprete
         ("logprobs", 21),
         ("logprobs", True),
         ("logprobs", 1.0),
+        ("prompt_logprobs", 21),
+        ("min_tokens", -1),
+        ("min_tokens", 17),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("min_p", float("nan")),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", "1"),
+        ("frequency_penalty", -2.1),
+        ("frequency_penalty", None),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1.0),
+        ("repetition_penalty", float("inf")),
+        ("logit_bias", [1]),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {"5": 1.0}),
+        ("logit_bias", {5: float("nan")}),
+        ("logit_bias", {5: "much"}),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", 5),
+        ("bad_words", [""]),
+        ("bad_words", 5),
+        ("logits_processors", ["greedy"]),
+        ("logits_processors", len),
+        ("structured_outputs", {"regex": "a"}),
+        ("skip_special_tokens", 1),
+        ("include_stop_str_in_output", "no"),
     ],
 )
 def test_sampling_params_name_the_field_and_the_value(field, value):
@@ -67,6 +93,15 @@ def test_one_stop_text_stands_for_itself():
     assert SamplingParams(stop="ab").stop == ("ab",) and SamplingParams().stop == SamplingParams(stop=[]).stop == ()
 
 
+def test_none_stands_for_no_stops_as_in_vllm():
+    nothing = SamplingParams(stop=None, stop_token_ids=None, bad_words=None, logits_processors=None, logit_bias={})
+    assert nothing == SamplingParams() and not nothing.changes_logits
+
+
+def test_biases_are_limited_as_in_vllm():
+    assert SamplingParams(logit_bias={3: 1000, 4: -101, 5: 7}).logit_bias == {3: 100.0, 4: -100.0, 5: 7.0}
+
+
 def test_all_tokens_are_kept_as_vllm_writes_it():
     assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
 
@@ -76,6 +111,11 @@ def test_all_tokens_are_kept_as_vllm_writes_it():
     [
         ({"stop": "ab"}, r"stop=\('ab',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids"),
         ({"logprobs": 0}, "logprobs=0 is for roseinfer.LLM: a stage reports none"),
+        ({"max_tokens": None}, "max_tokens=None is for roseinfer.LLM, which knows how long a sequence may become: .*"),
+        ({"bad_words": "ab"}, r"bad_words=\('ab',\) needs a tokenizer: use roseinfer.LLM, or logits_processors"),
+        ({"min_p": 0.1}, "min_p=0.1 is for roseinfer.LLM: a stage leaves logits as they are"),
+        ({"logit_bias": {5: 1}}, r"logit_bias={5: 1.0} is for roseinfer.LLM: a stage leaves logits as they are"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty=1.2 is for roseinfer.LLM: a stage leaves logits as they are"),
     ],
 )
 def test_a_stage_refuses_what_only_the_engine_gives(small, params, message):
@@ -88,8 +128,14 @@ def test_a_stage_refuses_what_only_the_engine_gives(small, params, message):
 
 
 def test_unknown_fields_are_refused():
-    with pytest.raises(TypeError, match="max_token"):
+    with pytest.raises(
+        ValueError, match=r"^SamplingParams has no argument 'max_token' \(nearest: max_tokens\), allowed: "
+    ):
         SamplingParams(max_token=3)
+    with pytest.raises(
+        ValueError, match="^SamplingParams does not take best_of, as vLLM's does: use n, and sort the outp"
+    ):
+        SamplingParams(best_of=3)
     with pytest.raises(AttributeError):
         Sequence([1]).max_token = 3
 

@@ -13,6 +13,8 @@ from roseinfer.paths import ROOT
 # From the bottom up, as docs/architecture.md draws them: a room imports rooms below its own layer, and no other.
 LAYERS = (
     {"paths", "arguments", "hardware"},
+    {"structured_outputs"},
+    {"sampling_params"},
     {"sequence", "arrivals", "blocks", "doctor", "drive", "graphs", "overlap"},
     {"kernels", "sampling"},
     {"models"},

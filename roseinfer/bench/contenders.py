@@ -77,7 +77,7 @@ class StageContender:
             seqs = begin(stage, self.prompts, self.params)
             prefill_seconds = now() - began
         step_seconds: list[float] = []
-        for step in range(self.params.max_tokens - 1):
+        for step in range(self.params.most_tokens - 1):
             with blame(self.name, f"decode step {step}"):
                 step_seconds.append(seconds_of(lambda: decode_step(stage, seqs), now))
             on_step(len(seqs) * len(step_seconds), sum(step_seconds))
@@ -131,7 +131,7 @@ class StageContender:
         return stage, seqs
 
     def _fresh(self) -> Stage:
-        lengths = [len(prompt) + self.params.max_tokens for prompt in self.prompts]
+        lengths = [len(prompt) + self.params.most_tokens for prompt in self.prompts]
         with blame(self.name, "its constructor"):
             return stage_for(self.stage_class, self.model, lengths, self.block_size)
 

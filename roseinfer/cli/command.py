@@ -40,7 +40,7 @@ LIBRARY_NAMES = {
     "max_tokens": "max_new_tokens",
     "path": "file",
 }
-POSITIONAL = {"file": "FILE", "notebooks": "NOTEBOOK", "post": "POST"}
+POSITIONAL = {"file": "FILE", "notebooks": "NOTEBOOK", "post": "POST", "prompt": "PROMPT"}
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 

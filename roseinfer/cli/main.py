@@ -12,8 +12,10 @@ from roseinfer.cli.command import STATUSES, Parser, exit_status, run_with
 from roseinfer.cli.commands import (
     aot,
     bench,
+    chat,
     doctor,
     dry_run,
+    generate,
     ladder,
     links,
     reproduce,
@@ -24,7 +26,7 @@ from roseinfer.cli.commands import (
 )
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
-COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)
+COMMANDS = (doctor, generate, chat, ladder, bench, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)
 
 
 def main(argv: list[str] | None = None) -> int:

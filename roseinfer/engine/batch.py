@@ -232,6 +232,13 @@ def write_decode(
     np.add(host["positions"], 1, out=host["context_lens"], casting="same_kind")
 
 
+def row_lengths(step: Step, host: dict[str, np.ndarray]) -> np.ndarray:
+    """Lengths of the texts that a step chooses its tokens after, [R] or more; host: what was written for the step."""
+    if not step.drafts:
+        return host["context_lens"]
+    return host["positions"][host["sample_rows"][: len(step.rows)]] + 1
+
+
 def write_fed(host: dict[str, np.ndarray], seqs: list[Sequence], launched: list[int], last: Step) -> int:
     """Write the rows from the first one to the last whose token is not known on the host, and return how many: the row
     of the last step that makes the token, or -1 and the token itself."""

@@ -7,10 +7,12 @@ from typing import Any
 
 from roseinfer.models import Model
 from roseinfer.profiling import span
-from roseinfer.sequence import Sequence, refuse_samples, refuse_stop_strings
+from roseinfer.sampling_params import refuse_unresolved
+from roseinfer.sequence import Logprob, Sequence
 from roseinfer.stage import check_fits
 
 from .config import EngineConfig
+from .logit_changes import check_tokens
 from .metrics import EngineMetrics, SequenceTimes
 from .one_caller import OneCaller
 from .runner import Runner
@@ -72,8 +74,8 @@ class Engine:
         Raises ValueError for one that could never run to its end here, or that the policy cannot place, or has ended
         already, or is here; nothing of it stays behind.
         """
-        refuse_stop_strings(seq.params)
-        refuse_samples(seq.params)
+        refuse_unresolved(seq.params)
+        check_tokens(seq.params, self.model.config.vocab_size)
         self.scheduler.policy.check(seq.params)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
@@ -143,6 +145,11 @@ class Engine:
             self.in_flight.pop()
         if self.speculation:
             self.scheduler.drop_drafts()
+
+    def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> list[dict[int, Logprob] | None]:
+        """See Runner.prompt_logprobs. Between two steps."""
+        with self._one_caller.call():
+            return self.runner.prompt_logprobs(token_ids, num_likeliest)
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""

@@ -1,4 +1,5 @@
-"""Log-probabilities of a step's tokens, for the sequences that ask for them; for the others nothing is computed."""
+"""Log-probabilities of a step's tokens and of a prompt's, for the requests that ask for them; for the others nothing is
+computed."""
 
 from __future__ import annotations
 
@@ -7,23 +8,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roseinfer.models import Model
 from roseinfer.sampling import NO_TOKEN
-from roseinfer.sequence import Sequence
+from roseinfer.sequence import Logprob, Sequence
+from roseinfer.stage import PromptAttention
+
+PROMPT_ROWS = 256  # of a prompt's logits at a time: all of a long one's may not fit the memory
 
 
 @dataclass(frozen=True, slots=True)
 class StepLogprobs:
-    """ids, values [R, 1 + K] on the device, a row for each of seqs: the chosen token, then the K likeliest ones."""
+    """ids, values [R, 1 + K] on the device, a row for each of seqs: the chosen token, then the K likeliest ones.
+    ranks [R]: of the chosen token."""
 
     seqs: list[Sequence]
     ids: Tensor
     values: Tensor
+    ranks: Tensor
 
     def report(self) -> None:
         """Write them to the sequences, as those of the tokens that each is about to get. Waits for the device. With
         drafts a sequence has several rows, one after another; the scheduler drops those of tokens that do not hold."""
         before, at = None, 0
-        for seq, ids, values in zip(self.seqs, self.ids.tolist(), self.values.tolist(), strict=True):
+        rows = self.ids.tolist(), self.values.tolist(), self.ranks.tolist()
+        for seq, ids, values, rank in zip(self.seqs, *rows, strict=True):
             at = at + 1 if seq is before else len(seq) - seq.num_prompt_tokens
             before = seq
             if seq.finish_reason or ids[0] == NO_TOKEN:
@@ -31,17 +39,47 @@ class StepLogprobs:
             assert seq.params.logprobs is not None and seq.logprobs is not None, "it asked for them"
             n = 1 + seq.params.logprobs
             # At its place, so that a step which is made again after an error reports once.
-            seq.logprobs[at:] = [dict(zip(ids[:n], values[:n], strict=True))]
+            seq.logprobs[at:] = [entries(ids[:n], values[:n], rank)]
 
 
 def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepLogprobs:
-    """Log-probabilities of logits [B, V] as the model gives them, before temperature and filters, and of the tokens [B]
-    chosen from them. At least one of seqs asks for them."""
+    """Log-probabilities of logits [B, V] as the model gives them, before all changes, temperature and filters, and of
+    the tokens [B] chosen from them. At least one of seqs asks for them."""
     rows = [row for row, seq in enumerate(seqs) if seq.params.logprobs is not None]
     asking = [seqs[row] for row in rows]
-    log_probs = logits[rows].float().log_softmax(dim=-1)
-    most = min(max(seq.params.logprobs or 0 for seq in asking), log_probs.size(-1))
-    likeliest, ids = log_probs.topk(most)
-    chosen = tokens[rows, None]
-    values = log_probs.gather(1, chosen.clamp(min=0))  # of NO_TOKEN, any
-    return StepLogprobs(asking, torch.cat([chosen, ids], 1), torch.cat([values, likeliest], 1))
+    most = max(seq.params.logprobs or 0 for seq in asking)
+    return StepLogprobs(asking, *chosen_and_likeliest(logits[rows], tokens[rows], most))
+
+
+def chosen_and_likeliest(logits: Tensor, chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """ids and log-probabilities, both [R, 1 + K], of the chosen tokens [R] and of the `most` likeliest ones by logits
+    [R, V]; the ranks of the chosen ones, [R]."""
+    log_probs = logits.float().log_softmax(dim=-1)
+    likeliest, ids = log_probs.topk(min(most, log_probs.size(-1)))
+    values = log_probs.gather(1, chosen[:, None].clamp(min=0))  # of NO_TOKEN, any
+    ranks = 1 + (log_probs > values).sum(dim=-1)
+    return torch.cat([chosen[:, None], ids], 1), torch.cat([values, likeliest], 1), ranks
+
+
+def entries(ids: list[int], values: list[float], rank: int) -> dict[int, Logprob]:
+    """The chosen token, which is the first one, and the likeliest ones in their order."""
+    found = {ids[0]: Logprob(values[0], rank)}
+    for place, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
+        found.setdefault(token, Logprob(value, place))
+    return found
+
+
+def prompt_logprobs(model: Model, token_ids: list[int], most: int) -> list[dict[int, Logprob] | None]:
+    """Log-probabilities of each token of a prompt given those before it, and of the `most` likeliest ones in its place;
+    None for the first token. Raises ValueError for logits that are not finite."""
+    tokens = torch.tensor(token_ids, device=model.device)
+    hidden = model(tokens, torch.arange(len(token_ids), device=model.device), PromptAttention())
+    found: list[dict[int, Logprob] | None] = [None]
+    for begin in range(0, len(token_ids) - 1, PROMPT_ROWS):
+        after = tokens[begin + 1 : begin + 1 + PROMPT_ROWS]
+        logits = model.logits(hidden[begin : begin + len(after)])
+        if not bool(logits.amax(dim=-1).isfinite().all()):
+            raise ValueError("logits must be finite, those of a prompt with prompt_logprobs have NaN or infinity")
+        ids, values, ranks = chosen_and_likeliest(logits, after, most)
+        found += map(entries, ids.tolist(), values.tolist(), ranks.tolist())
+    return found

@@ -14,15 +14,15 @@ from roseinfer.models import Attend, Model
 from roseinfer.overlap import Device, InTurn, OwnClock
 from roseinfer.profiling import span
 from roseinfer.sampling import NO_TOKEN
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import Logprob, SamplingParams, Sequence
 
-from .batch import Batch, BatchBuffers, make_batch
+from .batch import Batch, BatchBuffers, make_batch, row_lengths
 from .block_manager import BlockManager
 from .decode_graphs import Compute, DecodeGraphs
 from .interrupts import interruptible
-from .logprobs import step_logprobs
+from .logit_changes import ChangedRow, LogitChanges, changed_rows, read_last_tokens
+from .logprobs import prompt_logprobs, step_logprobs
 from .sampler import Sampler
-from .scheduler import not_finite
 from .step import Step, StepTokens
 from .whole_step import whole_step_of
 
@@ -75,6 +75,7 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = whole_step_of(model, self.pool.memory)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
+        self.logit_changes = LogitChanges(c.eos_token_ids)
         self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
     def run(self, step: Step) -> list[int]:
@@ -87,7 +88,7 @@ class Runner:
             token_ids = self.wait(step)
             for seq, token in zip(step.chosen, token_ids, strict=True):
                 if token == NO_TOKEN:
-                    raise ValueError(not_finite(seq))
+                    raise ValueError(step.why_no_token(seq))
             return token_ids
         except BaseException:
             self.drop(step)
@@ -100,6 +101,7 @@ class Runner:
             last = self.last
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
             compute = self.graphs.run if self.graphs and step.is_decode else self.step
+            step.changed = changed_rows(step.rows, step.drafts, row_lengths(step, self.inputs.hosts[batch.host]))
             step.copies, self.blocks.copies = self.blocks.copies, {}
 
         try:
@@ -132,6 +134,18 @@ class Runner:
         for seq in step.seqs:
             seq.num_in_flight = 0
 
+    def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> list[dict[int, Logprob] | None]:
+        """Log-probabilities of a prompt's tokens after its first one, for which there is None, and of that many
+        likeliest tokens in their places. The prompt is computed for this alone: the KV pool is neither read nor
+        written. Raises ValueError for logits that are not finite."""
+
+        @torch.inference_mode()
+        def work() -> list[dict[int, Logprob] | None]:
+            with interruptible():
+                return prompt_logprobs(self.model, token_ids, num_likeliest)
+
+        return self.device.launch(work, len(token_ids)).result()
+
     def warm_up(self) -> None:
         """Have made what only first steps make, so that no request waits for it: kernels compiled, libraries set up,
         and on a GPU the graph of every size captured. Needs a free block, and leaves it free."""
@@ -159,9 +173,9 @@ class Runner:
         with span("roseinfer.engine.forward"):
             logits, tokens = compute(batch)
         with span("roseinfer.engine.sample"):
-            host = self.inputs.hosts[batch.host]
-            lengths = host["positions"][host["sample_rows"][: len(rows)]] + 1 if step.drafts else host["context_lens"]
-            return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths)
+            lengths = row_lengths(step, self.inputs.hosts[batch.host])
+            read_last_tokens(step.changed, batch.token_ids, batch.sample_rows)
+            return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths, step.changed)
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         """First blocks are copied, then the inputs come; tokens: of the step before, where the batch needs them."""
@@ -173,10 +187,16 @@ class Runner:
             # Below 0: of a row that is not finite, whose sequence the step before is going to end.
             fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
-    def choose(self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray) -> StepTokens:
-        tokens = self.sampler(logits, tokens, seqs, lengths)
+    def choose(
+        self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray, changed: list[ChangedRow]
+    ) -> StepTokens:
         asked = any(seq.params.logprobs is not None for seq in seqs)
-        logprobs = step_logprobs(logits, tokens, seqs) if asked else None
+        own = logits  # the model's own, which log-probabilities are of
+        if changed:
+            own = logits.clone() if asked else logits
+            logits, tokens = self.logit_changes(logits, tokens, changed)
+        tokens = self.sampler(logits, tokens, seqs, lengths)
+        logprobs = step_logprobs(own, tokens, seqs) if asked else None
         # Immediately after the step: the next replay of a graph writes to the memory that `tokens` lies in.
         on_host = torch.empty(len(seqs), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
         on_host.copy_(tokens, non_blocking=True)

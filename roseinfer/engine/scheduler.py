@@ -157,7 +157,7 @@ class Scheduler:
             seq.num_cached_tokens += n
             if token == NO_TOKEN:
                 self.blocks.forget_unproven(seq.seq_id)
-                seq.finish_reason, seq.error = "error", not_finite(seq)
+                seq.finish_reason, seq.error = "error", step.why_no_token(seq)
                 done.append(seq)
                 ended.append(seq)
                 continue
@@ -289,7 +289,3 @@ class Scheduler:
     def _end(self, seq: Sequence) -> None:
         seq.num_cached_tokens = 0
         del self._arrivals[seq.seq_id]
-
-
-def not_finite(seq: Sequence) -> str:
-    return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity"

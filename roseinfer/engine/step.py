@@ -12,6 +12,7 @@ from torch import Tensor
 
 from roseinfer.sequence import Sequence
 
+from .logit_changes import ChangedRow
 from .logprobs import StepLogprobs
 
 
@@ -42,7 +43,8 @@ class Step:
     seqs: first those that decode, then prompts. is_cut: the last one is a prompt that goes on in the next step.
     drafts: with speculative decoding, tokens that may follow the text of each of the first sequences: num_new counts
     them, and the step chooses a token after each of them, too. accepted: once committed, how many of them hold.
-    Once launched, copies: blocks that are copied first, {block: source}. future: what the device is making of it.
+    Once launched, copies: blocks that are copied first, {block: source}. changed: rows whose requests change logits.
+    future: what the device is making of it.
     scheduled, launched: timestamps, when the scheduler began and when the step was handed over. load: how many
     sequences ran and waited, as the step was put together.
     """
@@ -53,6 +55,7 @@ class Step:
     drafts: List[list[int]] = ()
     accepted: List[int] = ()
     copies: dict[int, int] = field(default_factory=dict)
+    changed: list[ChangedRow] = field(default_factory=list)
     future: Future[StepTokens] = field(init=False)
     scheduled: float = field(init=False)
     launched: float = field(init=False)
@@ -71,10 +74,21 @@ class Step:
         drafting = zip(self.seqs, self.drafts, strict=False)
         return [seq for seq, draft in drafting for _ in range(1 + len(draft))] + self.chosen[len(self.drafts) :]
 
+    def why_no_token(self, seq: Sequence) -> str:
+        """Why one of its sequences gets none, once the step is computed."""
+        errors = [each.error for each in self.changed if each.seq is seq and each.error]
+        return errors[0] if errors else not_finite(seq)
+
     @property
     def is_decode(self) -> bool:
         """One new token of each sequence."""
         return len(self.num_new) == sum(self.num_new)
+
+
+def not_finite(seq: Sequence) -> str:
+    changes = seq.params.logit_changes()
+    cause = f", or its {', '.join(changes)} left no token to choose" if changes else ""
+    return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity{cause}"
 
 
 @dataclass(frozen=True, slots=True)

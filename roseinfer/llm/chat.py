@@ -12,9 +12,9 @@ from typing import Any
 
 from roseinfer.models import ModelLoadError, pretrained_tokenizer
 
+from .messages import Message, template_messages
 from .template_worker import READY
 
-Message = dict[str, Any]  # {"role": "user", "content": "..."}
 RENDER_SECONDS = 10
 MOST_CHARACTERS = 10_000_000
 
@@ -23,47 +23,92 @@ class ChatTemplate:
     """The template of a model: chat_template.jinja, or `chat_template` in tokenizer_config.json.
 
     transformers reads it, and renders it in its sandbox, in a process that ends when a template takes too long or too
-    much memory. Raises ModelLoadError for a folder without a template.
+    much memory. spec: None for a model without a folder, whose conversations bring their templates.
     """
 
-    def __init__(self, spec: str) -> None:
-        tokenizer = pretrained_tokenizer(spec)
-        if not tokenizer.chat_template:
-            raise ModelLoadError(
-                f"{spec!r} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): "
-                "write the prompt yourself and use generate"
-            )
-        try:
-            self._template = tokenizer.get_chat_template()
-        except ValueError as e:  # several, and no default one
-            raise ModelLoadError(f"{spec!r}: its chat template cannot be read: {' '.join(str(e).split())}") from e
-        self._special_tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    def __init__(self, spec: str | None) -> None:
+        self._spec = spec
+        self._tokenizer = pretrained_tokenizer(spec) if spec else None
+        special = self._tokenizer.special_tokens_map if self._tokenizer else {}
+        self._special_tokens = {name: str(token) for name, token in special.items()}
         self._renderer = Renderer()
 
-    def render(self, messages: list[Message], add_generation_prompt: bool, continue_final_message: bool) -> str:
+    def render(
+        self,
+        messages: list[Message],
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> str:
         """Return the text of a conversation, with special tokens such as BOS in it: it is encoded as it is.
 
         add_generation_prompt: end where the assistant begins to answer. continue_final_message: end within the last
-        message, for more of it. Raises ValueError for both, for wrong messages, for what the template refuses, and for
-        a template that takes more than RENDER_SECONDS or too much memory.
+        message, for more of it. tools: JSON schemas of functions. chat_template: in place of the model's own, or the
+        name of one of several. chat_template_kwargs: other names that the template reads. Raises ValueError for both
+        of the first two, for wrong messages, for what the template refuses, and for a template that takes more than
+        RENDER_SECONDS or too much memory; ModelLoadError (a ValueError) for a model without a template.
         """
-        check_messages(messages)
+        conversation = template_messages(messages)
         if add_generation_prompt and continue_final_message:
             raise ValueError(
                 "continue_final_message=True goes on with the last message and add_generation_prompt=True begins a new "
                 "one: set one of them to False"
             )
-        conversation = [{key: value for key, value in one.items() if value is not None} for one in messages]
+        check_tools(tools)
         answer = self._renderer.answer(
             conversations=[conversation],
-            chat_template=self._template,
-            special_tokens=self._special_tokens,
+            chat_template=self.source(chat_template, tools),
+            tools=tools or None,
+            template_kwargs=self._special_tokens | checked_kwargs(chat_template_kwargs),
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
         if "error" in answer:
             raise ValueError(f"the chat template refuses these messages: {answer['error']}")
         return answer["text"]
+
+    def source(self, chat_template: str | None = None, tools: list[dict[str, Any]] | None = None) -> str:
+        """The template as Jinja: the one that was given, else the model's. Raises ModelLoadError for a model without
+        one, and ValueError for one that is not a text."""
+        if not isinstance(chat_template, str | None):
+            raise ValueError(f"chat_template must be a text, got {chat_template!r:.100}")
+        tokenizer = self._tokenizer
+        if tokenizer is None or not (chat_template or tokenizer.chat_template):
+            if chat_template:
+                return chat_template
+            raise ModelLoadError(
+                f"{self._spec!r} has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json): write the prompt yourself and use generate, or give chat_template"
+            )
+        try:
+            return tokenizer.get_chat_template(chat_template, tools or None)
+        except ValueError as e:  # several, and no default one
+            reason = " ".join(str(e).split())
+            raise ModelLoadError(f"{self._spec!r}: its chat template cannot be read: {reason}") from e
+
+
+OWN_ARGUMENTS = ("messages", "conversations", "tools", "chat_template", "add_generation_prompt",
+                 "continue_final_message", "return_assistant_tokens_mask")  # fmt: skip
+
+
+def checked_kwargs(given: dict[str, Any] | None) -> dict[str, Any]:
+    """Raises ValueError unless it is a dict of names that no argument has."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"chat_template_kwargs must be a dict with names as keys, got {given!r:.100}")
+    for name in OWN_ARGUMENTS:
+        if name in given:
+            raise ValueError(f"chat_template_kwargs has {name!r}, which is set on its own")
+    return given
+
+
+def check_tools(tools: object) -> None:
+    """Raises ValueError unless it is None or a list of dicts."""
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise ValueError(f"tools must be a list of dicts such as {{'type': 'function', ...}}, got {tools!r:.100}")
 
 
 class Renderer:
@@ -78,7 +123,7 @@ class Renderer:
         try:
             line = json.dumps({"seconds": RENDER_SECONDS, "most_characters": MOST_CHARACTERS, **request})
         except (TypeError, ValueError, RecursionError) as e:
-            raise ValueError(f"messages must hold what JSON can: {e}") from e
+            raise ValueError(f"messages, tools and chat_template_kwargs must hold what JSON can: {e}") from e
         with self._lock:
             try:
                 answer = self._exchange(line)
@@ -129,12 +174,3 @@ class Renderer:
 def _end(process: subprocess.Popen) -> None:
     process.kill()
     process.communicate()
-
-
-def check_messages(messages: object) -> None:
-    """Raises ValueError unless it is a conversation."""
-    if not isinstance(messages, list) or not messages:
-        raise ValueError(f"messages must be a non-empty list of messages, got {messages!r:.100}")
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise ValueError(f"messages[{i}] must be a dict with the texts 'role' and 'content', got {message!r:.100}")

@@ -37,10 +37,11 @@ class Text(Protocol):
 
 
 class Detokenizer:
-    """The text of one request's new tokens, cut before the stop string that is complete first. From a Vocabulary."""
+    """The text of one request's new tokens, cut before the stop string that is complete first, or after it where
+    keeps_stop. From a Vocabulary."""
 
-    def __init__(self, text: Text, stop: tuple[str, ...]) -> None:
-        self._text, self._stop = text, stop
+    def __init__(self, text: Text, stop: tuple[str, ...], keeps_stop: bool = False) -> None:
+        self._text, self._stop, self._keeps_stop = text, stop, keeps_stop
         self._first = {text[0] for text in stop}
         self._shown: list[str] = []
         self._held = ""  # may be the beginning of a stop string
@@ -51,26 +52,27 @@ class Detokenizer:
         self._shown = ["".join(self._shown)]
         return self._shown[0]
 
-    def add(self, token_id: int) -> str | None:
-        """Take a new token. The stop string that it completes, or None; nothing may be added after one."""
+    def add(self, token_id: int, may_stop: bool = True) -> str | None:
+        """Take a new token. The stop string that it completes, or None; nothing may be added after one. may_stop: False
+        for a token that may complete one without ending the text."""
         new = self._text.feed(token_id)
         if self._held or not self._first.isdisjoint(new):
-            return self._search(new)
+            return self._search(new, may_stop)
         self._shown.append(new)  # most tokens: no stop string begins in them
         return None
 
-    def finish(self) -> str | None:
+    def finish(self, may_stop: bool = True) -> str | None:
         """Show what was held back: no more tokens come. The stop string that is complete now, or None."""
-        stop = self._search(self._text.rest())
+        stop = self._search(self._text.rest(), may_stop)
         self._shown.append(self._held)
         self._held = ""
         return stop
 
-    def _search(self, new: str) -> str | None:
-        text, self._held = self._held + new, ""
-        if found := first_stop(text, self._stop):
+    def _search(self, new: str, may_stop: bool) -> str | None:
+        searched, text, self._held = len(self._held), self._held + new, ""
+        if may_stop and (found := first_stop(text, self._stop, searched)):
             start, stop = found
-            self._shown.append(text[:start])
+            self._shown.append(text[: start + len(stop)] if self._keeps_stop else text[:start])
             return stop
         held = possible_stop(text, self._stop)
         self._shown.append(text[:held])
@@ -78,9 +80,11 @@ class Detokenizer:
         return None
 
 
-def first_stop(text: str, stops: Iterable[str]) -> tuple[int, str] | None:
-    """(where it begins, the stop string) of the one that is complete first as text is read; of those, the longest."""
-    found = [(start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0]
+def first_stop(text: str, stops: Iterable[str], searched: int = 0) -> tuple[int, str] | None:
+    """(where it begins, the stop string) of the one that is complete first as text is read; of those, the longest. None
+    that ends within the first `searched` characters counts."""
+    starts = ((stop, text.find(stop, max(0, searched - len(stop) + 1))) for stop in stops)
+    found = [(start + len(stop), start, stop) for stop, start in starts if start >= 0]
     return min(found)[1:] if found else None
 
 
@@ -99,12 +103,33 @@ class Vocabulary:
     """The part of a tokenizer that all requests share. Raises ValueError for a decoder that looks beyond a token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        kinds = decoder_kinds(tokenizer)
-        self._table = ByteTable(tokenizer) if kinds == ["ByteLevel"] else PieceTable(tokenizer, "ByteFallback" in kinds)
+        self.tokenizer, self._kinds = tokenizer, decoder_kinds(tokenizer)
+        self._tables = {True: self._table(skip_special_tokens=True)}
+        self._texts: dict[int, str] = {}  # of single tokens
 
-    def detokenizer(self, prompt_ids: Iterable[int] = (), stop: tuple[str, ...] = ()) -> Detokenizer:
+    def detokenizer(
+        self,
+        prompt_ids: Iterable[int] = (),
+        stop: tuple[str, ...] = (),
+        keeps_stop: bool = False,
+        skip_special_tokens: bool = True,
+    ) -> Detokenizer:
         """Return the detokenizer of one request. Its text continues the prompt's and repeats none of it."""
-        return Detokenizer(self._table.text(prompt_ids), stop)
+        if skip_special_tokens not in self._tables:
+            self._tables[skip_special_tokens] = self._table(skip_special_tokens)
+        return Detokenizer(self._tables[skip_special_tokens].text(prompt_ids), stop, keeps_stop)
+
+    def text_of(self, token_id: int) -> str:
+        """The text of a token that stands alone; a special token's, too."""
+        if token_id not in self._texts:
+            self._texts[token_id] = self.tokenizer.decode([token_id], skip_special_tokens=False)
+        return self._texts[token_id]
+
+    def _table(self, skip_special_tokens: bool) -> ByteTable | PieceTable:
+        hidden = hidden_ids(self.tokenizer) if skip_special_tokens else set()
+        if self._kinds == ["ByteLevel"]:
+            return ByteTable(self.tokenizer, hidden)
+        return PieceTable(self.tokenizer, hidden, "ByteFallback" in self._kinds)
 
 
 NO_DECODER: dict[str, Any] = {"type": "Sequence", "decoders": []}
@@ -141,10 +166,10 @@ def byte_of_character() -> dict[str, int]:
 
 
 class ByteTable(dict[int, bytes]):
-    """The bytes of a byte-level tokenizer's tokens, looked up when first asked for."""
+    """The bytes of a byte-level tokenizer's tokens, looked up when first asked for. hidden: tokens that are no text."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__({token_id: b"" for token_id in hidden_ids(tokenizer)})
+    def __init__(self, tokenizer: Tokenizer, hidden: set[int]) -> None:
+        super().__init__(dict.fromkeys(hidden, b""))
         self._tokenizer, self._byte_of = tokenizer, byte_of_character()
 
     def __missing__(self, token_id: int) -> bytes:
@@ -184,27 +209,29 @@ class ByteText:
 
 
 class PieceTable(dict[int, str]):
-    """The text of each token that is not the first, which the tokenizer gives when it is first asked for."""
+    """The text of each token that is not the first, which the tokenizer gives when it is first asked for. hidden:
+    special tokens, none where they are shown."""
 
-    def __init__(self, tokenizer: Tokenizer, byte_fallback: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, hidden: set[int], byte_fallback: bool) -> None:
         super().__init__()
-        self._tokenizer, self._hidden = tokenizer, hidden_ids(tokenizer)
+        self._tokenizer, self._hidden = tokenizer, hidden
         vocabulary = tokenizer.get_vocab()
         byte_tokens = ((i, BYTE_TOKEN.fullmatch(token)) for token, i in vocabulary.items() if byte_fallback)
         self.bytes = {i: int(match[1], 16) for i, match in byte_tokens if match}
         # Tokens are decoded after this one, so that they are not the first.
         candidates = (i for i in sorted(vocabulary.values()) if i not in self.bytes and tokenizer.decode([i]))
         self._before = next(candidates)
-        self._before_length = len(tokenizer.decode([self._before]))
+        self._before_length = len(self.decode([self._before], first=True))
 
     def __missing__(self, token_id: int) -> str:
         self[token_id] = self.decode([token_id])
         return self[token_id]
 
     def decode(self, token_ids: list[int], first: bool = False) -> str:
+        skip = bool(self._hidden)
         if first:
-            return self._tokenizer.decode(token_ids)
-        return self._tokenizer.decode([self._before, *token_ids])[self._before_length :]
+            return self._tokenizer.decode(token_ids, skip_special_tokens=skip)
+        return self._tokenizer.decode([self._before, *token_ids], skip_special_tokens=skip)[self._before_length :]
 
     def is_hidden(self, token_id: int) -> bool:
         return token_id in self._hidden or self._tokenizer.id_to_token(token_id) is None

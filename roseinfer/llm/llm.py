@@ -11,26 +11,28 @@ from typing import Any, cast
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.arguments import refuse_wrong_arguments, takes_settings
+from roseinfer.arguments import refuse_named, refuse_wrong_arguments, takes_settings
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
 from roseinfer.planning.pool_size import bytes_of_steps, most_blocks, pool_blocks
-from roseinfer.sequence import MOST_SEED, SamplingParams, Sequence, is_count
+from roseinfer.sampling_params import MOST_SEED, SamplingParams, is_count
+from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
-from .chat import ChatTemplate, Message
-from .detokenizer import Vocabulary
+from .chat import ChatTemplate
 from .live_requests import Inbox, LiveRequests
-from .loading import default_params, draft_to_serve, model_to_serve, tokenizer_to_serve
+from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve
+from .messages import Message
 from .outputs import RequestOutput
 from .progress import progress_bar
-from .request import Request, Sample
+from .prompts import Prompt, as_list, text_and_ids
+from .request import Request
 from .request_stream import RequestStream
+from .resolving import Resolver
 
-Prompt = str | List[int]
 
-
+@refuse_named(NOT_TAKEN)
 @refuse_wrong_arguments
 @takes_settings(EngineConfig, apart_from="num_blocks")
 class LLM:
@@ -38,7 +40,8 @@ class LLM:
 
     model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype. tokenizer:
     a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty. dtype: of
-    weights and KV cache, "float32" (the default of a spec), "float16" or "bfloat16". device: None is a GPU where there
+    weights and KV cache, "float32" (the default of a spec), "float16", "bfloat16", or "auto" for the checkpoint's own.
+    device: None is a GPU where there
     is one, else the CPU. quantization: "int8" or "int4" for matrices in 8 or 4 bits, on a CPU. max_model_len: tokens of
     the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
     others wait, and scheduling_policy chooses the next one: "fcfs" (first come), "shortest" (prompt), "longest_output"
@@ -84,7 +87,6 @@ class LLM:
         self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
         self._default_params = default_params(self.spec)
         self._template_spec = self.spec if tokenizer is None else tokenizer
-        self._vocabulary = Vocabulary(self.tokenizer) if self.tokenizer else None
         self.max_model_len = config.longest(self.model.config)
         draft = draft_to_serve(config.speculative, self.model, self.tokenizer)
         if config.speculative:
@@ -102,6 +104,8 @@ class LLM:
         self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
         torch.manual_seed(seed)
+        pool_tokens = num_blocks * config.block_size
+        self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)
         self._request_ids = itertools.count()
         self._live = LiveRequests(self.engine)
 
@@ -114,7 +118,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Run all prompts to their end; the outputs in the order of the prompts.
 
-        prompts: a text or a list of token ids, or a list of them. sampling_params: one for all, or one for each (None:
+        prompts: a text, a list of token ids, {"prompt": text} or {"prompt_token_ids": [...]}, or a list of them.
+        sampling_params: one for all, or one for each (None:
         get_default_sampling_params()). use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for
         each prompt; among queued requests the lowest goes first, whatever the scheduling policy (None: all have 0).
         A sample whose logits are not finite ends with finish_reason "error" and a message in `error`; the others go on.
@@ -144,16 +149,23 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """The answer to a conversation, or to each of several, written down by the model's chat template.
 
-        messages: [{"role": "user", "content": "..."}, ...]. add_generation_prompt: an answer begins.
-        continue_final_message: the last message goes on instead (and add_generation_prompt is False).
+        messages: [{"role": "user", "content": "..."}, ...]; a content may be None, and a list of text parts, which are
+        joined by newlines. add_generation_prompt: an answer begins. continue_final_message: the last message goes on
+        instead (and add_generation_prompt is False). tools: JSON schemas of functions that the template tells the model
+        of. chat_template: Jinja in place of the model's own template. chat_template_kwargs: other names that a template
+        reads, such as {"enable_thinking": False}.
         Raises ValueError for wrong messages and for a model without a template, and as generate does.
         """
         many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
         conversations: list[Any] = [*messages] if many else [messages]
-        texts = [self.chat_template.render(one, add_generation_prompt, continue_final_message) for one in conversations]
+        own = add_generation_prompt, continue_final_message, tools, chat_template, chat_template_kwargs
+        texts = [self.template_for(chat_template).render(one, *own) for one in conversations]
         # Special tokens, BOS among them, are the template's business.
         return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
 
@@ -180,10 +192,21 @@ class LLM:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """Raises ValueError for a model without one."""
+        """Writes conversations down. Raises ValueError for a model without a folder, which has no template."""
         if not isinstance(self._template_spec, str):
             raise ValueError(f"{self._name} has no chat template: only a model or tokenizer that is a folder has one")
         return ChatTemplate(self._template_spec)
+
+    def template_for(self, given: str | None) -> ChatTemplate:
+        """What writes a conversation down. given: a template of its own, for which the model needs none; None for the
+        model's. Raises ValueError as chat_template does."""
+        if given is None or isinstance(self._template_spec, str):
+            return self.chat_template
+        return self._given_template
+
+    @cached_property
+    def _given_template(self) -> ChatTemplate:
+        return ChatTemplate(None)
 
     @property
     def _name(self) -> str:
@@ -192,13 +215,10 @@ class LLM:
     # Requests
 
     def _requests(
-        self, prompts: object, params: object, priority: object = None, add_special_tokens: bool = True
+        self, prompts: Any, params: object, priority: object = None, add_special_tokens: bool = True
     ) -> list[Request]:
         """A request for each prompt, none of them begun. Raises ValueError unless all of them can run."""
-        one = isinstance(prompts, str) or _is_token_ids(prompts)
-        prompts = [prompts] if one else prompts
-        if not isinstance(prompts, List):
-            raise ValueError(f"prompts must be a text, a list of token ids, or a list of them, got {prompts!r:.100}")
+        prompts, one = as_list(prompts)
         params = self.get_default_sampling_params() if params is None else params
         params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         if not isinstance(params, List) or len(params) != len(prompts):
@@ -214,32 +234,20 @@ class LLM:
                 raise ValueError(f"{'' if one else f'prompts[{i}]: '}{e}") from e
         return requests
 
-    def _request(self, prompt: Prompt, params: SamplingParams, priority: int, add_special_tokens: bool) -> Request:
-        text, token_ids = None, prompt
-        if isinstance(prompt, str):
-            text, token_ids = prompt, self.get_tokenizer().encode(prompt, add_special_tokens=add_special_tokens).ids
+    def _request(self, prompt: object, params: SamplingParams, priority: int, add_special_tokens: bool) -> Request:
+        text, token_ids = text_and_ids(prompt)
+        if token_ids is None:
+            assert text is not None, "a prompt has one of them"
+            token_ids = self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
             if not token_ids:
                 raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
         seq = Sequence(cast("list[int]", token_ids), params, priority)
         self.engine.scheduler.policy.check(params)
-        if params.stop and not self.tokenizer:
-            raise ValueError(f"stop={params.stop!r} needs a tokenizer, and {self._name} has none: use stop_token_ids")
+        self._resolver.check(params)
+        self._resolver.fit(seq)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)
-        return Request(str(next(self._request_ids)), text, self._samples(seq))
-
-    def _samples(self, seq: Sequence) -> list[Sample]:
-        """Make as many samples as its params ask for. The first is `seq`; the others share its prompt's cache."""
-        params, seqs = seq.params, [seq]
-        seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
-        samples = []
-        for index, each in enumerate(seqs):
-            if params.n > 1 or params.stop:
-                # The engine runs one sample at a time, and sees no text: the detokenizer looks for stop strings.
-                seed = None if params.seed is None else params.seed + index
-                each.params = replace(params, n=1, seed=seed, stop=())
-            detokenizer = self._vocabulary.detokenizer(each.token_ids, params.stop) if self._vocabulary else None
-            samples.append(Sample(each, detokenizer))
-        return samples
+        samples = self._resolver.samples(seq)
+        return Request(str(next(self._request_ids)), text, samples, params.prompt_logprobs)
 
     # Running them
 
@@ -259,7 +267,3 @@ class LLM:
             finally:
                 self._live.end(requests)
         return [request.output() for request in requests]
-
-
-def _is_token_ids(prompts: object) -> bool:
-    return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)

@@ -9,15 +9,21 @@ from tokenizers import Tokenizer
 
 from roseinfer.engine.config import check_device, check_dtype
 from roseinfer.engine.speculation.settings import SpeculativeConfig
-from roseinfer.models import Model, ModelLoadError, generation_config, load_model, load_tokenizer, tokenizer_folder
+from roseinfer.models import (
+    Model,
+    ModelLoadError,
+    checkpoint_dtype,
+    generation_config,
+    load_model,
+    load_tokenizer,
+    tokenizer_folder,
+)
 from roseinfer.models.weights import check_quantization, prepare_weights
-from roseinfer.sequence import SamplingParams
+from roseinfer.sampling_params import SamplingParams
 
 # Settings of generation_config.json that change a text and that the engine does not have: key -> value without effect.
 NOT_APPLIED = {
-    "repetition_penalty": 1,
     "no_repeat_ngram_size": 0,
-    "min_p": 0,
     "top_h": 0,
     "typical_p": 1,
     "epsilon_cutoff": 0,
@@ -41,11 +47,44 @@ NOT_APPLIED = {
 }
 
 
+# What vLLM's LLM has beyond this one's arguments, and what to use instead.
+NOT_TAKEN = {
+    "tensor_parallel_size": "one process runs a model here",
+    "pipeline_parallel_size": "one process runs a model here",
+    "data_parallel_size": "one process runs a model here",
+    "trust_remote_code": "Python code of a model's folder is never run",
+    "revision": "download that revision, and give its folder",
+    "tokenizer_revision": "download that revision, and give its folder",
+    "code_revision": "Python code of a model's folder is never run",
+    "tokenizer_mode": "tokenizer.json is read, as its fast tokenizer does",
+    "skip_tokenizer_init": "a Model in place of a spec has no tokenizer, unless tokenizer names one",
+    "load_format": "weights are read from safetensors, or random with the spec random:...",
+    "download_dir": "set HF_HOME",
+    "kv_cache_dtype": "the KV cache has the dtype of the weights",
+    "swap_space": "a preempted request is computed again, and not swapped",
+    "cpu_offload_gb": "weights stay on one device",
+    "enable_lora": "the engine has no adapters",
+    "enable_chunked_prefill": "it is always on: max_num_batched_tokens is the size of a chunk",
+    "disable_log_stats": "nothing is logged: outputs have metrics",
+    "speculative_config": "use speculative, such as {'method': 'ngram', 'num_tokens': 4}",
+    "compilation_config": "graphs are always on, unless enforce_eager",
+    "hf_overrides": "change config.json in a copy of the folder",
+    "hf_token": "set HF_TOKEN",
+    "limit_mm_per_prompt": "models here read text alone",
+    "max_logprobs": "logprobs are at most 20 a position",
+    "logits_processors": "SamplingParams(logits_processors=...) takes them for each request",
+    "runner": "the engine generates, and does not embed",
+    "task": "the engine generates, and does not embed",
+    "override_generation_config": "give SamplingParams with each request",
+    "generation_config": "give SamplingParams with each request",
+}
+
+
 def model_to_serve(model: str | Model, dtype: str | None, device: str | None, quantization: str | None) -> Model:
     """A Model as it is, or the one that a spec names, its matrices in the layout for this machine.
 
-    None is float32, a GPU where there is one and else the CPU, and no quantisation. Raises ValueError for a wrong
-    value, and for any beside a Model.
+    None is float32 ("auto" is what the checkpoint has), a GPU where there is one and else the CPU, and no quantisation.
+    Raises ValueError for a wrong value, and for any beside a Model.
     """
     if isinstance(model, Model):
         for name, value in {"dtype": dtype, "device": device, "quantization": quantization}.items():
@@ -54,6 +93,8 @@ def model_to_serve(model: str | Model, dtype: str | None, device: str | None, qu
         return model
     if not isinstance(model, str) or not model:
         raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
+    if dtype == "auto":
+        dtype = checkpoint_dtype(model)
     dtype = "float32" if dtype is None else dtype
     check_dtype(dtype)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
@@ -112,10 +153,10 @@ def default_params(spec: str | None) -> SamplingParams:
     for key in found.keys() & NOT_APPLIED.keys():
         if found[key] != NOT_APPLIED[key]:
             warnings.warn(f"{where}: {key}={found[key]!r} is not applied, the engine does not have it", stacklevel=3)
-    chosen = {"max_tokens": found.get("max_new_tokens")}
+    chosen = {"max_tokens": found.get("max_new_tokens"), "repetition_penalty": found.get("repetition_penalty")}
     if found.get("do_sample") is not False:
         temperature = found.get("temperature", 1.0 if found.get("do_sample") else None)
-        chosen |= {"temperature": temperature, "top_k": found.get("top_k"), "top_p": found.get("top_p")}
+        chosen |= {"temperature": temperature} | {name: found.get(name) for name in ("top_k", "top_p", "min_p")}
     try:
         return SamplingParams(**{name: value for name, value in chosen.items() if value is not None})
     except ValueError as e:

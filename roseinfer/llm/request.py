@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from roseinfer.engine.metrics import RequestMetrics, SequenceTimes
-from roseinfer.sequence import Sequence
+from roseinfer.sequence import Logprob, Sequence
 
-from .detokenizer import Detokenizer
+from .detokenizer import Detokenizer, Vocabulary
 from .outputs import CompletionOutput, RequestOutput
 
 
@@ -17,6 +18,7 @@ class Sample:
 
     seq: Sequence
     detokenizer: Detokenizer | None
+    vocabulary: Vocabulary | None = None  # for the texts of single tokens, which log-probabilities have
     finish_reason: str | None = field(init=False, default=None)
     stop_reason: str | int | None = field(init=False, default=None)
     times: SequenceTimes | None = field(init=False, default=None)
@@ -31,13 +33,15 @@ class Sample:
         seq, before, stop = self.seq, self.num_read, None
         self.num_read = len(seq)
         if self.detokenizer:
-            end = len(seq) - (seq.finish_reason == "stop")  # a token that ends the sequence is no text
+            is_stopped = seq.finish_reason == "stop" and not seq.params.include_stop_str_in_output
+            end = len(seq) - is_stopped  # a token that ends the sequence is no text
+            first = seq.num_prompt_tokens + seq.params.min_tokens  # the first token that may end the text
             for at in range(before, end):
-                if stop := self.detokenizer.add(seq.token_ids[at]):
+                if stop := self.detokenizer.add(seq.token_ids[at], may_stop=at >= first):
                     self.num_read = at + 1
                     break
             if seq.finish_reason and not stop:
-                held_back = self.detokenizer.finish()
+                held_back = self.detokenizer.finish(may_stop=len(seq) > first)
                 stop = None if seq.error else held_back
         if stop:
             self.finish_reason, self.stop_reason = "stop", stop
@@ -60,7 +64,8 @@ class Sample:
         logprobs = total = None
         if seq.logprobs is not None:
             logprobs = list(seq.logprobs)
-            total = sum(at[token_id] for at, token_id in zip(logprobs, token_ids, strict=True))
+            total = sum(at[token_id].logprob for at, token_id in zip(logprobs, token_ids, strict=True))
+            decode_tokens(logprobs, self.vocabulary)
         return CompletionOutput(
             index, text, token_ids, total, logprobs, self.finish_reason, self.stop_reason, seq.error
         )
@@ -68,11 +73,14 @@ class Sample:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """prompt: its text, None where it was given as token ids. samples: params.n of them, at least one."""
+    """prompt: its text, None where it was given as token ids. samples: params.n of them, at least one.
+    num_prompt_logprobs: candidates for each token of the prompt, None for no log-probabilities of it."""
 
     request_id: str
     prompt: str | None
     samples: list[Sample]
+    num_prompt_logprobs: int | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = field(init=False, default=None)
 
     @property
     def finished(self) -> bool:
@@ -85,4 +93,19 @@ class Request:
         outputs = [sample.output(index) for index, sample in enumerate(self.samples)]
         times = [sample.times for sample in self.samples if sample.times]
         metrics = RequestMetrics.of(times) if times else None
-        return RequestOutput(self.request_id, self.prompt, prompt_ids, outputs, self.finished, metrics)
+        if self.prompt_logprobs:
+            decode_tokens(self.prompt_logprobs[1:], self.samples[0].vocabulary)
+        return RequestOutput(
+            self.request_id, self.prompt, prompt_ids, outputs, self.finished, metrics, self.prompt_logprobs
+        )
+
+
+def decode_tokens(logprobs: Iterable[dict[int, Logprob] | None], vocabulary: Vocabulary | None) -> None:
+    """Fill in the texts of the tokens, from the newest ones back to those that have theirs."""
+    if vocabulary is None:
+        return
+    for position in reversed([*logprobs]):
+        for token, entry in (position or {}).items():
+            if entry.decoded_token is not None:
+                return
+            entry.decoded_token = vocabulary.text_of(token)

@@ -34,12 +34,12 @@ def serve() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def _answer(most_characters: int, special_tokens: dict[str, str], **settings: Any) -> dict[str, str]:
+def _answer(most_characters: int, template_kwargs: dict[str, Any], **settings: Any) -> dict[str, str]:
     """{"text": ...} or {"error": ...}."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:
-        [text], _ = render_jinja_template(**settings, **special_tokens)
+        [text], _ = render_jinja_template(**settings, **template_kwargs)
     except Exception as e:  # whatever a template may raise: RecursionError and MemoryError, too
         return {"error": " ".join(str(e).split())[:MOST_REASON] or type(e).__name__}
     if len(text) > most_characters:

@@ -6,7 +6,15 @@ from .config import ModelConfig
 from .gpt2 import GPT2
 from .hf import to_hf
 from .llama import Llama
-from .load import ModelLoadError, generation_config, load_model, model_config, shape_of, tokenizer_folder
+from .load import (
+    ModelLoadError,
+    checkpoint_dtype,
+    generation_config,
+    load_model,
+    model_config,
+    shape_of,
+    tokenizer_folder,
+)
 from .model import Attend, Model
 from .rope import Rope
 from .shapes import empty_model, random_model
@@ -20,6 +28,7 @@ __all__ = [
     "ModelConfig",
     "ModelLoadError",
     "Rope",
+    "checkpoint_dtype",
     "empty_model",
     "generation_config",
     "load_model",

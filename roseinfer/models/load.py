@@ -59,6 +59,16 @@ def generation_config(spec: str) -> dict[str, Any]:
     return _read_json(path) if path.is_file() else {}
 
 
+def checkpoint_dtype(spec: str) -> str:
+    """Name of the dtype that the checkpoint of `spec` says it has: float32 where it says none, and for one that no
+    model here can have. Raises ModelLoadError."""
+    if spec.startswith("random:"):
+        return "float32"
+    config = _read_json(_folder(spec, CONFIG_FILES) / "config.json")
+    name = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    return name if name in [str(dtype).removeprefix("torch.") for dtype in DTYPES] else "float32"
+
+
 def tokenizer_folder(spec: str) -> Path:
     """Find the folder with the tokenizer of `spec`, and its chat template if it has one. Raises ModelLoadError."""
     if spec.startswith("random:"):

@@ -6,7 +6,7 @@ import torch
 
 from roseinfer.arguments import require_count
 from roseinfer.models import Model
-from roseinfer.sequence import is_number
+from roseinfer.sampling_params import is_number
 
 from .sizes import block_bytes
 

@@ -15,7 +15,7 @@ from roseinfer.engine.config import DTYPE_BYTES
 from roseinfer.models import model_config
 from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import StepTerms, step_terms
-from roseinfer.sequence import is_number
+from roseinfer.sampling_params import is_number
 
 from .work import StepWork
 

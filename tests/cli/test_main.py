@@ -32,6 +32,8 @@ def test_without_a_command_it_lists_them(capsys):
     assert listed == NAMES
     assert NAMES == [
         "doctor",
+        "generate",
+        "chat",
         "ladder",
         "bench",
         "simulate",
@@ -66,7 +68,13 @@ print({{"torch", "pandas", "matplotlib", "tqdm"}} & sys.modules.keys())
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_flag_is_one_line(name, capsys):
-    required = {"trace": "FILE", "slides": "NOTEBOOK", "dry-run": "--model tiny --num-blocks 8"}
+    required = {
+        "trace": "FILE",
+        "generate": "tiny text",
+        "chat": "tiny",
+        "slides": "NOTEBOOK",
+        "dry-run": "--model tiny --num-blocks 8",
+    }
     needed = required.get(name, "").split()
     assert main([name, *needed, "--nosuch-flag"]) == 2
     out, err = capsys.readouterr()
@@ -132,7 +140,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, ladder, "),
+        ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, generate, "),
         ("ladder --dtype float61", "--dtype: unknown value 'float61' (nearest: float16), allowed: float32, "),
         ("ladder --batch-size many", "--batch-size: must be an integer, got 'many'"),
         ("ladder --model", "--model: expected one argument"),

@@ -109,21 +109,127 @@ def test_the_template_may_be_a_file_and_the_tokenizers(tmp_path, llm, tiny):
     [
         ([], r"messages must be a non-empty list of messages, got \[\]"),
         ("Hello", "messages must be a non-empty list of messages, got 'Hello'"),
-        (["Hello"], r"messages\[0\] must be a dict with the texts 'role' and 'content', got 'Hello'"),
-        ([*HELLO, {"role": "user"}], r"messages\[1\] must be a dict with the texts .* got {'role': 'user'}"),
-        ([{"role": "user", "content": None}], r"messages\[0\] must be a dict .* got {'role': 'user', 'content': None}"),
+        (["Hello"], r"messages\[0\] must be a dict with the text 'role' and 'content', got 'Hello'"),
+        ([*HELLO, {"role": "user"}], r"messages\[1\] must be a dict with the text .* got {'role': 'user'}"),
+        (
+            [{"role": 5, "content": "a"}],
+            r"messages\[0\] must be a dict with the text 'role' and 'content', got {'role': 5",
+        ),
+        (
+            [{"role": "user", "content": 5}],
+            r"messages\[0\]\['content'\] must be a text, None, or a list of text parts, got 5",
+        ),
+        (
+            [{"role": "user", "content": ["a", {"type": "image_url", "image_url": "b"}]}],
+            r"messages\[0\]\['content'\]\[1\] must be {'type': 'text', 'text': ...}: models here read text alone, got",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": ["f"]}],
+            r"messages\[0\]\['tool_calls'\] must be a list of dicts, got \['f'\]",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+            r"messages\[0\]\['tool_calls'\]\[0\]: arguments must be JSON, got '{'",
+        ),
         ([HELLO, []], r"messages must be a non-empty list of messages, got \[\]"),
         (
             [{"role": "tool", "content": "5"}],
             "the chat template refuses these messages: Only system, user and assistant speak, not tool$",
         ),
     ],
-    ids=["none", "text", "texts", "content", "no-content", "second", "role"],
+    ids=["none", "text", "texts", "content", "role-5", "content-5", "image", "call", "arguments", "second", "role"],
 )
 def test_wrong_messages_are_one_error(llm, messages, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         llm.chat(messages, PARAMS)
     assert llm.chat(HELLO, PARAMS)  # the engine goes on
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "copy",
+            "description": "Copies a file.",
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        },
+    }
+]
+WITH_TOOLS = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}
+{%- if mood is defined %}{{ mood }} {% endif %}
+{%- for message in messages %}[{{ message.role }}] {{ message.content }}
+{%- for call in message.tool_calls or [] %}<{{ call.function.name }}:{{ call.function.arguments.path }}>{% endfor %}\n
+{%- endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
+CALLED = [
+    {"role": "user", "content": [{"type": "text", "text": "Copy"}, {"type": "text", "text": "a file."}, "Now."]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "copy", "arguments": '{"path": "a.py"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "done"},
+]
+
+
+def test_tools_calls_and_parts_are_what_the_template_reads(tmp_path):
+    from transformers import AutoTokenizer
+
+    path = folder_with(tmp_path / "model", WITH_TOOLS)
+    llm = LLM(str(path), device="cpu", num_kvcache_blocks=16)
+    [output] = llm.chat(CALLED, PARAMS, tools=TOOLS, chat_template_kwargs={"mood": "calm"})
+    plain = [
+        {"role": "user", "content": "Copy\na file.\nNow."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "copy", "arguments": {"path": "a.py"}}}],
+        },
+        {"role": "tool", "content": "done"},
+    ]
+    theirs = AutoTokenizer.from_pretrained(path)
+    settings = {"tokenize": False, "add_generation_prompt": True, "tools": TOOLS, "mood": "calm"}
+    assert output.prompt == theirs.apply_chat_template(plain, **settings)
+    assert '"name": "copy"' in output.prompt and "<copy:a.py>" in output.prompt and "calm" in output.prompt
+    assert CALLED[1]["content"] is None and CALLED[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "a.py"}'
+    assert llm.chat(CALLED, PARAMS, tools=[])[0].prompt == llm.chat(CALLED, PARAMS)[0].prompt
+
+
+def test_a_template_of_several_is_chosen_by_tools_and_by_its_name(tmp_path):
+    path = folder_with(tmp_path / "model", None)
+    several = [{"name": name, "template": name.upper()} for name in ("default", "tool_use", "short")]
+    config = json.loads((path / "tokenizer_config.json").read_text()) | {"chat_template": several}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    llm = LLM(str(path), device="cpu", num_kvcache_blocks=16)
+    given = ({}, {"tools": TOOLS}, {"chat_template": "short"})
+    assert [llm.chat(HELLO, PARAMS, **own)[0].prompt for own in given] == ["DEFAULT", "TOOL_USE", "SHORT"]
+
+
+def test_a_conversation_may_bring_its_template(llm, tmp_path, tiny):
+    own = "{{ bos_token }}{% for message in messages %}{{ message.content }}!{% endfor %}"
+    assert llm.chat(HELLO, PARAMS, chat_template=own)[0].prompt == "<|endoftext|>Return a new!"
+    assert llm.chat(HELLO, PARAMS)[0].prompt.endswith("[assistant]")
+    without = LLM(str(folder_with(tmp_path / "model", None)), device="cpu", num_kvcache_blocks=16)
+    assert without.chat(HELLO, PARAMS, chat_template=own)[0].prompt == "<|endoftext|>Return a new!"
+    no_folder = LLM(tiny, tokenizer=Tokenizer.from_file(str(TINY / "tokenizer.json")), num_kvcache_blocks=16)
+    assert no_folder.chat(HELLO, PARAMS, chat_template=own)[0].prompt == "Return a new!"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tools": "copy"}, "tools must be a list of dicts such as {'type': 'function', ...}, got 'copy'"),
+        ({"tools": [print]}, "tools must be a list of dicts such as"),
+        ({"chat_template": 5}, "chat_template must be a text, got 5"),
+        ({"chat_template_kwargs": [1]}, r"chat_template_kwargs must be a dict with names as keys, got \[1\]"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs has 'tools', which is set on its own"),
+        ({"chat_template_kwargs": {"mood": {1}}}, "messages, tools and chat_template_kwargs must hold what JSON can"),
+    ],
+    ids=str,
+)
+def test_wrong_tools_and_templates_are_one_error(llm, given, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        llm.chat(HELLO, PARAMS, **given)
+    assert llm.chat(HELLO, PARAMS)
 
 
 def test_an_answer_begins_or_a_message_goes_on(llm):
@@ -133,7 +239,9 @@ def test_an_answer_begins_or_a_message_goes_on(llm):
 
 def test_a_model_without_a_template(tmp_path, small):
     path = folder_with(tmp_path / "model", None)
-    with pytest.raises(ValueError, match=r"^'.*model' has no chat template \(chat_template.jinja, or .*use generate$"):
+    with pytest.raises(
+        ValueError, match=r"^'.*model' has no chat template \(chat_template.jinja, or .*use generate, or"
+    ):
         LLM(str(path), device="cpu", num_kvcache_blocks=1).chat(HELLO)
     with pytest.raises(ValueError, match="^'GPT2' has no chat template: only a model or tokenizer that is a folder"):
         LLM(small, num_kvcache_blocks=1).chat(HELLO)
@@ -213,5 +321,8 @@ def test_the_process_of_a_template_ends_with_it(tmp_path):
 
 
 def test_messages_are_what_json_can_hold(llm):
-    with pytest.raises(ValueError, match="^messages must hold what JSON can: Object of type set is not JSON"):
+    with pytest.raises(
+        ValueError,
+        match="^messages, tools and chat_template_kwargs must hold what JSON can: Object of type set is not JSON",
+    ):
         llm.chat([{"role": "user", "content": "", "tools": {1}}], PARAMS)

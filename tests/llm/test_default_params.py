@@ -40,6 +40,11 @@ def write(folder: Path, **settings: object) -> None:
         ({"do_sample": False, "temperature": 0.6, "top_p": 0.9, "top_k": 20}, {}),
         ({"do_sample": False, "max_new_tokens": 40}, {"max_tokens": 40}),
         ({"top_p": 0.9, "max_length": 20}, {"top_p": 0.9}),
+        (
+            {"do_sample": True, "min_p": 0.1, "repetition_penalty": 1.05},
+            {"temperature": 1.0, "min_p": 0.1, "repetition_penalty": 1.05},
+        ),
+        ({"do_sample": False, "min_p": 0.1, "repetition_penalty": 1.05}, {"repetition_penalty": 1.05}),
         ({"repetition_penalty": 1.0, "num_beams": 1, "suppress_tokens": [], "min_p": None, "use_cache": True}, {}),
     ],
     ids=str,
@@ -72,9 +77,8 @@ def test_the_bundled_model_random_weights_and_a_model_are_greedy(model, tiny):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("repetition_penalty", 1.05),
         ("no_repeat_ngram_size", 3),
-        ("min_p", 0.1),
+        ("min_new_tokens", 3),
         ("num_beams", 4),
         ("suppress_tokens", [1, 2]),
         ("stop_strings", ["\n"]),
@@ -96,7 +100,7 @@ def test_what_the_engine_does_not_have_is_named_once(folder, key, value):
         ({"do_sample": True, "temperature": -1}, r"temperature must be a number >= 0 \(0 is greedy\), got -1"),
         ({"do_sample": True, "top_p": 0}, "top_p must be a number above 0 and at most 1"),
         ({"do_sample": True, "top_k": "many"}, "top_k must be an integer"),
-        ({"max_new_tokens": 0}, "max_tokens must be an integer >= 1, got 0"),
+        ({"max_new_tokens": 0}, "max_tokens must be an integer >= 1, or None .*, got 0"),
     ],
     ids=str,
 )

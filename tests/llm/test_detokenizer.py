@@ -27,9 +27,9 @@ def token_ids(kind: str) -> st.SearchStrategy[list[int]]:
     return st.lists(anything | of_texts, max_size=4).map(lambda parts: sum(parts, []))
 
 
-def grow(kind: str, ids: list[int], prompt_ids=(), stop=()) -> tuple[list[str], str | None]:
+def grow(kind: str, ids: list[int], prompt_ids=(), stop=(), **settings) -> tuple[list[str], str | None]:
     """(the text after each token and at the end, the stop string that was found)."""
-    detokenizer = VOCABULARIES[kind].detokenizer(prompt_ids, stop)
+    detokenizer = VOCABULARIES[kind].detokenizer(prompt_ids, stop, **settings)
     texts = []
     for token_id in ids:
         found = detokenizer.add(token_id)
@@ -45,12 +45,13 @@ def grows(texts: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("skip", [True, False])
 @drawn
 @given(data=st.data())
-def test_pieces_add_up_to_the_tokenizers_text(kind, data):
+def test_pieces_add_up_to_the_tokenizers_text(kind, skip, data):
     ids = data.draw(token_ids(kind))
-    texts, _ = grow(kind, ids)
-    assert texts[-1] == tokenizer_of(kind).decode(ids) and grows(texts)
+    texts, _ = grow(kind, ids, skip_special_tokens=skip)
+    assert texts[-1] == tokenizer_of(kind).decode(ids, skip_special_tokens=skip) and grows(texts)
 
 
 def cut_anywhere(kind: str) -> st.SearchStrategy[tuple[list[int], list[int]]]:
@@ -195,6 +196,19 @@ def test_a_stop_string_that_the_last_tokens_complete():
     assert grow("llama", ids, stop=("\n",)) == (["", "a", "a", "a"], "\n")
 
 
+def test_a_stop_string_may_stay_and_may_be_passed_over():
+    ids = [tokenizer_of("byte-level").token_to_id(letter) for letter in "nowno"]
+    assert grow("byte-level", ids, stop=("ow",), keeps_stop=True) == (["n", "n", "now"], "ow")
+    detokenizer = VOCABULARIES["byte-level"].detokenizer((), ("ow", "w", "no"))
+    assert [detokenizer.add(token, may_stop=at > 2) for at, token in enumerate(ids)] == [None] * 4 + ["no"]
+    assert detokenizer.text == "now"
+
+
+def test_a_stop_string_that_ends_within_what_was_searched_is_none():
+    assert first_stop("abab", ("ab",)) == (0, "ab") and first_stop("abab", ("ab",), searched=2) == (2, "ab")
+    assert first_stop("abab", ("ab",), searched=4) is None and first_stop("aba", ("ba", "a"), searched=1) == (1, "ba")
+
+
 # Work
 
 
@@ -204,9 +218,9 @@ class Counted:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self.num_decoded = tokenizer, 0
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], **settings: bool) -> str:
         self.num_decoded += len(ids)
-        return self.tokenizer.decode(ids)
+        return self.tokenizer.decode(ids, **settings)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.tokenizer, name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from oracles import prompts_of, small_llama
+from oracles import prompts_of, small_llama, values_of
 from served import BLOCKS, IDS, TEXTS, TOKENIZER, params, texts
 from tokenizers_of_all_kinds import tokenizer_of
 
@@ -49,7 +49,7 @@ def test_fewer_bits_are_served(dtype, quantization):
     assert (llm.model.dtype, held_bytes(llm.model)) == (by_hand.dtype, held_bytes(by_hand))
     asked = IDS[0], params(8, logprobs=2)
     assert llm.generate(*asked)[0].outputs[0].logprobs == (
-        LLM(by_hand, num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
+        LLM(by_hand, tokenizer="tiny", num_kvcache_blocks=4).generate(*asked)[0].outputs[0].logprobs
     )
 
 
@@ -388,8 +388,10 @@ def test_logprobs_are_those_of_the_model(llm, tiny):
         for at, token, row in zip(completion.logprobs, completion.token_ids, logits.log_softmax(-1), strict=True):
             likeliest = row.topk(n).indices.tolist()
             assert list(at) == [token, *(i for i in likeliest if i != token)]
-            assert list(at.values()) == pytest.approx(row[list(at)].tolist(), abs=1e-4)
-        chosen = [at[token] for at, token in zip(completion.logprobs, completion.token_ids, strict=True)]
+            assert list(values_of(at).values()) == pytest.approx(row[list(at)].tolist(), abs=1e-4)
+            assert all(1 + int((row > row[other]).sum()) == entry.rank for other, entry in at.items())
+            assert all(entry.decoded_token == TOKENIZER.decode([other]) for other, entry in at.items())
+        chosen = [at[token].logprob for at, token in zip(completion.logprobs, completion.token_ids, strict=True)]
         assert completion.cumulative_logprob == pytest.approx(sum(chosen))
 
 

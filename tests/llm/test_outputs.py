@@ -9,7 +9,7 @@ from tokenizers_of_all_kinds import tokenizer_of
 
 from roseinfer.llm.detokenizer import Vocabulary
 from roseinfer.llm.request import Request, Sample
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import Logprob, SamplingParams, Sequence
 
 TOKENIZER = tokenizer_of("byte-level")
 IDS = {letter: TOKENIZER.token_to_id(letter) for letter in "now"}
@@ -18,7 +18,7 @@ VOCABULARY = Vocabulary(TOKENIZER)
 
 def request_for(**params) -> Request:
     seq = Sequence([IDS["w"]], SamplingParams(**params))
-    return Request("7", "w", [Sample(seq, VOCABULARY.detokenizer(seq.token_ids, seq.params.stop))])
+    return Request("7", "w", [Sample(seq, VOCABULARY.detokenizer(seq.token_ids, seq.params.stop), VOCABULARY)])
 
 
 def grow(request: Request, letters: str, finish_reason: str | None = None) -> None:
@@ -84,13 +84,15 @@ def test_tokens_are_read_once_however_many_came():
 
 def test_an_output_is_a_snapshot():
     request = request_for(logprobs=0)
-    request.samples[0].seq.logprobs.append({IDS["n"]: -0.5})
+    request.samples[0].seq.logprobs.append({IDS["n"]: Logprob(-0.5, 1)})
     grow(request, "n")
     before = request.output()
-    request.samples[0].seq.logprobs.append({IDS["o"]: -0.25, 3: -1.0})
+    request.samples[0].seq.logprobs.append({IDS["o"]: Logprob(-0.25, 1), 3: Logprob(-1.0, 2)})
     grow(request, "o", "length")
     after = request.output()
-    assert before.outputs[0].token_ids == [IDS["n"]] and before.outputs[0].logprobs == [{IDS["n"]: -0.5}]
+    assert before.outputs[0].token_ids == [IDS["n"]] and before.outputs[0].logprobs == [
+        {IDS["n"]: Logprob(-0.5, 1, "n")}
+    ]
     assert (before.outputs[0].cumulative_logprob, after.outputs[0].cumulative_logprob) == (-0.5, -0.75)
     assert (after.request_id, after.prompt, after.prompt_token_ids) == ("7", "w", [IDS["w"]])
     with pytest.raises(FrozenInstanceError):

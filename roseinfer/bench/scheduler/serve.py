@@ -185,7 +185,7 @@ def server_for(
     stage_class: type[Stage], model: Model, workload: Workload, places: int, prefix_caching: bool, clock: Clock
 ) -> Server:
     """Make a server with the blocks that all requests need at their longest, whatever the number of places."""
-    longest = [length + workload.params.max_tokens for length in workload.prompt_lens]
+    longest = [length + workload.params.most_tokens for length in workload.prompt_lens]
     num_blocks = sum(-(-(n - 1) // BLOCK_SIZE) for n in longest)  # the last token is returned, never cached
     if issubclass(stage_class, EngineStage):
         return EngineServer(model, places, num_blocks, clock, stage_class.enforce_eager, prefix_caching)

@@ -92,7 +92,7 @@ def _sums(entrant: StageContender) -> tuple[list[int], list[int]]:
     stage, seqs = entrant.at_step(0)
     config, dtype = entrant.model.config, entrant.model.dtype
     needed, copied = [0], [0]
-    for _ in range(entrant.params.max_tokens - 1):
+    for _ in range(entrant.params.most_tokens - 1):
         floor = decode_floor(config, [len(seq) for seq in seqs], dtype)
         own = bytes_copied(lambda: decode_step(stage, seqs))
         needed.append(floor.weight_bytes + floor.kv_bytes)

@@ -32,7 +32,7 @@ class RequestRun:
     """The same requests on one stage, run after run. num_steps, num_drafted, num_accepted: of the last run."""
 
     def __init__(self, stage_class: Callable[..., Any], model: Model, prompts: Prompts, params: list[SamplingParams]):
-        longest = max(len(prompt) + p.max_tokens for prompt, p in zip(prompts, params, strict=True))
+        longest = max(len(prompt) + p.most_tokens for prompt, p in zip(prompts, params, strict=True))
         self.stage = stage_class(
             model,
             num_blocks=len(prompts) * (-(-longest // BLOCK_SIZE) + 1),

@@ -1,0 +1,79 @@
+"""What `generate` and `chat` share: flags of a model and of how it writes, and a text on the terminal as it grows."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence as List
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.cli.command import DEVICE, FAILED, INTERRUPTED, Failed
+from roseinfer.cli.flags import flag, given_fields
+
+if TYPE_CHECKING:
+    from roseinfer.llm.llm import LLM
+    from roseinfer.llm.outputs import RequestOutput
+    from roseinfer.sampling_params import SamplingParams
+
+WRITES = "the model's generation_config.json decides when not given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    dtype: str | None = flag(None, "float32 (when not given), float16, bfloat16, or auto for the checkpoint's own")
+    quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
+    device: str | None = flag(None, DEVICE)
+    max_model_len: int | None = flag(None, "tokens of prompt and answer; the model's when not given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    temperature: float | None = flag(None, f"0 is greedy; {WRITES}")
+    top_k: int | None = flag(None, "the likeliest tokens that are kept, 0 for all")
+    top_p: float | None = flag(None, "the share of probability that is kept, 1 for all")
+    min_p: float | None = flag(None, "the least probability that is kept, as a share of the likeliest token's")
+    repetition_penalty: float | None = flag(None, "above 1 keeps the model from repeating itself")
+    seed: int | None = flag(None, "the same text again, where it is drawn")
+
+
+def llm_of(args: Namespace) -> LLM:
+    """The model that was named, for one request at a time. Raises ValueError as LLM does."""
+    from roseinfer.llm.llm import LLM
+
+    return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
+
+
+def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
+    """The model's own params, with what was typed in place of them. Raises ValueError as SamplingParams does."""
+    return replace(llm.get_default_sampling_params(), **given_fields(Writing, args), **others)
+
+
+def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) -> RequestOutput:
+    """Print the text that follows a prompt while it is written, and a newline. Ctrl-C ends the text, and nothing else:
+    the output then says "abort". Raises Failed for logits that are not finite."""
+    from roseinfer.engine.interrupts import noted_interrupts
+
+    shown, output = 0, None
+    with noted_interrupts() as is_pressed:
+        stream = llm.stream(prompt, params)
+        for output in stream:
+            text = output.outputs[0].text
+            print(text[shown:], end="", flush=True)
+            shown = len(text)
+            if is_pressed() and not output.finished:
+                llm.abort(output.request_id)
+    print(flush=True)
+    assert output is not None, "a request has a last output"
+    if output.outputs[0].error:
+        raise Failed(output.outputs[0].error)
+    return output
+
+
+def status_of(output: RequestOutput) -> int:
+    """The exit status of a command that was to show one text."""
+    reason = output.outputs[0].finish_reason
+    if reason == "abort":
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return FAILED if reason == "error" else 0

@@ -1,0 +1,118 @@
+"""Talk with a model in the terminal: it answers each line, and knows what was said before.
+
+Answers appear as they are written. Ctrl-C ends an answer, /new begins a new conversation, and Ctrl-D or /exit ends the
+chat. Lines may also come from a pipe. When the conversation no longer fits the model, its oldest messages are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows
+from roseinfer.cli.command import MODEL, Failed, no_file
+from roseinfer.cli.flags import add_flags
+
+if TYPE_CHECKING:
+    from roseinfer.llm.llm import LLM
+    from roseinfer.sampling_params import SamplingParams
+
+EXAMPLES = (
+    "roseinfer chat Qwen/Qwen3-0.6B",
+    'roseinfer chat ./my-model --system "Answer in one sentence." --temperature 0.7',
+    "roseinfer chat tiny --chat-template template.jinja",
+)
+YOU = ">>> "
+HOW_TO_LEAVE = "(Ctrl-D or /exit ends the chat)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first message")
+    parser.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja in place of the model's own template")
+    parser.add_argument("--max-tokens", type=int, help="of one answer; as many as fit when not given")
+    add_flags(parser.add_argument, Writing)
+    add_flags(parser.add_argument, Loading)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.model is None:
+        raise ValueError("missing: MODEL")
+    template = read_template(args.chat_template)
+    llm = llm_of(args)
+    chat = Chat(llm, params_of(args, llm, max_tokens=args.max_tokens), args.system, template)
+    while (line := next_line()) is not None:
+        if line == "/exit":
+            return
+        if line == "/new":
+            chat.begin()
+        elif line:
+            chat.answer(line)
+
+
+class Chat:
+    """A conversation: what was said so far, and the next answer. Raises ValueError for a model without a template."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, template: str | None) -> None:
+        self.llm, self.params, self.template = llm, params, template
+        self.system = [{"role": "system", "content": system}] if system is not None else []
+        llm.template_for(template).source(template)  # there is one
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was said."""
+        self.said: list[dict[str, Any]] = []
+
+    def answer(self, line: str) -> None:
+        """Show the answer to a line, and keep both, the part of an answer that was broken off, too. A line that cannot
+        be answered costs a message on stderr, and is forgotten."""
+        self.said.append({"role": "user", "content": line})
+        try:
+            output = show_as_it_grows(self.llm, self._prompt_ids(), self.params)
+        except (ValueError, Failed) as error:
+            print(f"error: {error}", file=sys.stderr)
+            self.said.pop()
+            return
+        self.said.append({"role": "assistant", "content": output.outputs[0].text})
+
+    def _prompt_ids(self) -> list[int]:
+        """The conversation as tokens, without its oldest messages where it is too long. Its last message alone may
+        still be too long for the model."""
+        while True:
+            text = self.llm.template_for(self.template).render(self.system + self.said, chat_template=self.template)
+            token_ids = self.llm.get_tokenizer().encode(text, add_special_tokens=False).ids
+            if len(token_ids) < self.llm.max_model_len or len(self.said) == 1:
+                return token_ids
+            del self.said[:2]  # a question and its answer
+
+
+def next_line() -> str | None:
+    """A line that was typed, without spaces around it; None at the end. Ctrl-C clears the line, and twice in a row it
+    ends the program."""
+    from roseinfer.engine.interrupts import handled_by
+
+    num_pressed = 0
+    with handled_by(signal.default_int_handler):  # the command's own one would count it as the end
+        while True:
+            try:
+                return input(YOU if sys.stdin.isatty() else "").strip()
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                num_pressed += 1
+                if num_pressed > 1:
+                    raise
+                print(f"\n{HOW_TO_LEAVE}", file=sys.stderr)
+
+
+def read_template(path: Path | None) -> str | None:
+    """Raises ValueError for a file that cannot be read."""
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--chat-template {path}: {no_file(error)}") from error

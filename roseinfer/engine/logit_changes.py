@@ -1,0 +1,219 @@
+"""Changes to logits that requests ask for: masks, biases, penalties, functions. For other rows nothing is computed.
+
+They depend on a request's own text. With asynchronous scheduling the last token of that text may not be read yet when a
+step is launched. It is an input of the step, so the step reads it when its logits are there: a step with such rows
+waits for the device once, and a step without them never does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from itertools import chain
+from math import log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roseinfer.sampling import NO_TOKEN, finite_temperature
+from roseinfer.sampling_params import LogitsProcessor, SamplingParams
+from roseinfer.sequence import Sequence
+
+NEVER = float("-inf")
+Entry = tuple[int, int, float]  # a row, a token id, a number
+
+
+@dataclass(slots=True, eq=False)
+class ChangedRow:
+    """A row of a step's logits [R, V] that a request changes. token_ids: the text before the token that is chosen
+    there, drafted tokens too; its last token is missing as long as it is not read. length: of that text with it.
+    error: why a function of the request failed."""
+
+    row: int
+    seq: Sequence
+    token_ids: list[int]
+    length: int
+    error: str | None = None
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.seq.params
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.token_ids[: self.seq.num_prompt_tokens]
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[self.seq.num_prompt_tokens :]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of output tokens before the one that is chosen."""
+        return self.length - self.seq.num_prompt_tokens
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the change depends on which tokens the text has, and not on their number alone."""
+        p = self.params
+        return bool(p.logits_processors) or _penalises(p)
+
+
+def changed_rows(rows: list[Sequence], drafts: List[list[int]], lengths: np.ndarray) -> list[ChangedRow]:
+    """The rows of a step that is being launched, [R], whose logits change. drafts: of the first sequences. lengths [R]:
+    of the texts."""
+    found = [row for row, seq in enumerate(rows) if seq.params.changes_logits]
+    if not found:
+        return []
+    drafted = dict(zip(dict.fromkeys(seq.seq_id for seq in rows), drafts, strict=False)) if drafts else {}
+    changed = []
+    for row in found:
+        seq, length = rows[row], int(lengths[row])
+        token_ids = [*seq.token_ids, *drafted.get(seq.seq_id, ())][:length]  # copied: it grows while the step runs
+        changed.append(ChangedRow(row, seq, token_ids, length))
+    return changed
+
+
+def read_last_tokens(changed: list[ChangedRow], inputs: Tensor, sample_rows: Tensor) -> None:
+    """Complete the texts whose last token another step has made. inputs [N], sample_rows [R]: of the batch."""
+    unread = [each for each in changed if each.length > len(each.token_ids) and each.reads_text]
+    if unread:
+        last = inputs[sample_rows[[each.row for each in unread]]].tolist()
+        for each, token in zip(unread, last, strict=True):
+            each.token_ids.append(token)
+
+
+class LogitChanges:
+    """Changes the logits of a step, and chooses its greedy tokens again. eos_token_ids: of the model."""
+
+    def __init__(self, eos_token_ids: tuple[int, ...]) -> None:
+        self.eos_token_ids = eos_token_ids
+
+    def __call__(self, logits: Tensor, tokens: Tensor, changed: list[ChangedRow]) -> tuple[Tensor, Tensor]:
+        """logits [R, V] and greedy tokens [R] of a step -> both after the changes, the logits in float32. Logits that
+        are float32 already change in place. A row without a finite logit gets NO_TOKEN, and so does one whose function
+        raises."""
+        logits = logits.float()
+        rows = torch.tensor([each.row for each in changed], device=logits.device)
+        own = logits[rows]
+        self._change(own, changed)
+        largest, best = own.max(dim=-1)
+        can_choose = largest.isfinite() & (tokens[rows] != NO_TOKEN)
+        tokens = tokens.index_copy(0, rows, torch.where(can_choose, best, NO_TOKEN))
+        return logits.index_copy_(0, rows, own), tokens
+
+    def _change(self, logits: Tensor, changed: list[ChangedRow]) -> None:
+        """logits [P, V] change in place, row i as changed[i] asks."""
+        for row, each in zip(logits, changed, strict=True):
+            if each.params.allowed_token_ids is not None:
+                keep_only(row, each.params.allowed_token_ids)
+        add(logits, chain.from_iterable(self._added(i, each) for i, each in enumerate(changed)))
+        for row, each in zip(logits, changed, strict=True):
+            if each.params.logits_processors:
+                call_processors(row, each)
+        penalise_repetition(logits, changed)
+        add(logits, chain.from_iterable(penalties(i, each) for i, each in enumerate(changed)))
+        apply_min_p(logits, [each.params for each in changed])
+
+    def _added(self, row: int, each: ChangedRow) -> Iterator[Entry]:
+        """logit_bias, and what keeps a text with fewer than min_tokens from ending."""
+        params = each.params
+        for token, bias in (params.logit_bias or {}).items():
+            yield row, token, bias
+        if each.num_outputs < params.min_tokens:
+            ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *self.eos_token_ids)
+            for token in {*ends}:
+                yield row, token, NEVER
+
+
+def keep_only(row: Tensor, token_ids: Iterable[int]) -> None:
+    """All other logits of a row [V] become -inf."""
+    ids = torch.tensor([*token_ids], device=row.device)
+    kept = row[ids]
+    row.fill_(NEVER)
+    row[ids] = kept
+
+
+def add(logits: Tensor, entries: Iterable[Entry]) -> None:
+    """Add each entry's number to its logit, in place."""
+    if entries := [entry for entry in entries if entry[1] < logits.size(-1)]:
+        rows, ids, values = zip(*entries, strict=True)
+        at = torch.tensor([rows, ids], device=logits.device)
+        logits.index_put_((at[0], at[1]), torch.tensor(values, device=logits.device), accumulate=True)
+
+
+def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
+    """repetition_penalty of each row for the tokens of its prompt and output, in place (CTRL: Keskar et al., 2019)."""
+    penalised = [(i, each) for i, each in enumerate(changed) if each.params.repetition_penalty != 1]
+    if not penalised:
+        return
+    ids = [np.unique(each.token_ids) for _, each in penalised]
+    counts = torch.tensor([len(own) for own in ids])
+    rows = torch.tensor([i for i, _ in penalised]).repeat_interleave(counts).to(logits.device)
+    factors = torch.tensor([each.params.repetition_penalty for _, each in penalised], dtype=torch.float32)
+    factors = factors.repeat_interleave(counts).to(logits.device)
+    at = rows, torch.from_numpy(np.concatenate(ids)).to(logits.device)
+    values = logits[at]
+    logits[at] = torch.where(values > 0, values / factors, values * factors)
+
+
+def penalties(row: int, each: ChangedRow) -> Iterator[Entry]:
+    """presence_penalty and frequency_penalty, for the tokens of the output."""
+    params = each.params
+    if not params.presence_penalty and not params.frequency_penalty:
+        return
+    for token, count in zip(*np.unique(np.array(each.output_ids, np.int64), return_counts=True), strict=True):
+        yield row, int(token), -(params.presence_penalty + params.frequency_penalty * int(count))
+
+
+def apply_min_p(logits: Tensor, params: list[SamplingParams]) -> None:
+    """Tokens that are less likely than min_p of the likeliest one, at the row's temperature, become -inf, in place."""
+    # p < min_p x largest p, as logits: l / T < largest l / T + log(min_p). A greedy row has no use for it.
+    gaps = [log(p.min_p) * finite_temperature(p) if p.min_p and p.temperature else NEVER for p in params]
+    if any(gap != NEVER for gap in gaps):
+        limits = logits.amax(dim=-1) + torch.tensor(gaps, dtype=torch.float32, device=logits.device)
+        logits.masked_fill_(logits < limits[:, None], NEVER)
+
+
+def call_processors(row: Tensor, each: ChangedRow) -> None:
+    """The functions of a request, one after another, on its row [V], in place."""
+    for i, processor in enumerate(each.params.logits_processors):
+        try:
+            texts = (each.output_ids,) if takes_two(processor) else (each.prompt_ids, each.output_ids)
+            made = processor(*texts, row.clone())
+            if not isinstance(made, Tensor) or made.shape != row.shape:
+                raise ValueError(f"it must return logits of shape {tuple(row.shape)}, got {_described(made)}")
+            row.copy_(made)
+        except Exception as error:  # a function of a request ends that request, and no other
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            field = getattr(processor, "field", f"logits_processors[{i}]")  # LLM makes some of other fields
+            each.error = f"{field} failed: {reason}"
+            row.fill_(NEVER)
+            return
+
+
+def takes_two(processor: LogitsProcessor) -> bool:
+    """Whether it is called with the output's tokens and logits, and not with the prompt's tokens before them."""
+    try:
+        return len(inspect.signature(processor).parameters) < 3
+    except ValueError:  # of a function that is not Python's
+        return True
+
+
+def check_tokens(params: SamplingParams, vocab_size: int) -> None:
+    """Raises ValueError for a token that the model does not have."""
+    for name in ("allowed_token_ids", "logit_bias"):
+        for token in getattr(params, name) or ():
+            if token >= vocab_size:
+                raise ValueError(f"{name} has token id {token}, which is out of range: vocab_size={vocab_size}")
+
+
+def _penalises(params: SamplingParams) -> bool:
+    return bool(params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty)
+
+
+def _described(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.100}"

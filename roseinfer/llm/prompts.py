@@ -1,0 +1,54 @@
+"""Prompts as one gives them to LLM: texts, token ids, or vLLM's dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from typing import Any
+
+from roseinfer.arguments import unknown_name
+
+Prompt = str | List[int] | dict[str, Any]
+KEYS = ("prompt", "prompt_token_ids")
+# What vLLM's prompts may have beside these two, and why it is refused.
+NOT_TAKEN = {
+    "prompt_embeds": "the engine takes tokens alone",
+    "multi_modal_data": "models here read text alone",
+    "mm_processor_kwargs": "models here read text alone",
+    "multi_modal_uuids": "models here read text alone",
+    "cache_salt": "the prefix cache belongs to one LLM, and all of its requests share it",
+    "encoder_prompt": "models here have no encoder",
+    "decoder_prompt": "models here have no encoder",
+}
+
+
+def as_list(prompts: object) -> tuple[list[Any], bool]:
+    """The prompts, and whether it was one. Raises ValueError for anything else."""
+    is_one = isinstance(prompts, str | dict) or _is_token_ids(prompts)
+    if not is_one and not isinstance(prompts, List):
+        raise ValueError(
+            f"prompts must be a text, a list of token ids, a dict, or a list of them, got {prompts!r:.100}"
+        )
+    return [prompts] if is_one else [*prompts], is_one  # type: ignore[misc]
+
+
+def text_and_ids(prompt: object) -> tuple[str | None, object]:
+    """The text and the token ids of a prompt; of a text no token ids. Raises ValueError for a dict of another form."""
+    if isinstance(prompt, str):
+        return prompt, None
+    if not isinstance(prompt, dict):
+        return None, prompt
+    for key in prompt:
+        if key in NOT_TAKEN and prompt[key] is not None:
+            raise ValueError(f"a prompt must not have {key}: {NOT_TAKEN[key]}")
+        if key not in KEYS and key not in NOT_TAKEN:
+            raise ValueError(f"a prompt has unknown key {unknown_name(str(key), KEYS)}")
+    text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is None and token_ids is None:
+        raise ValueError(f"a prompt that is a dict must have 'prompt' or 'prompt_token_ids', got {prompt!r:.100}")
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"prompt['prompt'] must be a text, got {text!r:.100}")
+    return text, token_ids
+
+
+def _is_token_ids(prompts: object) -> bool:
+    return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)

@@ -1,0 +1,102 @@
+"""From what a request asks for to what the engine runs: samples of token ids, with no text left to look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from roseinfer.engine.logit_changes import check_tokens
+from roseinfer.models import ModelConfig
+from roseinfer.sampling_params import LogitsProcessor, SamplingParams
+from roseinfer.sequence import Sequence
+
+from .bad_words import bad_words
+from .detokenizer import Detokenizer, Vocabulary
+from .grammar import Grammar, Grammars
+from .request import Sample
+
+NEED_TOKENIZER = {"stop": "stop_token_ids", "bad_words": "logit_bias", "structured_outputs": "logits_processors"}
+
+
+class Resolver:
+    """shape: of the model. longest: tokens of a sequence at most. pool_tokens: that the KV cache has room for. name: of
+    the model, for errors."""
+
+    def __init__(
+        self, shape: ModelConfig, tokenizer: Tokenizer | None, longest: int, pool_tokens: int, name: str
+    ) -> None:
+        self.shape, self.tokenizer, self.name = shape, tokenizer, name
+        self.longest, self.pool_tokens = longest, pool_tokens
+        self.vocabulary = Vocabulary(tokenizer) if tokenizer else None
+        self._grammars: Grammars | None = None
+
+    def check(self, params: SamplingParams) -> None:
+        """Raises ValueError for params that the model cannot have."""
+        check_tokens(params, self.shape.vocab_size)
+        for name, instead in NEED_TOKENIZER.items():
+            if not self.tokenizer and (value := getattr(params, name)):
+                raise ValueError(f"{name}={value!r} needs a tokenizer, and {self.name} has none: use {instead}")
+
+    def fit(self, seq: Sequence) -> None:
+        """Give a sequence the max_tokens that there is room for: a longer one ends with "length" where the positions of
+        the model end. Raises ValueError for a prompt that leaves no room for a token."""
+        params, room = seq.params, self.longest - len(seq)
+        if room < 1:
+            raise ValueError(
+                f"prompt of {len(seq)} tokens leaves no room for a new one, allowed: at most {self.longest - 1} with "
+                f"max_model_len={self.longest}"
+            )
+        if params.max_tokens is None:  # the last token is returned, never cached
+            room = max(1, min(room, self.pool_tokens + 1 - len(seq)))
+        elif params.max_tokens <= room:
+            return
+        seq.params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+
+    def samples(self, seq: Sequence) -> list[Sample]:
+        """Make as many samples as its params ask for. The first is `seq`; the others share its prompt's cache."""
+        params, seqs = seq.params, [seq]
+        seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
+        changes, grammar = self._changes(params), self._grammar(params)
+        samples = []
+        for index, each in enumerate(seqs):
+            if params.n > 1:
+                changes |= {"n": 1, "seed": None if params.seed is None else params.seed + index}
+            if changes:
+                each.params = replace(params, **changes)
+            if grammar:  # it walks along the text of one sample
+                functions: tuple[LogitsProcessor, ...] = (*each.params.logits_processors, grammar.copy())
+                each.params = replace(each.params, logits_processors=functions)
+            samples.append(Sample(each, self._detokenizer(each.token_ids, params), self.vocabulary))
+        return samples
+
+    def _changes(self, params: SamplingParams) -> dict[str, Any]:
+        """What the engine, which sees no text, gets in place of some fields."""
+        changes: dict[str, Any] = {}
+        if params.stop:
+            changes["stop"] = ()  # the detokenizer looks for stop strings
+        if params.prompt_logprobs is not None:
+            changes["prompt_logprobs"] = None  # they are computed before the request begins
+        if params.bad_words:
+            assert self.tokenizer, "checked"
+            words = bad_words(params.bad_words, self.tokenizer, self.shape.vocab_size)
+            changes |= {"bad_words": (), "logits_processors": (*params.logits_processors, words)}
+        if params.structured_outputs:
+            changes["structured_outputs"] = None
+        return changes
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        if not params.structured_outputs:
+            return None
+        if self._grammars is None:
+            assert self.tokenizer, "checked"
+            self._grammars = Grammars(self.tokenizer, self.shape.vocab_size, self.shape.eos_token_ids)
+        return self._grammars.grammar(params.structured_outputs)
+
+    def _detokenizer(self, token_ids: list[int], params: SamplingParams) -> Detokenizer | None:
+        if self.vocabulary is None:
+            return None
+        return self.vocabulary.detokenizer(
+            token_ids, params.stop, params.include_stop_str_in_output, params.skip_special_tokens
+        )

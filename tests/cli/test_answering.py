@@ -1,0 +1,187 @@
+"""`roseinfer generate` and `roseinfer chat`: texts as they are written, history, and what Ctrl-C ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roseinfer.cli.commands import chat
+from roseinfer.cli.main import main
+from roseinfer.llm.llm import LLM
+from roseinfer.paths import ROOT
+from roseinfer.sampling_params import SamplingParams
+
+pytestmark = pytest.mark.slow
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("tiny", device="cpu", num_kvcache_blocks=16)
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> str:
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    return str(tmp_path / "template.jinja")
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def text_of(llm: LLM, prompt: str, **wishes) -> str:
+    return llm.generate(prompt, SamplingParams(**wishes), use_tqdm=False)[0].outputs[0].text
+
+
+def test_a_text_goes_on(llm, capsys):
+    assert main(["generate", "tiny", "Return a new", "--max-tokens", "9", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert out == text_of(llm, "Return a new", max_tokens=9) + "\n"
+    assert err == "9 tokens, ended by: length\n"
+
+
+def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, capsys, monkeypatch, tmp_path):
+    typed(monkeypatch, "The optional")
+    flags = ["--temperature", "0.8", "--seed", "3", "--stop", "zzz", "--stop", ".", "--top-k", "40"]
+    file = tmp_path / "answer.json"
+    assert main(["generate", "tiny", "--device", "cpu", *flags, "--output", str(file)]) == 0
+    wanted = text_of(llm, "The optional", max_tokens=256, temperature=0.8, seed=3, stop=("zzz", "."), top_k=40)
+    written = json.loads(file.read_text())
+    assert written["outputs"][0]["text"] + "\n" == capsys.readouterr().out == wanted + "\n"
+    assert written["outputs"][0]["finish_reason"] == "stop" and written["prompt"] == "The optional"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate"], "missing: MODEL"),
+        (["chat"], "missing: MODEL"),
+        (["generate", "./nowhere", "a"], "no such folder: './nowhere'"),
+        (
+            ["generate", "tiny", "a", "--temperature", "-1"],
+            "--temperature must be a number >= 0 (0 is greedy), got -1.0",
+        ),
+        (["generate", "tiny", "a", "--max-tokens", "0"], "--max-tokens must be an integer >= 1, or None"),
+        (["generate", "tiny", "a", "--top-p", "2"], "--top-p must be a number above 0 and at most 1"),
+        (["generate", "tiny", ""], "a prompt must have at least one token, got the text ''"),
+        (["generate", "tiny", "a", "--dtype", "fp8"], "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
+        (
+            ["generate", "tiny", "a", "--output", "/nowhere/x.json"],
+            "--output /nowhere/x.json: must be a file in a folder",
+        ),
+        (["chat", "tiny", "--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: there is no such file"),
+        (["chat", "tiny"], "'tiny' has no chat template"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_line(arguments, message, capsys):
+    assert main([*arguments, *(["--device", "cpu"] if len(arguments) > 1 else [])]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_a_chat_keeps_what_was_said(llm, capsys, monkeypatch, template):
+    typed(monkeypatch, "Return a new\n\n  None  \n/new\nReturn a new\n/exit\nnever read\n")
+    flags = ["--chat-template", template, "--system", "Copy", "--max-tokens", "8", "--device", "cpu"]
+    assert main(["chat", "tiny", *flags]) == 0
+    first = text_of(llm, "Copy\nReturn a new\n", max_tokens=8)
+    second = text_of(llm, f"Copy\nReturn a new\n{first}\nNone\n", max_tokens=8)
+    assert capsys.readouterr().out == f"{first}\n{second}\n{first}\n"
+
+
+def test_the_oldest_messages_go_when_the_conversation_is_too_long(llm, monkeypatch):
+    seen = []
+    monkeypatch.setattr(chat, "show_as_it_grows", lambda llm, ids, params: seen.append(ids) or Output("one two"))
+    talk = chat.Chat(llm, SamplingParams(), "Copy", TEMPLATE)
+    monkeypatch.setattr(llm, "max_model_len", 20)
+    for line in ("first", "second", "third", "fourth"):
+        talk.answer(line)
+    texts = [llm.get_tokenizer().decode(ids) for ids in seen]
+    assert texts[0] == "Copy\nfirst\n" and all(text.startswith("Copy\n") for text in texts)
+    assert all(len(ids) < 20 for ids in seen) and "first" not in texts[-1] and texts[-1].endswith("fourth\n")
+    assert [one["role"] for one in talk.said[:2]] == ["user", "assistant"]
+
+
+class Output:
+    """What show_as_it_grows gives, as far as a chat looks at it."""
+
+    def __init__(self, text: str) -> None:
+        self.outputs = [self]
+        self.text = text
+
+
+def test_a_line_that_cannot_be_answered_is_forgotten(llm, capsys, monkeypatch, template):
+    typed(monkeypatch, "word " * 900 + "\nReturn a new\n")
+    assert main(["chat", "tiny", "--chat-template", template, "--max-tokens", "5", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("error: prompt of ") and "allowed: at most 511" in err
+    assert out == text_of(llm, "Return a new\n", max_tokens=5) + "\n"
+
+
+def test_ctrl_c_ends_an_answer_and_not_the_chat(llm, capsys, monkeypatch, template):
+    """Pressed after the third output of the first answer. The part that was shown stays in the conversation."""
+    shown = []
+    stream = LLM.stream
+
+    def pressing(self, prompt, params):
+        for output in stream(self, prompt, params):
+            shown.append(output)
+            if len(shown) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield output
+
+    monkeypatch.setattr(LLM, "stream", pressing)
+    typed(monkeypatch, "Return a new\nNone\n")
+    assert main(["chat", "tiny", "--chat-template", template, "--max-tokens", "40", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()[0], shown[-1].outputs[0]
+    broken_off = next(output.outputs[0] for output in shown if output.outputs[0].finish_reason == "abort")
+    assert 3 <= len(broken_off.token_ids) < 9 and broken_off.text == first and second.finish_reason != "abort"
+    assert shown[-1].prompt_token_ids == llm.get_tokenizer().encode(f"Return a new\n{first}\nNone\n").ids
+    assert "interrupted" not in err
+
+
+def test_ctrl_c_ends_generate_with_its_status(capsys, monkeypatch):
+    stream = LLM.stream
+
+    def pressing(self, prompt, params):
+        for at, output in enumerate(stream(self, prompt, params)):
+            if not at:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield output
+
+    monkeypatch.setattr(LLM, "stream", pressing)
+    assert main(["generate", "tiny", "Return a new", "--device", "cpu"]) == 130
+    out, err = capsys.readouterr()
+    assert out.strip() and err.endswith("ended by: abort\ninterrupted\n")
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_leave_and_twice_leaves(monkeypatch, capsys):
+    presses = iter([True, False, True, True])
+
+    def asked(text: str) -> str:
+        if next(presses):
+            raise KeyboardInterrupt
+        return " a line "
+
+    monkeypatch.setattr("builtins.input", asked)
+    assert chat.next_line() == "a line" and "Ctrl-D" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        chat.next_line()
+
+
+def test_in_a_process_of_its_own_a_text_comes_as_it_is_written():
+    command = [sys.executable, "-m", "roseinfer", "generate", "tiny", "Return a new", "--max-tokens", "200"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.read(8)  # before the end: what follows is still to come
+        rest, err = process.communicate()
+    assert process.returncode == 0 and len(rest) > 100 and err.endswith(b"ended by: stop\n")
