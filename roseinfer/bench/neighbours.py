@@ -56,7 +56,7 @@ def busy_sentence(samples: Iterable[Mapping[str, Any]]) -> str:
 def busy_signs(samples: Iterable[Mapping[str, Any]]) -> list[str]:
     """What a quiet machine would not have shown, one clause each; empty when nothing was seen.
 
-    samples: as interleave.measure returns them.
+    samples: as interleave.measure returns them. Those without tokens_per_second are judged by their waiting alone.
     """
     samples = list(samples)
     signs = []
@@ -64,8 +64,9 @@ def busy_signs(samples: Iterable[Mapping[str, Any]]) -> list[str]:
     waited, seconds = sum(s["waited_seconds"] for s in timed), sum(s["seconds"] for s in timed)
     if waited > MOST_WAITING * seconds:
         signs.append(f"threads of this race waited {waited:.1f} s for a core in {seconds:.1f} s")
-    for name in dict.fromkeys(s["name"] for s in samples):
-        speeds = [s["tokens_per_second"] for s in samples if s["name"] == name]
+    judged = [s for s in samples if "tokens_per_second" in s]
+    for name in dict.fromkeys(s["name"] for s in judged):
+        speeds = [s["tokens_per_second"] for s in judged if s["name"] == name]
         if apart(min(speeds), max(speeds)):
             signs.append(f"runs of {name} lie between {min(speeds):,.0f} and {max(speeds):,.0f} tok/s")
     return signs

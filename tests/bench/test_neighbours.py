@@ -34,6 +34,13 @@ def test_runs_that_lie_apart_are_told_also_where_the_system_counts_no_waiting():
     assert busy_signs(apart) == ["runs of s01 lie between 60 and 100 tok/s"]
 
 
+def test_runs_without_a_speed_are_judged_by_their_waiting():
+    alone = [{"seconds": 0.01, "waited_seconds": 0.0}, {"seconds": 0.9, "waited_seconds": 0.01}]
+    assert busy_signs(alone) == []
+    busy = [*alone, {"seconds": 0.09, "waited_seconds": 0.2}]
+    assert busy_signs(busy) == ["threads of this race waited 0.2 s for a core in 1.0 s"]
+
+
 def test_what_the_threads_of_a_process_waited_is_added_up(tmp_path: Path):
     for task, figures in (("1", "9 1500000000 3"), ("2", "9 500000000 1"), ("ended", None)):
         (tmp_path / task).mkdir()
