@@ -18,7 +18,7 @@ REFUSED = {"SamplingParams": sampling_params.NOT_TAKEN, "LLM": loading.NOT_TAKEN
 
 
 def rows(part: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Of the table of what is taken and of that of what is refused: {name: what the second column says}."""
+    """Two dicts, of the tables of what is taken and of what is refused: {name: what the second column says}."""
     taken, refused = PARTS[part].split("| refused |")
     found = [dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.M)) for table in (taken, refused)]
     return found[0], found[1]

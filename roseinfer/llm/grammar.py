@@ -67,7 +67,7 @@ class Grammars:
         self._tokenizer = LLTokenizer(tokenizer.to_str(), n_vocab=vocab_size, eos_token=[*eos_token_ids])
 
     def grammar(self, wanted: StructuredOutputsParams) -> Grammar:
-        """Raises ValueError for a schema, a regular expression or a grammar that is none."""
+        """Raises ValueError for a schema, a regular expression or a grammar that is not valid."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, grammar_text(wanted), log_level=0)

@@ -106,7 +106,7 @@ def wanted(small: Model) -> dict[str, list[list[int]]]:
 
 @pytest.fixture(scope="module")
 def plain(small: Model) -> list[list[list[int]]]:
-    """Of two requests that change nothing, a greedy and a drawn one, the tokens that each gets alone."""
+    """Tokens that two requests without changes get alone: a greedy one and a drawn one."""
     return [run(engine_of(small), [Sequence(PROMPTS[i], params)]) for i, params in ((3, asked()), (4, asked(**DRAWN)))]
 
 

@@ -87,10 +87,10 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
     seq, *others = requests(engine.model, [30, 5, 13, 21], max_tokens=9)
     found, choose = {}, engine.runner.choose
 
-    def noted(logits, tokens, seqs, lengths):
+    def noted(logits, tokens, seqs, lengths, *more):
         rows = zip(logits.clone(), seqs, lengths.tolist(), strict=False)
         found.update({length: row for row, of, length in rows if of is seq})
-        return choose(logits, tokens, seqs, lengths)
+        return choose(logits, tokens, seqs, lengths, *more)
 
     engine.runner.choose = noted
     for each in (*others[:num_beside], seq):
