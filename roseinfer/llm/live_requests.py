@@ -38,12 +38,12 @@ class LiveRequests:
             self.end_given_up()
             yield edge
 
-    def add(self, requests: Iterable[Request], inbox: Inbox) -> None:
-        """Let requests wait for their turn. Raises as Engine.add does."""
+    def add(self, requests: Iterable[Request], inbox: Inbox, arrival: float | None = None) -> None:
+        """Let requests wait for their turn. arrival: see Engine.add. Raises as that does."""
         to = ref(inbox, self._gone.append)
         for request in requests:
             for sample in request.samples:
-                sample.times = self.engine.add(sample.seq)
+                sample.times = self.engine.add(sample.seq, arrival)
                 self._live[sample.seq.seq_id] = request, sample, to
 
     def step(self) -> int:
