@@ -17,6 +17,7 @@ from roseinfer.cli.commands import (
     ladder,
     links,
     reproduce,
+    serve,
     simulate,
     slides,
     tensorboard,
@@ -24,7 +25,7 @@ from roseinfer.cli.commands import (
 )
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
-COMMANDS = (doctor, ladder, bench, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)
+COMMANDS = (doctor, ladder, bench, serve, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -30,9 +30,7 @@ class Answer:
     KIND = CHUNK_KIND = ""
     PREFIX = ""
 
-    def __init__(
-        self, model: str, stream: OutputStream, texts: TokenTexts, include_usage: bool = False
-    ) -> None:
+    def __init__(self, model: str, stream: OutputStream, texts: TokenTexts, include_usage: bool = False) -> None:
         self.stream, self.texts, self.include_usage = stream, texts, include_usage
         self._head = {"id": f"{self.PREFIX}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
 
 from .errors import ApiError
@@ -44,16 +45,25 @@ GENERATE_TAKEN = ("temperature", "top_k", "top_p", "seed", "stop")
 
 
 class Defaults:
-    """params: of requests that ask for nothing, see LLM.get_default_sampling_params. end_tokens: end every request,
-    beside the model's own. most_new_tokens: None for as many as there is room for."""
+    """What requests ask for that do not say it: as llm.get_default_sampling_params() has it.
 
-    def __init__(
-        self, params: SamplingParams, end_tokens: tuple[int, ...] = (), most_new_tokens: int | None = None
-    ) -> None:
+    end_tokens: end every request, beside the model's own. most_new_tokens: that a request may ask for; None for as many
+    as there is room for.
+    """
+
+    def __init__(self, llm: LLM, end_tokens: tuple[int, ...] = (), most_new_tokens: int | None = None) -> None:
+        params = llm.get_default_sampling_params()
         self.params = replace(params, stop_token_ids=(*params.stop_token_ids, *end_tokens))
         self.most_new_tokens = most_new_tokens
         if most_new_tokens is not None and params.max_tokens > most_new_tokens:
             self.params = replace(self.params, max_tokens=most_new_tokens)
+        blocks = llm.engine.blocks
+        self._most_tokens = min(llm.max_model_len, blocks.num_blocks * blocks.block_size)
+
+    def room(self, num_prompt_tokens: int) -> int:
+        """New tokens at most after a prompt; 1 after one that leaves no room, which the engine refuses in its words."""
+        room = max(1, self._most_tokens - num_prompt_tokens)
+        return room if self.most_new_tokens is None else min(room, self.most_new_tokens)
 
     def of_completion(self, body: CompletionBody) -> SamplingParams:
         return self._params(body, {} if body.logprobs is None else {"logprobs": body.logprobs})

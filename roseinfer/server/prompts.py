@@ -32,17 +32,22 @@ class PromptReader:
         return await self._in_thread(lambda: [self._request(one, params, True) for one in prompts])
 
     async def of_messages(
-        self, messages: list[dict[str, Any]], params: SamplingParams, wants_rest: bool, **template_settings: Any
+        self,
+        messages: list[dict[str, Any]],
+        params: SamplingParams,
+        room: Callable[[int], int] | None,
+        **template_settings: Any,
     ) -> Request:
-        """The request of a conversation. wants_rest: params has no max_tokens of the client's, and the answer may be as
-        long as the model has room for. template_settings: see ChatTemplate.render."""
+        """The request of a conversation. room: most new tokens after so many of the prompt; None where params say it.
+        template_settings: see ChatTemplate.render."""
 
         def make() -> Request:
             if isinstance(self._template, ValueError):
                 raise self._template
             text = self._template.render(messages, **template_settings)
             token_ids = self._ids(text, add_special_tokens=False)  # they are the template's business
-            return self.llm.new_request(token_ids, self._with_rest(params, len(token_ids)) if wants_rest else params)
+            own = replace(params, max_tokens=room(len(token_ids))) if room else params
+            return self.llm.new_request(token_ids, own)
 
         return await self._in_thread(make)
 
@@ -59,11 +64,6 @@ class PromptReader:
         if not ids:
             raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
         return ids
-
-    def _with_rest(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
-        blocks = self.llm.engine.blocks
-        most = min(self.llm.max_model_len, blocks.num_blocks * blocks.block_size)
-        return replace(params, max_tokens=max(1, most - num_prompt_tokens))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

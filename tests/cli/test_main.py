@@ -34,6 +34,7 @@ def test_without_a_command_it_lists_them(capsys):
         "doctor",
         "ladder",
         "bench",
+        "serve",
         "simulate",
         "reproduce",
         "trace",
