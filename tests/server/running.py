@@ -101,10 +101,6 @@ def running_server(
         assert not thread.is_alive(), "the server did not end"
 
 
-def pause_of(running: Running) -> Gate:
-    return Gate(running)
-
-
 class Gate:
     """Holds the engine's steps back while it is shut: `with gate: ...`. steps: that were launched."""
 

@@ -107,11 +107,10 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
         connections = hasty.server.server_state.connections
         with hasty.connect() as connection:
             connection.setsockopt(1, 8, 2048)  # a receive buffer that is full soon
-            body = json.dumps(
-                {"prompt": ["If"] * 250, "max_tokens": 8, "ignore_eos": True, "logprobs": 20, "stream": True}
-            )
-            head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall((head + body).encode())
+            wish = {"prompt": ["If"] * 250, "max_tokens": 8, "ignore_eos": True, "logprobs": 20, "stream": True}
+            body = json.dumps(wish)
+            head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             hasty.wait_for(lambda: len(connections) == 1)
             hasty.wait_for(lambda: not connections)
         hasty.wait_until_idle()

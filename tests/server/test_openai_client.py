@@ -16,7 +16,8 @@ from roseinfer.sequence import SamplingParams
 pytestmark = pytest.mark.slow
 
 PROMPTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
-TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+TEMPLATE = """{% for m in messages %}[{{ m.role }}] {{ m.content }}
+{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
 
 
 @pytest.fixture(scope="module")

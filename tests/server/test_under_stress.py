@@ -8,9 +8,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from running import DEADLINE, SIZES, Gate, running_server
+from running import DEADLINE, SIZES, Gate, Running, running_server
 
 from roseinfer.llm.llm import LLM
+from roseinfer.server.run import Serving, listen, make_server, url_of
+from roseinfer.server.settings import ServerSettings
 
 pytestmark = pytest.mark.slow
 
@@ -160,10 +162,6 @@ def test_before_it_is_warm_it_says_so():
     def slowly() -> LLM:
         assert go.wait(DEADLINE)
         return LLM("tiny", **SIZES)
-
-    from roseinfer.server.run import Serving, listen, make_server, url_of
-    from roseinfer.server.settings import ServerSettings
-    from running import Running
 
     listening = listen("127.0.0.1", 0)
     server = make_server(Serving(make_llm=slowly, model_name="tiny"), ServerSettings(), lambda text: None)
