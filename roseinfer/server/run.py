@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from roseinfer.llm.llm import LLM
 
@@ -63,7 +64,7 @@ def url_of(listening: socket.socket) -> str:
 def make_server(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> EngineServer:
     """A server whose run(sockets=[...]) is all that is left to do."""
     config = uvicorn.Config(
-        app=lambda *_: None,
+        app=not_made_yet,
         http=connection_class(settings),
         ws="none",
         lifespan="off",
@@ -75,6 +76,11 @@ def make_server(serving: Serving, settings: ServerSettings, say: Callable[[str],
         backlog=2048,
     )
     return EngineServer(config, serving, settings, say)
+
+
+async def not_made_yet(scope: Scope, receive: Receive, send: Send) -> None:
+    """What uvicorn's config has in the app's place until there is a loop to make an engine on."""
+    raise AssertionError("the app is made before a connection is")
 
 
 class EngineServer(uvicorn.Server):
