@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPBearer
 from starlette.responses import Response
 
-from .async_engine import READY
+from .async_engine import LOADING, READY
 from .errors import JSON, ErrorBody, install_handlers
 from .limits import Limits
 from .live_view import live_view
@@ -86,9 +86,11 @@ def make_app(service: Service, settings: ServerSettings) -> FastAPI:
         return JSON(card())
 
     def card() -> dict[str, Any]:
-        longest = service.llm.max_model_len if service.engine.status == READY else None
         about = {"id": service.model_name, "object": "model", "created": started, "owned_by": "roseinfer"}
-        return about | {"max_model_len": longest}
+        if service.engine.status == LOADING:
+            return about
+        llm = service.llm
+        return about | {"max_model_len": llm.max_model_len, "vocab_size": llm.model.config.vocab_size}
 
     @app.get("/health", responses={503: {}})
     async def health() -> Response:

@@ -71,7 +71,7 @@ def read_config(path: Path) -> ConfigFile:
         raise ValueError(f"{path}: is not YAML ({' '.join(str(error).split())})") from error
     config = ConfigFile()
     try:
-        for section, values in require_mapping("the file", found, SECTIONS).items():
+        for section, values in require_mapping("", found, SECTIONS).items():
             keys = SECTIONS[section]
             for key, value in require_mapping(section, values, keys).items():
                 try:
@@ -84,12 +84,14 @@ def read_config(path: Path) -> ConfigFile:
     return config
 
 
-def require_mapping(name: str, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
+def require_mapping(section: str, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
+    """The value. section: its name, "" for the whole file. Raises ValueError for one without keys, and an unknown key."""
+    before = f"{section}." if section else ""
     if not isinstance(value, dict) or not value:
-        raise ValueError(f"{name} must have keys of {', '.join(allowed)}, got {value!r:.100}")
+        raise ValueError(f"{section or 'the file'} must have keys of {', '.join(allowed)}, got {value!r:.100}")
     for key in value:
         if key not in allowed:
-            raise ValueError(f"{name} has no key {unknown_name(str(key), allowed)}")
+            raise ValueError(f"unknown key {unknown_name(f'{before}{key}', [before + one for one in allowed])}")
     return value
 
 

@@ -55,7 +55,7 @@ class Connection(HttpToolsProtocol):
         self._await_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_header_bytes(len(name) + len(value))
+        self._count_header_bytes(len(name) + len(value) + 4)  # with ": " and the end of the line
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

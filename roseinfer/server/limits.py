@@ -38,7 +38,7 @@ class Limits:
         if key is None or not scope["path"].startswith(GUARDED):
             return
         sent = dict(scope["headers"]).get(b"authorization", b"")
-        if not compare_digest(sent.removeprefix(b"Bearer "), key.encode()):
+        if not compare_digest(sent, b"Bearer " + key.encode()):
             raise ApiError(
                 "the header Authorization must be 'Bearer ' and the server's API key",
                 status=401,

@@ -60,6 +60,12 @@ class PromptReader:
         )
 
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"a prompt must be Unicode text, character {error.start} is half of a surrogate"
+            ) from error
         ids = self.llm.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
         if not ids:
             raise ValueError(f"a prompt must have at least one token, got the text {text!r}")

@@ -94,9 +94,9 @@ WRONG = [
     ("[", "is not YAML"),
     ("", "the file must have keys of model_config"),
     ("[1]", "the file must have keys of model_config"),
-    ("models: {}", "the file has no key 'models' (nearest: model_config)"),
+    ("models: {}", "unknown key 'models' (nearest: model_config)"),
     ("model_config: 3", "model_config must have keys of"),
-    ("model_config: {seq_len: [4]}", "model_config has no key 'seq_len' (nearest: seq_length)"),
+    ("model_config: {seq_len: [4]}", "unknown key 'model_config.seq_len' (nearest: model_config.seq_length)"),
     ("model_config: {seq_length: []}", "model_config.seq_length: must be an integer of at least 1, got []"),
     ("model_config: {seq_length: ['a']}", "model_config.seq_length: must be an integer of at least 1, got 'a'"),
     ("model_config: {decode_batch_size: 0}", "model_config.decode_batch_size: must be an integer of at least 1, got 0"),
@@ -109,8 +109,8 @@ WRONG = [
     ("serving_config: {server_port: '8835'}", "serving_config.server_port: must be of type int, got '8835'"),
     ("serving_config: {server_port: true}", "serving_config.server_port: must be of type int, got True"),
     ("server: {max_queue: many}", "server.max_queue: must be of type int, got 'many'"),
-    ("server: {max_que: 5}", "server has no key 'max_que' (nearest: max_queue)"),
-    ("engine: {num_blocks: 5}", "engine has no key 'num_blocks' (nearest: num_kvcache_blocks)"),
+    ("server: {max_que: 5}", "unknown key 'server.max_que' (nearest: server.max_queue)"),
+    ("engine: {num_blocks: 5}", "unknown key 'engine.num_blocks' (nearest: engine.num_kvcache_blocks)"),
     ("!!python/object/apply:os.system ['true']", "is not YAML"),
 ]
 
@@ -135,6 +135,8 @@ def test_every_key_stands_in_the_docs():
 
     for name, why in rows.items():
         section, _, key = name.partition(".")
+        if not key:
+            continue  # a field of requests
         apply = SECTIONS[section][key]
         config = ConfigFile()
         if why.startswith("not used: "):
