@@ -85,7 +85,7 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def require_mapping(section: str, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
-    """The value. section: its name, "" for the whole file. Raises ValueError for one without keys, and an unknown key."""
+    """The value. section: its name, "" for the whole file. Raises ValueError unless it has keys, all of them known."""
     before = f"{section}." if section else ""
     if not isinstance(value, dict) or not value:
         raise ValueError(f"{section or 'the file'} must have keys of {', '.join(allowed)}, got {value!r:.100}")

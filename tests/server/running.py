@@ -102,13 +102,15 @@ def running_server(
 
 
 class Gate:
-    """Holds the engine's steps back while it is shut: `with gate: ...`. steps: that were launched."""
+    """Holds the engine's steps back until it is opened: `with Gate(server) as gate: ...`. failures: raised by the next
+    steps in place of what they do."""
 
     def __init__(self, running: Running) -> None:
         self._runner = running.llm.engine.runner
-        self._open = threading.Event()
+        self._permits = threading.Semaphore(0)
+        self._is_open = False
         self._launch = self._runner.launch
-        self.failures: list[Exception] = []  # raised by the next launches
+        self.failures: list[Exception] = []
 
     def __enter__(self) -> Gate:
         self._runner.launch = self._held  # type: ignore[method-assign]
@@ -116,13 +118,18 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self._runner.launch = self._launch  # type: ignore[method-assign]
-        self._open.set()
+        self.open()
+
+    def let(self, num_steps: int) -> None:
+        """Let so many steps go on."""
+        self._permits.release(num_steps)
 
     def open(self) -> None:
-        self._open.set()
+        self._is_open = True
+        self._permits.release()
 
     def _held(self, step: Any) -> None:
-        assert self._open.wait(DEADLINE), "the gate was never opened"
+        assert self._is_open or self._permits.acquire(timeout=DEADLINE), "the gate was never opened"
         if self.failures:
             raise self.failures.pop(0)
         self._launch(step)
