@@ -22,7 +22,7 @@ LAYERS = (
     {"contract", "engine"},
     {"planning"},
     {"llm"},
-    {"bench", "simulator"},
+    {"bench", "server", "simulator"},
     {"posts"},
     {"teach"},
     {"cli"},

@@ -67,7 +67,7 @@ print({{"torch", "pandas", "matplotlib", "tqdm"}} & sys.modules.keys())
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_flag_is_one_line(name, capsys):
-    required = {"trace": "FILE", "slides": "NOTEBOOK", "dry-run": "--model tiny --num-blocks 8"}
+    required = {"serve": "tiny", "trace": "FILE", "slides": "NOTEBOOK", "dry-run": "--model tiny --num-blocks 8"}
     needed = required.get(name, "").split()
     assert main([name, *needed, "--nosuch-flag"]) == 2
     out, err = capsys.readouterr()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 POSTS = ("/v1/completions", "/v1/chat/completions", "/generate", "/models/{model}/generate")
 PATHS = {*POSTS, "/v1/models", "/v1/models/{model}", "/health", "/metrics", "/live"}
-EXAMPLES = 60
+EXAMPLES = 20
 
 
 @pytest.fixture(scope="module")
