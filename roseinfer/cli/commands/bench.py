@@ -232,7 +232,8 @@ def serve(args: argparse.Namespace) -> None:
         args.output, args.chart = s.folder / "serve.json", [s.folder / "serve.html"]
         check_output(args)
     with shown_progress("asking the server") as on_progress:
-        result = loaded(s.url or f"http://127.0.0.1:{s.port}", on_progress=on_progress, **keywords_of(loaded, s))
+        url = s.url or f"http://127.0.0.1:{s.port}"
+        result = loaded(**keywords_of(loaded, s) | {"url": url, "on_progress": on_progress})
     show(args, result, lambda path: serving_chart(result).save(path))
     [row] = result.rows
     if row["failed"]:
