@@ -41,7 +41,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         503: "the server loads its model, or shuts down",
     }.items()
 }
-STREAMED = {200: {"content": {"application/json": {}, "text/event-stream": {}}}}
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}, "text/event-stream": {}}}}
 POSTED = ERRORS | STREAMED
 # Of the description alone: limits.py checks it before a body is read.
 Key = Annotated[Any, Depends(HTTPBearer(auto_error=False))]

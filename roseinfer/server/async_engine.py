@@ -17,7 +17,8 @@ from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
 
-from roseinfer.llm.live_requests import Inbox
+from roseinfer.engine.engine import Engine
+from roseinfer.llm.live_requests import Inbox, LiveRequests
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
 from roseinfer.sequence import SamplingParams
@@ -79,6 +80,7 @@ class AsyncEngine:
         self._is_ready: asyncio.Future[None] = self._loop.create_future()
         self._thread = Thread(target=self._run, name="roseinfer engine", daemon=True)
         # What follows belongs to the engine's thread.
+        self._live: LiveRequests
         self._inbox = Inbox()
         self._unsent: dict[Request, tuple[OutputStream, Unsent]] = {}
 
@@ -190,24 +192,23 @@ class AsyncEngine:
         try:
             llm = self._make_llm()
             warm_up(llm)
-            self._llm = llm
-            with llm.live.call():
+            self._llm, self._live = llm, llm.live
+            with self._live.call():
                 self.state = state_of(llm.engine)
                 self._call_loop(self._is_ready.set_result, None)
-                self._serve(llm)
+                self._serve(llm.engine)
         except BaseException as failure:  # of loading, or a bug here: no request may hang
             self._call_loop(self._fail_all, failure)
 
-    def _serve(self, llm: LLM) -> None:
+    def _serve(self, engine: Engine) -> None:
         """Step while there is work, and wait for some otherwise, until close()."""
-        engine = llm.engine
         while self._obey(must_wait=not engine.has_work):
             if not engine.has_work:
                 self.state = state_of(engine)
                 continue
             failure = None
             try:
-                llm.live.step()
+                self._live.step()
             except Exception as error:
                 failure = error
             self._tell()
@@ -232,13 +233,13 @@ class AsyncEngine:
             self._unsent[request] = stream, Unsent(request, first_index)
             first_index += len(request.samples)
         try:
-            self._llm.live.add(stream.requests, self._inbox, arrival)
+            self._live.add(stream.requests, self._inbox, arrival)
         except ValueError as error:
             self._abort(stream)
             self._call_loop(self._deliver, [(stream, error)])
 
     def _abort(self, stream: OutputStream) -> None:
-        self._llm.live.end(stream.requests)
+        self._live.end(stream.requests)
         for request in stream.requests:
             self._inbox.pop(request, None)
             if self._unsent.pop(request, None):
@@ -272,7 +273,7 @@ class AsyncEngine:
     def _of_the_failed_step(self) -> list[OutputStream]:
         """Streams whose sequences the step computed, which scheduling again tells; and those whose sequences ended in
         it without having been read. All of them where that tells nothing."""
-        scheduler = self.llm.engine.scheduler
+        scheduler = self._live.engine.scheduler
         try:
             step = scheduler.schedule()
         except Exception:

@@ -38,8 +38,10 @@ class Connection(HttpToolsProtocol):
             self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._header_timer = _cancelled(self._header_timer)
-        self._send_timer = _cancelled(self._send_timer)
+        cancel(self._header_timer)
+        self._header_timer = None
+        cancel(self._send_timer)
+        self._send_timer = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -59,7 +61,8 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._header_timer = _cancelled(self._header_timer)
+        cancel(self._header_timer)
+        self._header_timer = None
         if not self.transport.is_closing():
             super().on_headers_complete()
 
@@ -76,7 +79,8 @@ class Connection(HttpToolsProtocol):
         self._send_timer = self._send_timer or self._later(self.settings.send_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._send_timer = _cancelled(self._send_timer)
+        cancel(self._send_timer)
+        self._send_timer = None
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -105,6 +109,6 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def _cancelled(timer: TimerHandle | None) -> None:
+def cancel(timer: TimerHandle | None) -> None:
     if timer:
         timer.cancel()

@@ -28,7 +28,7 @@ INVALID, LIMITED, UNAVAILABLE, SERVER = (
 TYPES = {429: LIMITED, 503: UNAVAILABLE, 500: SERVER}
 LONGEST_VALUE = 100  # characters of a wrong value in a message
 LONGEST_MESSAGE = 2000
-BODIES = {
+BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": protocol.CompletionBody,
     "/v1/chat/completions": protocol.ChatBody,
     "/generate": protocol.GenerateBody,

@@ -123,5 +123,5 @@ class GenerateBody(Body):
     """POST /generate: the form of post 002's server, which is also text-generation-inference's."""
 
     inputs: str
-    parameters: GenerateParameters = Field(default_factory=GenerateParameters)
+    parameters: GenerateParameters = GenerateParameters()
     stream: bool = False
