@@ -24,7 +24,7 @@ LAYERS = (
     {"contract", "engine"},
     {"planning"},
     {"llm"},
-    {"bench", "simulator"},
+    {"bench", "server", "simulator"},
     {"posts"},
     {"teach"},
     {"cli"},

@@ -123,3 +123,26 @@ class Executors:
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
     device: str | None = flag(None, DEVICE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    rate: float = flag(10.0, "requests a second, a Poisson process", short="-X")
+    seconds: float = flag(10.0, "for which they come", short="-T")
+    port: int = flag(8000, "of a server on this machine", short="-P")
+    url: str | None = flag(None, "of a server elsewhere, such as http://10.0.0.5:8000", metavar="URL")
+    folder: Path | None = flag(
+        None, "write serve.json and serve.html there", name="--output-dir", short="-O", metavar="FOLDER"
+    )
+    model: str | None = flag(None, "the server's name for it; the first that it lists when not given", metavar="NAME")
+    api_key: str | None = flag(None, "that the server asks for", metavar="KEY")
+    vocab_size: int | None = flag(None, "of the prompts' random token ids; the server's own when it tells it")
+    prompt_lens: Range = flag((8, 64), "of each prompt, or a range", name="--prompt-len", metavar="TOKENS")
+    output_lens: Range = flag((16, 64), "of each output, or a range", name="--output-len", metavar="TOKENS")
+    cancelled: float = flag(0.0, "share of clients that go away within a second", metavar="SHARE")
+    malformed: float = flag(0.0, "share of requests that are no request", metavar="SHARE")
+    ttft_ms: float = flag(500.0, "time to first token that a good answer may take")
+    itl_ms: float = flag(50.0, "mean gap between tokens that a good answer may have")
+    stream: bool = flag(True, "ask for answers chunk by chunk")
+    verify: str | None = flag(None, "compare every answer with this model's, offline, in float32", metavar="MODEL")
+    seed: int = flag(0, "of arrivals, lengths, prompts and shares")

@@ -25,7 +25,9 @@ from roseinfer.engine.interrupts import handled_by
 
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
-INSTALL = "`make setup` installs all that the course needs, `pip install '.[course]'` all but what tests it"
+INSTALL = (
+    "`make setup` installs all of it, `pip install '.[course]'` what lessons need, `pip install '.[serve]'` a server"
+)
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 # What the library calls what a flag of another name gives.
 LIBRARY_NAMES = {

@@ -21,11 +21,20 @@ T = TypeVar("T")
 Range = tuple[int, int]
 
 
-def flag(default: Any, about: str, *, name: str | None = None, optional: bool = False, **options: Any) -> Any:
-    """A field that is a flag. name: of the flag, where it is not the field's. optional: the namespace has None where
-    the flag is not given, so that a command can refuse it. options: choices or metavar."""
+def flag(
+    default: Any,
+    about: str,
+    *,
+    name: str | None = None,
+    short: str | None = None,
+    optional: bool = False,
+    **options: Any,
+) -> Any:
+    """A field that is a flag. name: of the flag, where it is not the field's. short: of one letter, such as "-X".
+    optional: the namespace has None where the flag is not given, so that a command can refuse it. options: choices or
+    metavar."""
     told = options | ({"default": None} if optional else {})
-    return field(default=default, metadata={"help": about, "flag": name, "options": told})
+    return field(default=default, metadata={"help": about, "flag": name, "short": short, "options": told})
 
 
 def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None:
@@ -33,7 +42,8 @@ def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None
     types = get_type_hints(settings)
     for own in fields(settings):
         if about := abouts.get(own.name) or own.metadata.get("help"):
-            add(_name(own), help=about, **_options(own, _without_none(types[own.name])))
+            short = own.metadata.get("short")
+            add(*([short] if short else []), _name(own), help=about, **_options(own, _without_none(types[own.name])))
 
 
 def settings_of(settings: type[T], args: argparse.Namespace) -> T:

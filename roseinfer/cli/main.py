@@ -19,6 +19,7 @@ from roseinfer.cli.commands import (
     ladder,
     links,
     reproduce,
+    serve,
     simulate,
     slides,
     tensorboard,
@@ -26,7 +27,22 @@ from roseinfer.cli.commands import (
 )
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
-COMMANDS = (doctor, generate, chat, ladder, bench, simulate, reproduce, trace, dry_run, aot, tensorboard, slides, links)
+COMMANDS = (
+    doctor,
+    generate,
+    chat,
+    ladder,
+    bench,
+    serve,
+    simulate,
+    reproduce,
+    trace,
+    dry_run,
+    aot,
+    tensorboard,
+    slides,
+    links,
+)
 
 
 def main(argv: list[str] | None = None) -> int:

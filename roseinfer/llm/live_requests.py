@@ -38,15 +38,15 @@ class LiveRequests:
             self.end_given_up()
             yield edge
 
-    def add(self, requests: Iterable[Request], inbox: Inbox) -> None:
-        """Let requests wait for their turn. Raises as Engine.add and Engine.prompt_logprobs do."""
+    def add(self, requests: Iterable[Request], inbox: Inbox, arrival: float | None = None) -> None:
+        """Let requests wait for their turn. arrival: see Engine.add. Raises as that and Engine.prompt_logprobs do."""
         to = ref(inbox, self._gone.append)
         for request in requests:
             if request.num_prompt_logprobs is not None:
                 prompt_ids = request.samples[0].seq.token_ids
                 request.prompt_logprobs = self.engine.prompt_logprobs(prompt_ids, request.num_prompt_logprobs)
             for sample in request.samples:
-                sample.times = self.engine.add(sample.seq)
+                sample.times = self.engine.add(sample.seq, arrival)
                 self._live[sample.seq.seq_id] = request, sample, to
 
     def step(self) -> int:

@@ -212,6 +212,17 @@ class LLM:
     def _name(self) -> str:
         return repr(self.spec or type(self.model).__name__)
 
+    # For a server
+
+    @property
+    def live(self) -> LiveRequests:
+        """The requests that run, for a caller that steps by itself: AsyncEngine."""
+        return self._live
+
+    def new_request(self, token_ids: list[int], sampling_params: SamplingParams) -> Request:
+        """A request for such a caller, which any thread may make. Raises ValueError for one that can never run."""
+        return self._request(token_ids, sampling_params, 0, add_special_tokens=False)
+
     # Requests
 
     def _requests(

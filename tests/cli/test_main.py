@@ -36,6 +36,7 @@ def test_without_a_command_it_lists_them(capsys):
         "chat",
         "ladder",
         "bench",
+        "serve",
         "simulate",
         "reproduce",
         "trace",
@@ -70,6 +71,7 @@ print({{"torch", "pandas", "matplotlib", "tqdm"}} & sys.modules.keys())
 def test_an_unknown_flag_is_one_line(name, capsys):
     required = {
         "trace": "FILE",
+        "serve": "tiny",
         "generate": "tiny text",
         "chat": "tiny",
         "slides": "NOTEBOOK",

@@ -23,6 +23,7 @@ from roseinfer.cli.bench_settings import (
     Memory,
     Offline,
     Online,
+    Serve,
 )
 from roseinfer.cli.command import device_or_best, no_file
 from roseinfer.cli.flags import add_flags, require_known, settings_of
@@ -44,6 +45,7 @@ EXAMPLES = (
     "roseinfer bench offline --contenders engine --speculative ngram --prompts repeating --prompt-len 192",
     "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
     "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
+    "roseinfer bench serve -X 150 -P 8835 -O ./ -T 10",
     "roseinfer bench chunks --model random:gpt2",
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
@@ -60,6 +62,10 @@ Post 003's sweep (1,000 requests, 256 tokens in, 16 out, budgets from 1536 to 32
 --rate, --load or --trace says when they come. Everyone has the same arrivals and prompts, and decodes greedily; in fp32
 wrong tokens fail. Ctrl-C ends it between two steps, and what was measured is printed as partial."""
 CHUNKS = """What a long prompt does to those that decode: their worst gap between tokens, with chunks and without."""
+SERVE = """Load on a server with OpenAI's API, as post 002 has it: requests come by the clock, and wait for no others.
+
+Start one first, such as `roseinfer serve tiny --port 8835`. Post 002's own load, 150 requests a second for 10 seconds,
+is -X 150 -T 10. Throughput, latencies, and goodput: complete answers within --ttft-ms and --itl-ms."""
 MEMORY = """The engine's peak of memory for one batch, in a fresh process, against its weights and its pool."""
 EXECUTORS = """The engine with steps in turn, and with a step launched before the one before it is read, in turn."""
 KERNELS = (
@@ -79,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, about, settings, run_it in (
         ("offline", OFFLINE, Offline, offline),
         ("online", ONLINE, Online, online),
+        ("serve", SERVE, Serve, serve),
         ("chunks", CHUNKS, Chunks, chunks),
         ("memory", MEMORY, Memory, memory),
         ("host", HOST, Host, host),
@@ -91,7 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_flags(own.add_argument, settings)
         if name in LONG:
             own.add_argument("--long", action="store_true", help=LONG[name])
-        add_output(own.add_argument, with_chart=name in LONG)
+        if name != "serve":  # which writes both into a folder
+            add_output(own.add_argument, with_chart=name in LONG)
         own.set_defaults(benchmark=run_it)
         if name == "offline":
             own.add_argument("--recorded", type=Path, metavar="FILE", help=RECORDED)
@@ -99,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, and what the benchmarks raise."""
-    if "output" in args:  # not where no benchmark is named
+    if "output" in args:  # not where no benchmark is named, nor for a server
         check_output(args)
     args.benchmark(args)
 
@@ -210,6 +218,26 @@ def online(args: argparse.Namespace) -> None:
     show(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
     if result.interrupted:
         raise KeyboardInterrupt("the result is partial")
+
+
+def serve(args: argparse.Namespace) -> None:
+    s = settings_of(Serve, args)
+    from roseinfer.bench.serving import serving_chart
+    from roseinfer.bench.serving.run import loaded
+    from roseinfer.cli.command import Failed, require_folder
+
+    args.output = args.chart = None
+    if s.folder:
+        require_folder("--output-dir", s.folder)
+        args.output, args.chart = s.folder / "serve.json", [s.folder / "serve.html"]
+        check_output(args)
+    with shown_progress("asking the server") as on_progress:
+        url = s.url or f"http://127.0.0.1:{s.port}"
+        result = loaded(**keywords_of(loaded, s) | {"url": url, "on_progress": on_progress})
+    show(args, result, lambda path: serving_chart(result).save(path))
+    [row] = result.rows
+    if row["failed"]:
+        raise Failed(f"{row['failed']} of {row['requests']} requests failed")
 
 
 def num_requests(s: Online) -> int:

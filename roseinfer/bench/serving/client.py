@@ -1,0 +1,155 @@
+"""load: send a plan to a server with OpenAI's API, and time every chunk that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+
+from .plan import Planned
+
+COMPLETE, CANCELLED, REFUSED, FAILED = "complete", "cancelled", "refused", "failed"
+ANSWER_SECONDS = 600  # for one answer, before it counts as failed
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server. url: such as http://127.0.0.1:8835. stream: whether answers are asked for chunk by chunk."""
+
+    url: str
+    model: str
+    api_key: str | None = None
+    stream: bool = True
+
+    @property
+    def headers(self) -> dict[str, str]:
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {"Content-Type": "application/json"} | key
+
+
+@dataclass
+class Outcome:
+    """What came of a request. Seconds after the start of the load. arrival: by the plan. sent: it was; later only where
+    the client itself is late. chunks: when each part of the answer came that has text. num_tokens: as the server counts
+    them. status: of HTTP, None without an answer. how: COMPLETE, CANCELLED, REFUSED (4xx) or FAILED."""
+
+    arrival: float
+    sent: float
+    chunks: list[float] = field(default_factory=list)
+    ended: float = 0.0
+    num_tokens: int = 0
+    text: str = ""
+    status: int | None = None
+    how: str = FAILED
+    error: str | None = None
+
+
+async def ask_models(url: str, api_key: str | None) -> dict[str, Any]:
+    """The first model of a server, as /v1/models tells it. Raises ValueError where that gives none."""
+    target = Target(url, "", api_key)
+    try:
+        async with aiohttp.ClientSession(headers=target.headers) as client, client.get(f"{url}/v1/models") as answer:
+            found = await answer.json()
+            if answer.status == 200 and found.get("data"):
+                return found["data"][0]
+            raise ValueError(f"{url}/v1/models answers {answer.status}: {str(found)[:200]}")
+    except (aiohttp.ClientError, json.JSONDecodeError, OSError) as error:
+        raise ValueError(f"{url}: no server with OpenAI's API answers there ({error})") from error
+
+
+async def load(
+    target: Target, plan: List[Planned], on_end: Callable[[Outcome], object] = lambda _: None
+) -> list[Outcome]:
+    """Send each request at its time, and wait for all answers; in the order of the plan. on_end: called after each."""
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=target.headers) as client:
+        start = perf_counter()
+
+        async def run(planned: Planned) -> Outcome:
+            outcome = await _one(client, target, planned, start)
+            on_end(outcome)
+            return outcome
+
+        tasks = []
+        for planned in plan:
+            await asyncio.sleep(max(0.0, planned.seconds - (perf_counter() - start)))
+            tasks.append(asyncio.ensure_future(run(planned)))
+        return list(await asyncio.gather(*tasks))
+
+
+async def _one(client: aiohttp.ClientSession, target: Target, planned: Planned, start: float) -> Outcome:
+    outcome = Outcome(planned.seconds, perf_counter() - start)
+    try:
+        await asyncio.wait_for(_exchange(client, target, planned, outcome, start), planned.gone_after)
+    except asyncio.TimeoutError:
+        outcome.how = FAILED if planned.gone_after is None else CANCELLED
+        outcome.error = None if planned.gone_after is not None else "no answer in time"
+    except (aiohttp.ClientError, OSError) as error:
+        outcome.error = f"{type(error).__name__}: {error}"
+    outcome.ended = perf_counter() - start
+    return outcome
+
+
+async def _exchange(
+    client: aiohttp.ClientSession, target: Target, planned: Planned, outcome: Outcome, start: float
+) -> None:
+    async with client.post(f"{target.url}/v1/completions", data=_body(target, planned)) as answer:
+        outcome.status = answer.status
+        if answer.status != 200:
+            outcome.how = REFUSED if 400 <= answer.status < 500 else FAILED
+            outcome.error = (await answer.text())[:200]
+        elif target.stream:
+            await _read_stream(answer, outcome, start)
+        else:
+            _take(json.loads(await answer.read()), outcome)
+            outcome.how = COMPLETE
+
+
+async def _read_stream(answer: aiohttp.ClientResponse, outcome: Outcome, start: float) -> None:
+    """Times first: parsing is left to the end of the answer, as it takes time that other answers' chunks need."""
+    parts: list[tuple[float, bytes]] = []
+    rest = b""
+    async for data in answer.content.iter_any():
+        *events, rest = (rest + data).split(b"\n\n")
+        now = perf_counter() - start
+        parts += [(now, event) for event in events]
+    for at, event in parts:
+        text = event.removeprefix(b"data: ")
+        if text == b"[DONE]":
+            outcome.how = COMPLETE
+        elif text and _take(json.loads(text), outcome):
+            outcome.chunks.append(at)
+
+
+def _take(found: dict[str, Any], outcome: Outcome) -> bool:
+    """Take what a body or an event tells. True where it has text."""
+    if error := found.get("error"):
+        outcome.error = str(error.get("message", error))[:200]
+        return False
+    if usage := found.get("usage"):
+        outcome.num_tokens = usage["completion_tokens"]
+    texts = [choice.get("text") or "" for choice in found.get("choices", ())]
+    outcome.text += "".join(texts)
+    return any(texts)
+
+
+def _body(target: Target, planned: Planned) -> bytes:
+    if planned.malformed is not None:
+        return planned.malformed
+    body: dict[str, Any] = {
+        "model": target.model,
+        "prompt": planned.prompt,
+        "max_tokens": planned.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    if target.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return json.dumps(body).encode()

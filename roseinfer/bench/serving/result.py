@@ -1,0 +1,151 @@
+"""ServingResult: what a load found out about a server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column, TextTable
+from roseinfer.planning.definitions import PERCENTILE, PERCENTILES, percentile
+
+from ..provenance import where
+from .client import CANCELLED, COMPLETE, FAILED, REFUSED, Outcome
+from .plan import Planned
+
+MS = 1e3
+DEFINITIONS = {
+    "ttft": "from a request's arrival, by the plan, to the first chunk with text; what the client is late is in it",
+    "itl": "between two chunks of an answer; a chunk has more than one token where the server or the client was busy",
+    "tpot": "from the first chunk of an answer to the last one, over its tokens less one",
+    "e2e_latency": "from a request's arrival to its last chunk, or to its whole body where that is not streamed",
+    "goodput": "complete answers a second whose TTFT and TPOT are within the limits",
+    "throughput": "from the first arrival to the last end",
+    "percentiles": PERCENTILE,
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Milliseconds that a good answer's TTFT and TPOT may have."""
+
+    ttft_ms: float
+    itl_ms: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value > 0:
+                raise ValueError(f"{name} must be a number above 0, got {value!r}")
+
+    def are_met(self, outcome: Outcome) -> bool:
+        ttft, tpot = ttft_of(outcome), tpot_of(outcome)
+        within = (ttft is None or MS * ttft <= self.ttft_ms) and (tpot is None or MS * tpot <= self.itl_ms)
+        return outcome.how == COMPLETE and within
+
+
+def ttft_of(outcome: Outcome) -> float | None:
+    return outcome.chunks[0] - outcome.arrival if outcome.chunks else None
+
+
+def tpot_of(outcome: Outcome) -> float | None:
+    if outcome.num_tokens < 2 or not outcome.chunks:
+        return None
+    return (outcome.chunks[-1] - outcome.chunks[0]) / (outcome.num_tokens - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingResult(MachineResult):
+    """rows: one, of the whole load: how many requests ended how, rates a second, and times in seconds. samples: every
+    Outcome, without its text. definitions: what each number means. tokens: what a comparison with the offline engine
+    found, None where it was not asked for."""
+
+    SHORT: ClassVar = ("requests", COMPLETE, "requests_per_second", "tokens_per_second", "goodput", "ttft", "itl")
+
+    definitions: dict[str, str]
+    tokens: str | None
+
+    @classmethod
+    def of(
+        cls,
+        plan: List[Planned],
+        outcomes: List[Outcome],
+        limits: Limits,
+        arguments: dict[str, Any],
+        tokens: str | None,
+        host: dict[str, Any],
+    ) -> ServingResult:
+        """host: see describe_host."""
+        samples = [{name: value for name, value in asdict(one).items() if name != "text"} for one in outcomes]
+        return cls(
+            arguments=arguments,
+            rows=[row_of(plan, outcomes, limits)],
+            samples=samples,
+            definitions=DEFINITIONS,
+            tokens=tokens,
+            **host,
+        )
+
+    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
+        [row] = self.rows
+        counts = ("requests", COMPLETE, CANCELLED, REFUSED, FAILED)
+        rates = {"requests_per_second": "req/s", "tokens_per_second": "tok/s", "goodput": "good req/s"}
+        columns = [Column(name, "{:,}".format) for name in counts]
+        columns += [Column(title, "{:,.1f}".format) for title in rates.values()]
+        yield TextTable.of(columns, [[*(row[name] for name in counts), *(row[name] for name in rates)]]).text(width)
+        stats = [f"p{p}" for p in PERCENTILES] + ["max"]
+        times = [(name, row[name]) for name in ("ttft", "tpot", "itl", "e2e_latency") if row[name]]
+        table = [
+            [name.upper() if name != "e2e_latency" else name, *(MS * found[s] for s in stats)] for name, found in times
+        ]
+        yield TextTable.of([Column("ms"), *(Column(s, "{:,.1f}".format) for s in stats)], table).text(width)
+
+    def notes(self) -> list[str]:
+        a = self.arguments
+        way = "streamed" if a["stream"] else "whole"
+        notes = [
+            f"{a['model']} at {a['url']}: {a['rate']:g} requests/s for {a['seconds']:g} s, open loop, answers {way}; "
+            f"prompts of {range_text(a['prompt_len'])} tokens, outputs of {range_text(a['output_len'])}. Load from "
+            f"{where(self)}.",
+            f"Good: TTFT within {a['ttft_ms']:g} ms and TPOT within {a['itl_ms']:g} ms.",
+        ]
+        if wrong := self.rows[0]["wrongly_refused"]:
+            notes.append(f"{wrong} well-formed requests were refused, such as by a full queue (429).")
+        return notes + ([f"Tokens: {self.tokens}."] if self.tokens else [])
+
+
+def row_of(plan: List[Planned], outcomes: List[Outcome], limits: Limits) -> dict[str, Any]:
+    ended = Counter(one.how for one in outcomes)
+    complete = [one for one in outcomes if one.how == COMPLETE]
+    seconds = max(one.ended for one in outcomes) - outcomes[0].arrival
+    gaps = [after - before for one in complete for before, after in pairwise(one.chunks)]
+    return {
+        "requests": len(plan),
+        **{how: ended[how] for how in (COMPLETE, CANCELLED, REFUSED, FAILED)},
+        "malformed": sum(one.malformed is not None for one in plan),
+        "wrongly_refused": sum(
+            one.how == REFUSED and sent.malformed is None for sent, one in zip(plan, outcomes, strict=True)
+        ),
+        "seconds": seconds,
+        "requests_per_second": len(complete) / seconds,
+        "tokens_per_second": sum(one.num_tokens for one in complete) / seconds,
+        "goodput": sum(map(limits.are_met, outcomes)) / seconds,
+        "ttft": stats_of([ttft_of(one) for one in complete]),
+        "tpot": stats_of([tpot_of(one) for one in complete]),
+        "itl": stats_of(gaps),
+        "e2e_latency": stats_of([one.ended - one.arrival for one in complete]),
+    }
+
+
+def stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
+    """p50, p90, p99 and max; None of no value."""
+    found = sorted(value for value in values if value is not None)
+    return {f"p{p}": percentile(found, p) for p in PERCENTILES} | {"max": found[-1]} if found else None
+
+
+def range_text(lengths: List[int]) -> str:
+    low, high = lengths
+    return str(low) if low == high else f"{low} to {high}"

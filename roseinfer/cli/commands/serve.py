@@ -1,0 +1,114 @@
+"""Serve a model over HTTP: OpenAI's API, a page with a playground, and the engine's metrics.
+
+MODEL is loaded while the server answers /health. http://HOST:PORT/ is the page, /v1 the API (completions, chat,
+models), /generate the form of post 002's server, /metrics for Prometheus. SIGTERM or Ctrl-C let requests end, and a
+second one does not wait for them. docs/serving.md tells more, and has the keys of --config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roseinfer.cli.command import DEVICE, MODEL, no_file
+from roseinfer.cli.flags import add_flags, flag, given_fields
+from roseinfer.engine.config import EngineConfig
+from roseinfer.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from roseinfer.llm.llm import LLM
+    from roseinfer.server.config_file import ConfigFile
+
+EXAMPLES = (
+    "roseinfer serve tiny",
+    "roseinfer serve ./my-model --host 0.0.0.0 --port 8835 --max-num-seqs 128 --max-queue 1500",
+    "roseinfer serve tiny --config server.yaml",
+)
+KEY_VARIABLE = "ROSEINFER_API_KEY"
+SIZES = ("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Arguments of LLM that are flags, beside those of EngineConfig."""
+
+    dtype: str | None = flag(None, "of weights and KV cache: float32, bfloat16 or float16", optional=True)
+    quantization: str | None = flag(None, "of matrices on a CPU: int8 or int4", optional=True)
+    device: str | None = flag(None, DEVICE, optional=True)
+    tokenizer: str | None = flag(None, "a folder or hub id; the model's own when not given", optional=True)
+    num_kvcache_blocks: int | None = flag(None, "blocks of the KV pool, --block-size tokens each", optional=True)
+    scheduling_policy: str | None = flag(None, "fcfs, shortest, longest_output or packed", optional=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML; flags win over what it says")
+    add_flags(parser.add_argument_group("server").add_argument, ServerSettings)
+    engine = parser.add_argument_group("engine")
+    add_flags(engine.add_argument, ModelSettings)
+    for own in fields(EngineConfig):
+        if own.name in SIZES:
+            name = f"--{own.name.replace('_', '-')}"
+            engine.add_argument(name, type=int, help=own.metadata["help"])
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises ValueError for a bad argument, and OSError for an address that cannot be listened at."""
+    from roseinfer.server.run import Serving, serve
+
+    config = config_of(args.config)
+    server = {"api_key": os.environ.get(KEY_VARIABLE) or None} | config.server | given_fields(ServerSettings, args)
+    settings = ServerSettings(**server)
+    engine = config.engine | given_fields(ModelSettings, args)
+    engine |= {name: value for name in SIZES if (value := getattr(args, name)) is not None}
+    for why in dict.fromkeys(config.unused):
+        say(f"{args.config}: some keys change nothing here: {why}")
+    was_ready = serve(
+        Serving(
+            make_llm=loader(args.model, engine, config.vocab_size),
+            model_name=settings.served_model_name or args.model,
+            end_tokens=config.end_tokens,
+            most_new_tokens=config.most_new_tokens,
+        ),
+        settings,
+        say,
+    )
+    if not was_ready:  # the thread that loads cannot be asked to stop
+        os._exit(0)
+
+
+def config_of(path: Path | None) -> ConfigFile:
+    from roseinfer.server.config_file import ConfigFile, read_config
+
+    if path is None:
+        return ConfigFile()
+    try:
+        return read_config(path)
+    except OSError as error:
+        raise ValueError(f"--config {path}: {no_file(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"--config {error}") from error
+
+
+def loader(model: str, settings: dict[str, Any], vocab_size: int | None) -> Callable[[], LLM]:
+    """Loads the model. Raises ValueError for settings that it cannot have."""
+
+    def load() -> LLM:
+        from roseinfer.llm.llm import LLM
+
+        llm = LLM(model, **settings)
+        own = llm.model.config.vocab_size
+        if vocab_size not in (None, own):
+            raise ValueError(f"model_config.vocab_size must be that of {model}, {own}, got {vocab_size}")
+        return llm
+
+    return load
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,165 @@
+"""The answers of the API: bodies and chunks, from the deltas of an OutputStream. One class for each kind of request."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import Any
+
+from .async_engine import StepFailed
+from .errors import ApiError
+from .logprob_format import TokenTexts
+from .output_stream import Delta, OutputStream
+
+Json = dict[str, Any]
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Json) -> bytes:
+    """A server-sent event."""
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+class Answer:
+    """An answer as it is sent. stream: what it is made of. texts: of tokens, for their log-probabilities.
+
+    whole(deltas) is the body; first(), chunk(delta), last() are the events of a stream.
+    """
+
+    KIND = CHUNK_KIND = ""
+    PREFIX = ""
+
+    def __init__(self, model: str, stream: OutputStream, texts: TokenTexts, include_usage: bool = False) -> None:
+        self.stream, self.texts, self.include_usage = stream, texts, include_usage
+        self._head = {"id": f"{self.PREFIX}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def whole(self, deltas: list[Delta]) -> Json:
+        """Raises StepFailed where a sample ended with an error."""
+        for delta in deltas:
+            self._check(delta)
+        choices = [self.choice(delta) for delta in deltas]
+        return self._head | {"object": self.KIND, "choices": choices, "usage": self.usage()}
+
+    def first(self) -> bytes:
+        return b""
+
+    def chunk(self, delta: Delta) -> bytes:
+        """Raises StepFailed for a sample that ended with an error."""
+        self._check(delta)
+        return self._event([self.part(delta)])
+
+    def last(self) -> bytes:
+        if not self.include_usage:
+            return DONE
+        return event(self._head | {"object": self.CHUNK_KIND, "choices": [], "usage": self.usage()}) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """The event that ends a stream early."""
+        return event(error.body())
+
+    def choice(self, delta: Delta) -> Json:
+        """All of a sample."""
+        raise NotImplementedError
+
+    def part(self, delta: Delta) -> Json:
+        """What is new of a sample."""
+        raise NotImplementedError
+
+    def usage(self) -> Json:
+        given, made = self.stream.num_prompt_tokens, self.stream.num_tokens
+        return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+
+    def _event(self, choices: list[Json]) -> bytes:
+        usage = {"usage": None} if self.include_usage else {}
+        return event(self._head | {"object": self.CHUNK_KIND, "choices": choices} | usage)
+
+    def _check(self, delta: Delta) -> None:
+        if delta.finish_reason in ("error", "abort"):
+            raise StepFailed(delta.error or "the request was aborted")
+
+
+class CompletionAnswer(Answer):
+    """The answer of /v1/completions."""
+
+    KIND = CHUNK_KIND = "text_completion"
+    PREFIX = "cmpl"
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._num_characters = [0] * self.stream.num_samples  # so far, where text_offset goes on
+
+    def choice(self, delta: Delta) -> Json:
+        logprobs = None
+        if delta.logprobs is not None:
+            logprobs = self.texts.of_completion(delta, self._num_characters[delta.index])
+        self._num_characters[delta.index] += len(delta.text)
+        return {
+            "index": delta.index,
+            "text": delta.text,
+            "logprobs": logprobs,
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+        }
+
+    part = choice
+
+
+class ChatAnswer(Answer):
+    """The answer of /v1/chat/completions."""
+
+    KIND, CHUNK_KIND = "chat.completion", "chat.completion.chunk"
+    PREFIX = "chatcmpl"
+
+    @property
+    def _num_top(self) -> int:
+        return self.stream.requests[0].samples[0].seq.params.logprobs or 0
+
+    def choice(self, delta: Delta) -> Json:
+        return self._ended(delta) | {"message": {"role": "assistant", "content": delta.text, "refusal": None}}
+
+    def first(self) -> bytes:
+        begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return b"".join(self._event([{"index": index} | begin]) for index in range(self.stream.num_samples))
+
+    def part(self, delta: Delta) -> Json:
+        return self._ended(delta) | {"delta": {"content": delta.text} if delta.text else {}}
+
+    def _ended(self, delta: Delta) -> Json:
+        return {
+            "index": delta.index,
+            "logprobs": None if delta.logprobs is None else self.texts.of_chat(delta, self._num_top),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+        }
+
+
+class GenerateAnswer(Answer):
+    """The answer of /generate. before: the prompt, where it was asked to stand before the text."""
+
+    def __init__(self, *arguments: Any, before: str = "", **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._before, self._so_far = before, ""
+
+    def whole(self, deltas: list[Delta]) -> Json:
+        [delta] = deltas
+        self._check(delta)
+        return {"generated_text": self._before + delta.text, "details": self._details(delta)}
+
+    def chunk(self, delta: Delta) -> bytes:
+        """Its last event has the whole text."""
+        self._check(delta)
+        self._so_far += delta.text
+        ended = delta.finish_reason is not None
+        whole = {"generated_text": self._before + self._so_far if ended else None}
+        return event({"text": delta.text} | whole | {"details": self._details(delta) if ended else None})
+
+    def last(self) -> bytes:
+        return b""
+
+    def _details(self, delta: Delta) -> Json:
+        return {
+            "finish_reason": delta.finish_reason,
+            "prompt_tokens": self.stream.num_prompt_tokens,
+            "generated_tokens": self.stream.num_tokens,
+        }

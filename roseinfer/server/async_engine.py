@@ -1,0 +1,303 @@
+"""AsyncEngine: an LLM on a thread of its own, for an event loop in another one.
+
+The thread is the only one that calls the LLM, from its first step to its last (see engine/one_caller.py). The loop
+sends it functions to call between two steps, and gets news back: one call of the loop a step, whatever its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from functools import partial
+from math import ceil
+from queue import SimpleQueue
+from threading import Thread
+from time import perf_counter
+
+from roseinfer.engine.engine import Engine
+from roseinfer.llm.live_requests import Inbox, LiveRequests
+from roseinfer.llm.llm import LLM
+from roseinfer.llm.request import Request
+from roseinfer.sequence import SamplingParams
+
+from .engine_state import EngineState, state_of
+from .latencies import Latencies
+from .output_stream import Delta, OutputStream, Unsent
+
+LOADING, READY, DRAINING, FAILED = "loading", "ready", "draining", "failed"
+RECENT_ENDS = 32  # of streams, whose mean gap is what a refused client waits
+MOST_RETRY_AFTER = 60  # seconds
+logger = logging.getLogger(__name__)
+
+News = list[tuple[OutputStream, "list[Delta] | Exception"]]
+
+
+class Refused(Exception):
+    """A request that cannot run now. retry_after: seconds after which it may."""
+
+    def __init__(self, why: str, retry_after: int) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
+
+
+class QueueFull(Refused):
+    """As many requests run and wait as may."""
+
+
+class NotServing(Refused):
+    """The engine loads its model, drains, or has failed."""
+
+
+class StepFailed(Exception):
+    """A step of the engine raised: the requests that it computed have ended."""
+
+
+class AsyncEngine:
+    """make_llm: called on the engine's thread, so that loading holds up nothing else. max_queue: samples that may wait
+    beside the max_num_seqs that run. on_failure: called on the loop when the thread has ended by an error.
+
+    Made, and used, on an event loop; start() begins. The LLM that make_llm returns belongs to it until close(): a call
+    of it from anywhere else raises an error that says so.
+    """
+
+    def __init__(
+        self, make_llm: Callable[[], LLM], max_queue: int, on_failure: Callable[[BaseException], object] | None = None
+    ) -> None:
+        self._make_llm, self.max_queue, self._on_failure = make_llm, max_queue, on_failure
+        self.status = LOADING
+        self.latencies = Latencies()
+        self.state = EngineState()
+        self.streams: dict[OutputStream, None] = {}  # that have not ended, in the order in which they came
+        self.num_refused = 0
+        self._num_samples = 0  # of those
+        self._ends: deque[float] = deque(maxlen=RECENT_ENDS)
+        self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._llm: LLM | None = None
+        self._loop = asyncio.get_running_loop()
+        self._is_ready: asyncio.Future[None] = self._loop.create_future()
+        self._thread = Thread(target=self._run, name="roseinfer engine", daemon=True)
+        # What follows belongs to the engine's thread.
+        self._live: LiveRequests
+        self._inbox = Inbox()
+        self._unsent: dict[Request, tuple[OutputStream, Unsent]] = {}
+
+    # On the event loop
+
+    async def start(self) -> None:
+        """Load the model and warm it up. Raises what make_llm raises."""
+        self._thread.start()
+        await asyncio.shield(self._is_ready)
+        self.status = READY
+
+    @property
+    def llm(self) -> LLM:
+        """Raises NotServing while it is loaded."""
+        if self._llm is None or self.status == LOADING:
+            raise NotServing("the model is still being loaded", retry_after=5)
+        return self._llm
+
+    @property
+    def most_samples(self) -> int:
+        """Samples that run and wait at most."""
+        return self.llm.engine.config.max_num_seqs + self.max_queue
+
+    def submit(self, requests: List[Request], only_whole: bool = False) -> OutputStream:
+        """Let requests that LLM.new_request made wait for their turn. only_whole: see OutputStream.
+
+        Raises QueueFull, and NotServing.
+        """
+        stream = OutputStream(requests, only_whole)
+        self.require_serving()
+        if self._num_samples + stream.num_samples > self.most_samples:
+            self.num_refused += 1
+            raise QueueFull(
+                f"{self._num_samples} requests run or wait, and {self.most_samples} may: try again later",
+                self.retry_after(),
+            )
+        self.streams[stream] = None
+        self._num_samples += stream.num_samples
+        self._commands.put(partial(self._begin, stream, perf_counter()))
+        return stream
+
+    def require_serving(self) -> None:
+        """Raises NotServing."""
+        if self.status == FAILED:
+            raise NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER)
+        if self.status == DRAINING:
+            raise NotServing("the server is shutting down", retry_after=MOST_RETRY_AFTER)
+        _ = self.llm
+
+    def retry_after(self) -> int:
+        """Seconds in which a place becomes free, by the last streams that ended."""
+        ends = self._ends
+        mean_gap = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
+        return min(max(1, ceil(mean_gap)), MOST_RETRY_AFTER)
+
+    def abort(self, stream: OutputStream) -> None:
+        """Take a stream's requests out of the engine before its next step. Nothing happens to one that has ended."""
+        if stream in self.streams:
+            self._forget(stream)
+            self._commands.put(partial(self._abort, stream))
+
+    async def drain(self, seconds: float) -> int:
+        """Refuse new requests, and let those that run or wait end, for at most so long. How many were cut off."""
+        self.status = DRAINING if self.status != FAILED else FAILED
+        deadline = perf_counter() + seconds
+        while self.streams and perf_counter() < deadline:
+            await asyncio.sleep(0.02)
+        cut_off = list(self.streams)
+        for stream in cut_off:
+            stream.fail(NotServing("the server is shutting down", retry_after=MOST_RETRY_AFTER))
+            self.abort(stream)
+        return len(cut_off)
+
+    async def close(self) -> None:
+        """End what runs, and the thread with it."""
+        await self.drain(0)
+        self._commands.put(None)
+        if self._thread.is_alive() and self._is_ready.done():  # what is still loading ends with the process
+            await self._loop.run_in_executor(None, self._thread.join)
+
+    def _forget(self, stream: OutputStream) -> None:
+        del self.streams[stream]
+        self._num_samples -= stream.num_samples
+        self._ends.append(perf_counter())
+
+    def _deliver(self, news: News) -> None:
+        for stream, what in news:
+            if isinstance(what, Exception):
+                stream.fail(what)
+            else:
+                stream.push(what)
+            if stream.has_ended and stream in self.streams:
+                self._forget(stream)
+
+    def _fail_all(self, failure: BaseException) -> None:
+        if not self._is_ready.done():
+            self._is_ready.set_exception(failure)
+            return
+        self.status = FAILED
+        for stream in list(self.streams):
+            stream.fail(NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER))
+            self._forget(stream)
+        if self._on_failure:
+            self._on_failure(failure)
+
+    # On the engine's thread
+
+    def _run(self) -> None:
+        try:
+            llm = self._make_llm()
+            warm_up(llm)
+            self._llm, self._live = llm, llm.live
+            with self._live.call():
+                self.state = state_of(llm.engine)
+                self._call_loop(self._is_ready.set_result, None)
+                self._serve(llm.engine)
+        except BaseException as failure:  # of loading, or a bug here: no request may hang
+            self._call_loop(self._fail_all, failure)
+
+    def _serve(self, engine: Engine) -> None:
+        """Step while there is work, and wait for some otherwise, until close()."""
+        while self._obey(must_wait=not engine.has_work):
+            if not engine.has_work:
+                self.state = state_of(engine)
+                continue
+            failure = None
+            try:
+                self._live.step()
+            except Exception as error:
+                failure = error
+            self._tell()
+            if failure:
+                self._fail_step(failure)
+            self.state = state_of(engine)
+
+    def _obey(self, must_wait: bool) -> bool:
+        """Call what the loop has sent; must_wait: for at least one. False once close() was called."""
+        while must_wait or not self._commands.empty():
+            command = self._commands.get()
+            if command is None:
+                return False
+            command()
+            must_wait = False
+        return True
+
+    def _begin(self, stream: OutputStream, arrival: float) -> None:
+        """arrival: of the HTTP request, by perf_counter, which is the engine's clock."""
+        first_index = 0
+        for request in stream.requests:
+            self._unsent[request] = stream, Unsent(request, first_index)
+            first_index += len(request.samples)
+        try:
+            self._live.add(stream.requests, self._inbox, arrival)
+        except ValueError as error:
+            self._abort(stream)
+            self._call_loop(self._deliver, [(stream, error)])
+
+    def _abort(self, stream: OutputStream) -> None:
+        self._live.end(stream.requests)
+        for request in stream.requests:
+            self._inbox.pop(request, None)
+            if self._unsent.pop(request, None):
+                self.latencies.ended(request)
+
+    def _tell(self) -> None:
+        """Hand over what the last step gave."""
+        news: News = []
+        for request in self._inbox:
+            self.latencies.observe(request)
+            stream, unsent = self._unsent[request]
+            if request.finished:
+                del self._unsent[request]
+            elif stream.only_whole:
+                continue
+            if deltas := unsent.take():
+                news.append((stream, deltas))
+        self._inbox.clear()
+        if news:
+            self._call_loop(self._deliver, news)
+
+    def _fail_step(self, error: Exception) -> None:
+        """End the requests that a step was computing when it raised. The others go on."""
+        failed = {stream: None for stream in self._of_the_failed_step()}
+        logger.error("a step failed, and %d requests with it", len(failed), exc_info=error)
+        failure = StepFailed(f"a step of the engine failed ({type(error).__name__}: {error})"[:500])
+        for stream in failed:
+            self._abort(stream)
+        self._call_loop(self._deliver, [(stream, failure) for stream in failed])
+
+    def _of_the_failed_step(self) -> list[OutputStream]:
+        """Streams whose sequences the step computed, which scheduling again tells; and those whose sequences ended in
+        it without having been read. All of them where that tells nothing."""
+        scheduler = self._live.engine.scheduler
+        try:
+            step = scheduler.schedule()
+        except Exception:
+            step = None
+        computed = {seq.seq_id for seq in step.seqs} if step else set()
+        failed = [
+            stream
+            for request, (stream, _) in self._unsent.items()
+            if any(
+                one.seq.seq_id in computed or (one.finish_reason is None and one.seq not in scheduler)
+                for one in request.samples
+            )
+        ]
+        return failed or [stream for stream, _ in self._unsent.values()]
+
+    def _call_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop is closed, and no reader is left
+            logger.debug("the event loop has ended before the engine")
+
+
+def warm_up(llm: LLM) -> None:
+    """Run what first requests need for the first time: both ways to choose a token."""
+    for temperature in (0.0, 1.0):
+        llm.generate([[0]], SamplingParams(max_tokens=2, temperature=temperature, seed=0), use_tqdm=False)
+    llm.reset_prefix_cache()

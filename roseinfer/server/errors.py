@@ -1,0 +1,171 @@
+"""Errors as OpenAI's API has them: {"error": {"message", "type", "param", "code"}}, whatever went wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from roseinfer.arguments import unknown_name
+
+from . import protocol
+from .async_engine import NotServing, QueueFull, Refused, StepFailed
+
+INVALID, LIMITED, UNAVAILABLE, SERVER = (
+    "invalid_request_error",
+    "rate_limit_error",
+    "service_unavailable_error",
+    "server_error",
+)
+TYPES = {429: LIMITED, 503: UNAVAILABLE, 500: SERVER}
+LONGEST_VALUE = 100  # characters of a wrong value in a message
+LONGEST_MESSAGE = 2000
+BODIES: dict[str, type[BaseModel]] = {
+    "/v1/completions": protocol.CompletionBody,
+    "/v1/chat/completions": protocol.ChatBody,
+    "/generate": protocol.GenerateBody,
+}
+PLACES = ("body", "query", "path", "header")
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """A request that is refused. param: the field that is wrong. code: OpenAI's word for it, if there is one."""
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        status: int = 400,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param, self.status, self.code, self.headers = param, status, code, headers
+
+    def body(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, INVALID)
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        return JSON(self.body(), self.status, self.headers)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Around calls of the library that check what a client sent: what they refuse is the client's error, in the
+    library's words."""
+    try:
+        yield
+    except ValueError as error:
+        raise ApiError(str(error)[:LONGEST_MESSAGE]) from error
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Any error."""
+
+    error: ErrorDetail
+
+
+class JSON(Response):
+    """ASCII alone: a text may have half of a surrogate pair, which UTF-8 has not."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status_code: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(json.dumps(content, allow_nan=False), status_code, headers)
+
+
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of an error. A bug is logged, and its client learns no more than that there is one."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Refused):
+        status = 429 if isinstance(error, QueueFull) else 503
+        code = "queue_full" if isinstance(error, QueueFull) else "not_serving"
+        assert isinstance(error, QueueFull | NotServing)
+        return ApiError(str(error), status=status, code=code, headers={"Retry-After": str(error.retry_after)})
+    if isinstance(error, StepFailed):
+        return ApiError(str(error), status=500, code="step_failed")
+    logger.error("a bug in the server", exc_info=error)
+    return ApiError("the server has a bug: its log has the details", status=500, code="internal_error")
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Let every error of the app leave it in this form."""
+
+    async def of_body(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return validation_error(error, request.url.path).response()
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            message = f"there is nothing at {request.method} {request.url.path[:LONGEST_VALUE]}"
+            return ApiError(message, status=404, code="not_found").response()
+        if error.status_code == 405:
+            message = f"{request.url.path} does not take {request.method}"
+            return ApiError(message, status=405, code="method_not_allowed", headers=error.headers).response()
+        return ApiError(str(error.detail), status=error.status_code, headers=error.headers).response()
+
+    async def of_any(request: Request, error: Exception) -> Response:
+        return api_error(error).response()
+
+    app.add_exception_handler(RequestValidationError, of_body)
+    app.add_exception_handler(HTTPException, of_http)
+    for kind in (ApiError, Refused, StepFailed, Exception):
+        app.add_exception_handler(kind, of_any)
+
+
+def validation_error(error: RequestValidationError, path: str) -> ApiError:
+    """The first field that is wrong, with all that is wrong with it."""
+    errors = list(error.errors())
+    first = errors[0]
+    place = [part for part in first["loc"] if part not in PLACES]
+    if first["type"] == "json_invalid":
+        why = first.get("ctx", {}).get("error", "")
+        return ApiError(f"the body must be JSON: {why} at character {place[0] if place else 0}", code="invalid_json")
+    if not place:
+        return ApiError(f"the body must be a JSON object, sent as application/json: {first['msg']}")
+    name = str(place[0])
+    if first["type"] == "extra_forbidden":
+        return unknown_field(first["loc"], path)
+    if first["type"] == "missing":
+        return ApiError(f"{dotted(place)} is missing", name, code="missing_required_parameter")
+    messages = list(dict.fromkeys(one["msg"] for one in errors if name in one["loc"]))
+    value = f"{first['input']!r:.{LONGEST_VALUE}}"
+    return ApiError(f"{name}: {' or '.join(messages)}, got {value}", name, code="invalid_value")
+
+
+def unknown_field(loc: tuple[str | int, ...], path: str) -> ApiError:
+    name = str(loc[-1])
+    outer = [part for part in loc[:-1] if part not in PLACES]
+    if outer:
+        message = f"{dotted(outer)} has no field {name!r:.{LONGEST_VALUE}}"
+    else:
+        message = f"unknown field {unknown_name(name, BODIES[path].model_fields)}"
+    return ApiError(message, name[:LONGEST_VALUE], code="unknown_parameter")
+
+
+def dotted(place: list[str | int]) -> str:
+    """messages[0].role for ["messages", 0, "role"]."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

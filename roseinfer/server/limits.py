@@ -1,0 +1,90 @@
+"""Limits: what is checked of a request before the app sees it: its key, and its body's size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from hmac import compare_digest
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+from .settings import KIB, ServerSettings
+
+GUARDED = ("/v1/", "/generate", "/models/", "/live")
+CLOSE = {"Connection": "close"}  # what the client still sends is not read
+
+
+class Limits:
+    """ASGI middleware. A whole body is read before the app is called, so that a slow one holds no slot."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.app, self.settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check_key(scope)
+            body = await self._body(scope, receive) if scope["method"] in ("POST", "PUT", "PATCH") else None
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        await self.app(scope, receive if body is None else _replayed(body, receive), send)
+
+    def _check_key(self, scope: Scope) -> None:
+        """Raises ApiError. Takes the same time for every wrong key of a length."""
+        key = self.settings.api_key
+        if key is None or not scope["path"].startswith(GUARDED):
+            return
+        sent = dict(scope["headers"]).get(b"authorization", b"")
+        if not compare_digest(sent, b"Bearer " + key.encode()):
+            raise ApiError(
+                "the header Authorization must be 'Bearer ' and the server's API key",
+                status=401,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"} | CLOSE,
+            )
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """Raises ApiError for one that is too large, or takes too long."""
+        most = self.settings.max_body_kib * KIB
+        told = dict(scope["headers"]).get(b"content-length", b"")
+        if told.isdigit() and int(told[:20]) > most:
+            raise self._too_large()
+        try:
+            return await asyncio.wait_for(self._read(receive, most), self.settings.body_seconds)
+        except asyncio.TimeoutError:
+            why = f"the body must be there within {self.settings.body_seconds:g} s"
+            raise ApiError(why, status=408, code="body_timeout", headers=CLOSE) from None
+
+    async def _read(self, receive: Receive, most: int) -> bytes:
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ApiError("the client has gone", status=400, headers=CLOSE)
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise self._too_large()
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    def _too_large(self) -> ApiError:
+        most = self.settings.max_body_kib
+        return ApiError(f"the body must have at most {most:,} KiB", status=413, code="body_too_large", headers=CLOSE)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Give the body once, and then what comes after it: that the client has gone."""
+    has_body = True
+
+    async def replay() -> Message:
+        nonlocal has_body
+        if has_body:
+            has_body = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay

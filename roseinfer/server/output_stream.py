@@ -1,0 +1,140 @@
+"""OutputStream: the way of an answer from the engine's thread to the reader of one HTTP request.
+
+The engine's thread finds what is new of each request after a step (Unsent), and hands it over. A reader takes all that
+has come since it last looked, as one Delta a sample. So a slow reader gets few and large ones, and holds up no step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Any
+
+from roseinfer.llm.request import Request
+
+
+@dataclass(slots=True)
+class Delta:
+    """What is new of one sample. index: of the sample among all of its stream. logprobs: for each new token, as
+    Sequence has them; None unless they were asked for. finish_reason, stop_reason, error: as CompletionOutput has
+    them, None while it runs."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[Any] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+    def add(self, later: Delta) -> None:
+        """Go on with what came next of the same sample."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if self.logprobs is not None and later.logprobs is not None:
+            self.logprobs += later.logprobs
+        self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
+
+
+class Unsent:
+    """Finds what is new of a request since it was last asked. first_index: of its first sample in the stream."""
+
+    def __init__(self, request: Request, first_index: int) -> None:
+        self._request, self._first_index = request, first_index
+        self._num_characters = [0] * len(request.samples)
+        self._num_tokens = [sample.seq.num_prompt_tokens for sample in request.samples]
+        self._has_ended = [False] * len(request.samples)
+
+    def take(self) -> list[Delta]:
+        """A Delta for each sample with news."""
+        deltas = []
+        for i, sample in enumerate(self._request.samples):
+            if self._has_ended[i] or (sample.num_read == self._num_tokens[i] and not sample.finish_reason):
+                continue
+            seq, begin, end = sample.seq, self._num_tokens[i], sample.num_read
+            text = sample.detokenizer.text if sample.detokenizer else ""
+            logprobs = None
+            if seq.logprobs is not None:
+                logprobs = seq.logprobs[begin - seq.num_prompt_tokens : end - seq.num_prompt_tokens]
+            new = text[self._num_characters[i] :]
+            deltas.append(
+                Delta(
+                    self._first_index + i,
+                    new,
+                    seq.token_ids[begin:end],
+                    logprobs,
+                    sample.finish_reason,
+                    sample.stop_reason,
+                    seq.error,
+                )
+            )
+            self._num_characters[i], self._num_tokens[i] = len(text), end
+            self._has_ended[i] = sample.finish_reason is not None
+        return deltas
+
+
+class OutputStream:
+    """What comes of the requests of one HTTP request. It belongs to the event loop's thread, and has one reader.
+
+    only_whole: its reader wants each request when that has finished, and nothing before.
+    """
+
+    def __init__(self, requests: List[Request], only_whole: bool) -> None:
+        self.requests, self.only_whole = requests, only_whole
+        self.num_samples = sum(len(request.samples) for request in requests)
+        self.num_tokens = 0  # new ones so far
+        self._num_running = self.num_samples
+        self._pending: dict[int, Delta] = {}
+        self._failure: Exception | None = None
+        self._has_news = asyncio.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come; what has come may still be unread."""
+        return not self._num_running or self._failure is not None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(request.samples[0].seq.num_prompt_tokens for request in self.requests)
+
+    def push(self, deltas: list[Delta]) -> None:
+        """Let the reader have these next."""
+        for delta in deltas:
+            self.num_tokens += len(delta.token_ids)
+            self._num_running -= delta.finish_reason is not None
+            if before := self._pending.get(delta.index):
+                before.add(delta)
+            else:
+                self._pending[delta.index] = delta
+        self._has_news.set()
+
+    def fail(self, failure: Exception) -> None:
+        """Raise it to the reader, once, after all that has come."""
+        if not self.has_ended:
+            self._failure = failure
+            self._has_news.set()
+
+    async def next(self) -> list[Delta]:
+        """What is new, at most one of each sample; [] at the end. Raises what `fail` was given."""
+        while not self._pending:
+            if self._failure:
+                raise self._failure
+            if not self._num_running:
+                return []
+            self._has_news.clear()
+            await self._has_news.wait()
+        deltas = list(self._pending.values())
+        self._pending = {}
+        return deltas
+
+    async def rest(self) -> list[Delta]:
+        """All that is still to come, one of each sample, in the order of their indices."""
+        whole: dict[int, Delta] = {}
+        while deltas := await self.next():
+            for delta in deltas:
+                if before := whole.get(delta.index):
+                    before.add(delta)
+                else:
+                    whole[delta.index] = delta
+        return [whole[index] for index in sorted(whole)]

@@ -1,0 +1,119 @@
+"""What a request's body asks for, as SamplingParams. A field of theirs that SamplingParams has is one line of TAKEN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from roseinfer.llm.llm import LLM
+from roseinfer.sequence import SamplingParams
+
+from .errors import ApiError
+from .protocol import ChatBody, CompletionBody, GenerateParameters, SamplingBody
+
+# Field of the API: field of SamplingParams.
+TAKEN = {
+    "n": "n",
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "seed": "seed",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "ignore_eos": "ignore_eos",
+}
+# Fields that the engine does not have, and the values of each that ask for nothing; clients send these unasked.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "store": (False,),
+}
+GENERATE_TAKEN = ("temperature", "top_k", "top_p", "seed", "stop")
+
+
+class Defaults:
+    """What requests ask for that do not say it: as llm.get_default_sampling_params() has it.
+
+    end_tokens: end every request, beside the model's own. most_new_tokens: that a request may ask for; None for as many
+    as there is room for.
+    """
+
+    def __init__(self, llm: LLM, end_tokens: tuple[int, ...] = (), most_new_tokens: int | None = None) -> None:
+        params = llm.get_default_sampling_params()
+        self.params = replace(params, stop_token_ids=(*params.stop_token_ids, *end_tokens))
+        self.most_new_tokens = most_new_tokens
+        if most_new_tokens is not None and params.max_tokens > most_new_tokens:
+            self.params = replace(self.params, max_tokens=most_new_tokens)
+        blocks = llm.engine.blocks
+        self._most_tokens = min(llm.max_model_len, blocks.num_blocks * blocks.block_size)
+
+    def room(self, num_prompt_tokens: int) -> int:
+        """New tokens at most after a prompt; 1 after one that leaves no room, which the engine refuses in its words."""
+        room = max(1, self._most_tokens - num_prompt_tokens)
+        return room if self.most_new_tokens is None else min(room, self.most_new_tokens)
+
+    def of_completion(self, body: CompletionBody) -> SamplingParams:
+        return self._params(body, {} if body.logprobs is None else {"logprobs": body.logprobs})
+
+    def of_chat(self, body: ChatBody) -> SamplingParams:
+        if body.top_logprobs and not body.logprobs:
+            raise ApiError(f"top_logprobs={body.top_logprobs} needs logprobs=true", "top_logprobs")
+        more: dict[str, Any] = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
+        if body.max_completion_tokens is not None:
+            if body.max_tokens not in (None, body.max_completion_tokens):
+                raise ApiError(
+                    f"max_completion_tokens={body.max_completion_tokens} and max_tokens={body.max_tokens} are one "
+                    "setting: send one of them",
+                    "max_completion_tokens",
+                )
+            more["max_tokens"] = body.max_completion_tokens
+        return self._params(body, more)
+
+    def of_generate(self, given: GenerateParameters) -> SamplingParams:
+        found = {name: value for name in GENERATE_TAKEN if (value := getattr(given, name)) is not None}
+        if given.max_new_tokens is not None:
+            found["max_tokens"] = given.max_new_tokens
+        if given.do_sample is False:
+            found["temperature"] = 0.0
+        elif given.do_sample and given.temperature is None:
+            found["temperature"] = self.params.temperature or 1.0
+        return self._made(found)
+
+    def _params(self, body: SamplingBody, more: dict[str, Any]) -> SamplingParams:
+        refuse_what_is_not_there(body)
+        found = {own: value for name, own in TAKEN.items() if (value := getattr(body, name)) is not None}
+        return self._made(found | more)
+
+    def _made(self, given: dict[str, Any]) -> SamplingParams:
+        """Raises ApiError for what SamplingParams refuses, and for too many tokens."""
+        asked, most = given.get("max_tokens"), self.most_new_tokens
+        if asked is not None and most is not None and asked > most:
+            raise ApiError(f"max_tokens must be at most {most}, the server's max_generate_length, got {asked}")
+        if stops := given.get("stop_token_ids"):
+            given["stop_token_ids"] = (*self.params.stop_token_ids, *stops)
+        return replace(self.params, **given)
+
+
+def refuse_what_is_not_there(body: SamplingBody) -> None:
+    """Raises ApiError for a field of NEUTRAL with another value than those."""
+    for name, neutral in NEUTRAL.items():
+        value = getattr(body, name, None)
+        if value is not None and value not in neutral:
+            allowed = " or ".join(map(repr, neutral))
+            raise ApiError(
+                f"{name}={value!r:.100} is not supported: the engine does not have it. Leave it out, or send {allowed}",
+                name,
+            )

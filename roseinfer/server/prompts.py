@@ -1,0 +1,75 @@
+"""PromptReader: texts and conversations as token ids, on a thread that holds up neither the event loop nor a step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from roseinfer.llm.chat import ChatTemplate
+from roseinfer.llm.llm import LLM
+from roseinfer.llm.request import Request
+from roseinfer.sequence import SamplingParams
+
+T = TypeVar("T")
+NUM_THREADS = 2
+
+
+class PromptReader:
+    """Makes requests of an LLM's from what a client sends. Every method raises ValueError for what cannot run."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="roseinfer prompts")
+        try:
+            self._template: ChatTemplate | ValueError = llm.chat_template
+        except ValueError as error:
+            self._template = error
+
+    async def of_prompts(self, prompts: list[str | list[int]], params: SamplingParams) -> list[Request]:
+        return await self._in_thread(lambda: [self._request(one, params, True) for one in prompts])
+
+    async def of_messages(
+        self,
+        messages: list[dict[str, Any]],
+        params: SamplingParams,
+        room: Callable[[int], int] | None,
+        **template_settings: Any,
+    ) -> Request:
+        """The request of a conversation. room: most new tokens after so many of the prompt; None where params say it.
+        template_settings: see ChatTemplate.render."""
+
+        def make() -> Request:
+            if isinstance(self._template, ValueError):
+                raise self._template
+            text = self._template.render(messages, **template_settings)
+            token_ids = self._ids(text, add_special_tokens=False)  # they are the template's business
+            own = replace(params, max_tokens=room(len(token_ids))) if room else params
+            return self.llm.new_request(token_ids, own)
+
+        return await self._in_thread(make)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _request(self, prompt: str | list[int], params: SamplingParams, add_special_tokens: bool) -> Request:
+        return self.llm.new_request(
+            self._ids(prompt, add_special_tokens) if isinstance(prompt, str) else prompt, params
+        )
+
+    def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"a prompt must be Unicode text, character {error.start} is half of a surrogate"
+            ) from error
+        ids = self.llm.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
+        if not ids:
+            raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
+        return ids
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -1,0 +1,127 @@
+"""The bodies of requests, as OpenAI's and vLLM's clients send them. A field that is unknown is refused by name.
+
+What the API has and the engine has not may be sent with the value that asks for nothing: see params.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_STOPS, MOST_STOP_CHARACTERS = 16, 1000
+MOST_STOP_TOKENS = 1000
+MOST_SAMPLES = 128  # n, as OpenAI has it
+MOST_TOKENS = 2**31 - 1
+
+StopText = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+
+
+class Body(BaseModel):
+    """Types are as JSON has them: "16" is no number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool = Field(False, description="one more chunk at the end, with the usage and no choices")
+    include_obfuscation: bool = Field(False, description="accepted, and nothing is obfuscated")
+
+
+class SamplingBody(Body):
+    """What both kinds of completions have."""
+
+    model: str | None = Field(None, description="the name that /v1/models gives; that one when not given")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(None, description="0 and -1 keep all; vLLM's")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
+        None, description="vLLM's"
+    )
+    ignore_eos: bool | None = Field(None, description="go on beyond the model's end token; vLLM's")
+    user: str | None = Field(None, description="accepted, and not used")
+    metadata: dict[str, str] | None = Field(None, description="accepted, and not used")
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class CompletionBody(SamplingBody):
+    """POST /v1/completions."""
+
+    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]  # type: ignore[list-item]
+        return list(self.prompt)  # type: ignore[arg-type]
+
+
+class Message(Body):
+    """A part of a conversation. What the model's template makes of it is the template's business."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatBody(SamplingBody):
+    """POST /v1/chat/completions. Without max_tokens an answer may be as long as the model has room for."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
+        None, description="max_tokens by its later name"
+    )
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    add_generation_prompt: bool = Field(True, description="vLLM's")
+    continue_final_message: bool = Field(False, description="go on with the last message; vLLM's")
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = Field(None, description="accepted: without tools nothing is called")
+    modalities: list[str] | None = None
+    reasoning_effort: str | None = None
+    service_tier: str | None = Field(None, description="accepted, and not used")
+    store: bool | None = None
+
+
+class GenerateParameters(Body):
+    """The parameters of POST /generate."""
+
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    do_sample: bool | None = Field(None, description="false is greedy, whatever the temperature")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    stop: Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
+    return_full_text: bool = Field(False, description="the prompt stands before the text")
+
+
+class GenerateBody(Body):
+    """POST /generate: the form of post 002's server, which is also text-generation-inference's."""
+
+    inputs: str
+    parameters: GenerateParameters = GenerateParameters()
+    stream: bool = False

@@ -1,0 +1,177 @@
+"""Service: requests of the API, through the engine, to answers. Of HTTP it knows the response and a disconnect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import cached_property
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from roseinfer.llm.llm import LLM
+from roseinfer.llm.request import Request
+
+from .answers import Answer, ChatAnswer, CompletionAnswer, GenerateAnswer
+from .async_engine import AsyncEngine
+from .errors import JSON, ApiError, api_error, refusals
+from .logprob_format import TokenTexts
+from .output_stream import OutputStream
+from .params import Defaults
+from .prompts import PromptReader
+from .protocol import ChatBody, CompletionBody, GenerateBody, SamplingBody
+
+CLIENT_GONE = 499  # as nginx has it; seen by a log alone
+
+
+class Service:
+    """model_name: as clients ask for it. end_tokens, most_new_tokens: see Defaults."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model_name: str,
+        end_tokens: tuple[int, ...] = (),
+        most_new_tokens: int | None = None,
+    ) -> None:
+        self.engine, self.model_name = engine, model_name
+        self._end_tokens, self._most_new_tokens = end_tokens, most_new_tokens
+
+    # What needs the model is made when it is there: these raise NotServing before.
+
+    @cached_property
+    def prompts(self) -> PromptReader:
+        return PromptReader(self.llm)
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        return Defaults(self.llm, self._end_tokens, self._most_new_tokens)
+
+    @cached_property
+    def texts(self) -> TokenTexts:
+        return TokenTexts(self.llm.tokenizer)
+
+    @property
+    def llm(self) -> LLM:
+        return self.engine.llm
+
+    def prepare(self) -> None:
+        """Make all of these, before the first request."""
+        _ = self.prompts, self.defaults, self.texts
+
+    async def complete(self, body: CompletionBody, http: HttpRequest) -> Response:
+        self._check(body)
+        with refusals():
+            requests = await self.prompts.of_prompts(body.prompts(), self.defaults.of_completion(body))
+        return await self._answer(http, requests, bool(body.stream), self._maker(CompletionAnswer, body))
+
+    async def chat(self, body: ChatBody, http: HttpRequest) -> Response:
+        self._check(body)
+        messages = [message.model_dump(exclude_none=True) for message in body.messages]
+        with refusals():
+            request = await self.prompts.of_messages(
+                messages,
+                self.defaults.of_chat(body),
+                self.defaults.room if body.max_tokens is None and body.max_completion_tokens is None else None,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+            )
+        return await self._answer(http, [request], bool(body.stream), self._maker(ChatAnswer, body))
+
+    async def generate(self, body: GenerateBody, http: HttpRequest) -> Response:
+        self.engine.require_serving()
+        with refusals():
+            requests = await self.prompts.of_prompts([body.inputs], self.defaults.of_generate(body.parameters))
+        before = body.inputs if body.parameters.return_full_text else ""
+
+        def make(stream: OutputStream) -> Answer:
+            return GenerateAnswer(self.model_name, stream, self.texts, before=before)
+
+        return await self._answer(http, requests, body.stream, make)
+
+    def require_model(self, name: str | None) -> None:
+        """Raises ApiError for a name of another model."""
+        if name is not None and name != self.model_name:
+            raise ApiError(
+                f"there is no model {name!r:.100} here, only {self.model_name!r}",
+                "model",
+                status=404,
+                code="model_not_found",
+            )
+
+    def _check(self, body: SamplingBody) -> None:
+        self.engine.require_serving()
+        self.require_model(body.model)
+        if body.stream_options and not body.stream:
+            raise ApiError("stream_options are for stream=true", "stream_options")
+
+    def _maker(self, kind: type[Answer], body: SamplingBody) -> Callable[[OutputStream], Answer]:
+        include_usage = bool(body.stream_options and body.stream_options.include_usage)
+        return lambda stream: kind(self.model_name, stream, self.texts, include_usage=include_usage)
+
+    async def _answer(
+        self, http: HttpRequest, requests: list[Request], is_streamed: bool, make: Callable[[OutputStream], Answer]
+    ) -> Response:
+        num_samples = sum(len(request.samples) for request in requests)
+        if num_samples > self.engine.most_samples:
+            most = self.engine.most_samples
+            raise ApiError(f"prompts and n ask for {num_samples} samples, and {most} may run and wait", "n")
+        stream = self.engine.submit(requests, only_whole=not is_streamed)
+        answer = make(stream)
+        if is_streamed:
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy collects the chunks
+            return Events(self._events(answer), lambda: self.engine.abort(stream), headers)
+        try:
+            return await self._whole(http, answer)
+        finally:
+            self.engine.abort(stream)
+
+    async def _events(self, answer: Answer) -> AsyncIterator[bytes]:
+        """A step's news are one chunk of the body, whatever the number of samples."""
+        stream = answer.stream
+        try:
+            if begin := answer.first():
+                yield begin
+            while deltas := await stream.next():
+                yield b"".join(map(answer.chunk, deltas))
+            if end := answer.last():
+                yield end
+        except Exception as error:
+            yield answer.failed(api_error(error))
+
+    async def _whole(self, http: HttpRequest, answer: Answer) -> Response:
+        """Raises what the stream raises."""
+        done = asyncio.ensure_future(answer.stream.rest())
+        gone = asyncio.ensure_future(client_is_gone(http))
+        try:
+            await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                return Response(status_code=CLIENT_GONE)
+            return JSON(answer.whole(await done))
+        finally:
+            for task in (done, gone):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+
+
+class Events(StreamingResponse):
+    """Server-sent events. end: called when the last one is sent, and when the client has gone."""
+
+    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], object], headers: dict[str, str]) -> None:
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
+async def client_is_gone(http: HttpRequest) -> None:
+    """Return when the client has closed the connection."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,51 @@
+"""ServerSettings: how a server listens, and its limits. Its fields are flags of `roseinfer serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from roseinfer.arguments import require_count, require_positive
+
+MOST_PORT = 65_535
+KIB = 1024
+
+
+def limit(default: Any, about: str) -> Any:
+    """A flag that is only there when it is typed, so that a config file's value can stand."""
+    told = about if default is None else f"{about} ({default} when not given)"
+    return field(default=default, metadata={"help": told, "options": {"default": None}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Raises ValueError for a wrong value."""
+
+    host: str = limit("127.0.0.1", "address to listen at; 0.0.0.0 for all of this machine")
+    port: int = limit(8000, "port to listen at; 0 for any free one")
+    api_key: str | None = limit(None, "that clients must send; when not given, the variable ROSEINFER_API_KEY")
+    served_model_name: str | None = limit(None, "name that clients ask for; MODEL when not given")
+    max_queue: int = limit(256, "requests that may wait beside those that run; a further one is answered 429")
+    max_body_kib: int = limit(1024, "KiB of a request's body")
+    max_header_kib: int = limit(32, "KiB of a request's headers")
+    header_seconds: float = limit(10.0, "within which a connection must have sent its headers")
+    body_seconds: float = limit(30.0, "within which it must have sent its body")
+    send_seconds: float = limit(60.0, "after which a client that takes nothing more of its answer is cut off")
+    max_connections: int = limit(4096, "open at a time; a further one is answered 503")
+    drain_seconds: float = limit(30.0, "that requests have to end after SIGTERM or Ctrl-C")
+
+    def __post_init__(self) -> None:
+        require_count("port", self.port, at_least=0, at_most=MOST_PORT)
+        require_count("max_queue", self.max_queue, at_least=0)
+        for name in ("max_body_kib", "max_header_kib", "max_connections"):
+            require_count(name, getattr(self, name), at_least=1)
+        for name in ("header_seconds", "body_seconds", "send_seconds"):
+            require_positive(name, getattr(self, name))
+        if not 0 <= self.drain_seconds < float("inf"):
+            raise ValueError(f"drain_seconds must be a number of at least 0, got {self.drain_seconds!r}")
+        for name in ("host", "served_model_name"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} must name something, got ''")
+        key = self.api_key
+        if key is not None and not (key.strip() and key.isascii() and key.isprintable()):
+            raise ValueError("api_key must be of visible ASCII characters, and not empty")

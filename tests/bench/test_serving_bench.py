@@ -1,0 +1,108 @@
+"""roseinfer bench serve: a load by the clock on a server of this process, its counts exact; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from roseinfer.bench.serving import Limits, Outcome, ServingResult, plan_of
+from roseinfer.bench.serving.client import CANCELLED, COMPLETE, REFUSED
+from roseinfer.bench.serving.result import row_of
+from roseinfer.cli.main import main
+from roseinfer.paths import ROOT
+
+sys.path.append(str(ROOT / "tests" / "server"))
+from running import running_server  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+LENGTHS = {"vocab_size": 100, "prompt_lens": (2, 9), "output_lens": (3, 5)}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_server(max_queue=64) as running:
+        yield running
+
+
+def port_of(server) -> str:
+    return str(server.address[1])
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_a_load_ends_complete_and_identical(server, tmp_path, capsys, stream):
+    flags = f"-X 20 -T 2 -P {port_of(server)} -O {tmp_path} --malformed 0.1 --cancelled 0.1 --verify tiny {stream}"
+    assert main(["bench", "serve", *flags.split()]) == 0
+    out = capsys.readouterr().out
+    assert "complete answers have the text of tiny offline" in out and "good req/s" in out
+    found = json.loads((tmp_path / "serve.json").read_text())
+    [row] = found["rows"]
+    assert row["requests"] == 40 == sum(row[how] for how in ("complete", "cancelled", "refused"))
+    assert row["refused"] == row["malformed"] > 0 and row["failed"] == row["wrongly_refused"] == 0
+    assert len(found["samples"]) == 40 and found["definitions"]["goodput"]
+    complete = [one for one in found["samples"] if one["how"] == COMPLETE]
+    assert all(16 <= one["num_tokens"] <= 64 for one in complete)
+    assert all(bool(one["chunks"]) == (stream == "--stream") for one in complete)
+    assert "<html" in (tmp_path / "serve.html").read_text()[:500].lower()
+    server.wait_until_idle()
+
+
+def test_a_plan_is_its_seeds():
+    plan = plan_of(5, 8, **LENGTHS, cancelled=0.3, malformed=0.2, seed=4)
+    assert plan == plan_of(5, 8, **LENGTHS, cancelled=0.3, malformed=0.2, seed=4)
+    assert plan != plan_of(5, 8, **LENGTHS, cancelled=0.3, malformed=0.2, seed=5)
+    assert len(plan) == 40 and all(2 <= len(one.prompt) <= 9 and 3 <= one.max_tokens <= 5 for one in plan)
+    assert all(one.gone_after is None or one.malformed is None for one in plan)
+    assert sorted(one.seconds for one in plan) == [one.seconds for one in plan]
+
+
+def outcome(arrival, chunks, how=COMPLETE, num_tokens=3):
+    return Outcome(arrival, arrival, chunks, ended=(chunks or [arrival])[-1], num_tokens=num_tokens, how=how)
+
+
+def test_rates_and_goodput_by_hand():
+    plan = plan_of(4, 1, **LENGTHS)
+    outcomes = [
+        outcome(0.0, [0.1, 0.2, 0.3]),
+        outcome(0.5, [1.5, 1.6, 1.7]),  # TTFT of 1 s
+        outcome(1.0, [1.1, 1.4, 2.0]),  # TPOT of 0.45 s
+        outcome(1.5, [], how=CANCELLED, num_tokens=0),
+    ]
+    row = row_of(plan, outcomes, Limits(ttft_ms=500, itl_ms=200))
+    assert (row["complete"], row["cancelled"], row["failed"]) == (3, 1, 0)
+    assert row["requests_per_second"] == pytest.approx(3 / 2) and row["tokens_per_second"] == pytest.approx(9 / 2)
+    assert row["goodput"] == pytest.approx(1 / 2)
+    assert row["ttft"]["p50"] == pytest.approx(0.1) and row["ttft"]["max"] == pytest.approx(1.0)
+    assert row["tpot"]["max"] == pytest.approx(0.45) and row["itl"]["p50"] == pytest.approx(0.1)
+
+
+def test_nothing_complete_is_a_table_too():
+    plan = plan_of(1, 1, **LENGTHS)
+    refused = [outcome(0.0, [], how=REFUSED, num_tokens=0)]
+    refused[0].ended = 0.1
+    arguments = {"model": "m", "url": "u", "rate": 1, "seconds": 1, "stream": True, "ttft_ms": 1, "itl_ms": 1}
+    arguments |= {"prompt_len": [1, 1], "output_len": [1, 2]}
+    host = {"host": {}, "device": "d", "versions": {"torch": "2"}, "commit": None}
+    result = ServingResult.of(plan, refused, Limits(1, 1), arguments, None, host)
+    assert "1 well-formed requests were refused" in result.text() and json.loads(result.to_line())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("-X 0", "--rate must be a number above 0, got 0.0"),
+        ("-T 0", "--seconds must be a number above 0, got 0.0"),
+        ("-X fast", "-X/--rate: must be a number, got 'fast'"),
+        ("-P 1", "http://127.0.0.1:1: no server with OpenAI's API answers there"),
+        ("--cancelled 2", "cancelled must be a share from 0 to 1, got 2.0"),
+        ("--ttft-ms 0", "--ttft-ms must be a number above 0, got 0.0"),
+        ("--output-len 9-8", "--output-len '9-8': must be"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(server, capsys, flags, message):
+    port = [] if "-P" in flags else ["-P", port_of(server)]
+    assert main(["bench", "serve", *flags.split(), *port]) == 2
+    out, err = capsys.readouterr()
+    assert message in err and err.count("\n") == 1

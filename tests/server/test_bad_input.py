@@ -1,0 +1,157 @@
+"""What clients send by mistake or on purpose: one clear answer each, in OpenAI's form, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TEXT, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
+USER = [{"role": "user", "content": "If"}]
+
+
+def text(**fields):
+    return {"model": "tiny", "prompt": "If", "max_tokens": 2} | fields
+
+
+def chat(**fields):
+    return {"model": "tiny", "messages": USER, "max_tokens": 2} | fields
+
+
+# (path, body, status, param, words of the message)
+CASES = [
+    (TEXT, b"", 400, None, "the body must be"),
+    (TEXT, b"{", 400, None, "the body must be JSON"),
+    (TEXT, b'{"prompt": "If"', 400, None, "the body must be JSON"),
+    (TEXT, b"\xff\xfe", 400, None, ""),
+    (TEXT, b"null", 400, None, "the body must be"),
+    (TEXT, b"[]", 400, None, "the body must be a JSON object"),
+    (TEXT, b'"text"', 400, None, "the body must be a JSON object"),
+    (TEXT, b"[" * 100_000, 400, None, ""),
+    (TEXT, b'{"prompt": "If", "max_tokens": ' + b"9" * 5000 + b"}", 400, None, ""),
+    (TEXT, {}, 400, "prompt", "prompt is missing"),
+    (TEXT, {"model": "tiny"}, 400, "prompt", "prompt is missing"),
+    (TEXT, text(prompt=None), 400, "prompt", "prompt: "),
+    (TEXT, text(prompt=""), 400, None, "a prompt must have at least one token"),
+    (TEXT, text(prompt=[]), 400, "prompt", "at least 1 item"),
+    (TEXT, text(prompt=[[]]), 400, "prompt", "at least 1 item"),
+    (TEXT, text(prompt=["If", ""]), 400, None, "a prompt must have at least one token"),
+    (TEXT, text(prompt=["If", 3]), 400, "prompt", "prompt: "),
+    (TEXT, text(prompt=[1.5]), 400, "prompt", "prompt: "),
+    (TEXT, text(prompt=[-1]), 400, "prompt", "greater than or equal to 0"),
+    (TEXT, text(prompt=[10**9]), 400, None, "1000000000"),
+    (TEXT, text(prompt={"text": "If"}), 400, "prompt", "prompt: "),
+    (TEXT, text(prompt="If " * 600), 400, None, "allowed: max_model_len=512"),
+    (TEXT, text(prompt="x" * 1_000_000), 400, None, "allowed: max_model_len=512"),
+    (TEXT, text(prompt="x" * 1_100_000), 413, None, "at most 1,024 KiB"),
+    (TEXT, text(prompt="If \ud800"), 400, None, "character 3 is half of a surrogate"),
+    (TEXT, text(max_tokens=0), 400, "max_tokens", "greater than or equal to 1, got 0"),
+    (TEXT, text(max_tokens=-5), 400, "max_tokens", "got -5"),
+    (TEXT, text(max_tokens="16"), 400, "max_tokens", "valid integer, got '16'"),
+    (TEXT, text(max_tokens=1.5), 400, "max_tokens", "got 1.5"),
+    (TEXT, text(max_tokens=True), 400, "max_tokens", "got True"),
+    (TEXT, text(max_tokens=10**9), 400, None, "max_model_len=512"),
+    (TEXT, text(max_tokens=10**30), 400, "max_tokens", "less than or equal to"),
+    (TEXT, text(n=0), 400, "n", "greater than or equal to 1"),
+    (TEXT, text(n=129), 400, "n", "less than or equal to 128"),
+    (TEXT, text(n=2), 400, None, "temperature=0"),
+    (TEXT, text(n=128, temperature=1, prompt=["If"] * 4), 400, "n", "ask for 512 samples"),
+    (TEXT, text(temperature=-0.1), 400, "temperature", "got -0.1"),
+    (TEXT, text(temperature=2.1), 400, "temperature", "less than or equal to 2"),
+    (TEXT, text(temperature="hot"), 400, "temperature", "got 'hot'"),
+    (TEXT, b'{"prompt": "If", "temperature": NaN}', 400, "temperature", "temperature"),
+    (TEXT, b'{"prompt": "If", "temperature": Infinity}', 400, "temperature", "temperature"),
+    (TEXT, b'{"prompt": "If", "max_tokens": 1e400}', 400, "max_tokens", "max_tokens"),
+    (TEXT, text(top_p=0), 400, "top_p", "greater than 0"),
+    (TEXT, text(top_p=1.01), 400, "top_p", "less than or equal to 1"),
+    (TEXT, text(top_k=-2), 400, "top_k", "got -2"),
+    (TEXT, text(seed=-1), 400, "seed", "got -1"),
+    (TEXT, text(seed=2**63), 400, "seed", "seed"),
+    (TEXT, text(seed=2**63 - 1, n=2, temperature=1), 400, None, "seed must be at most"),
+    (TEXT, text(stop=""), 400, "stop", "stop"),
+    (TEXT, text(stop=["a", ""]), 400, "stop", "stop"),
+    (TEXT, text(stop=["a"] * 17), 400, "stop", "at most 16 items"),
+    (TEXT, text(stop="a" * 1001), 400, "stop", "at most 1000 characters"),
+    (TEXT, text(stop=5), 400, "stop", "stop"),
+    (TEXT, text(stop_token_ids=[-1]), 400, "stop_token_ids", "greater than or equal to 0"),
+    (TEXT, text(logprobs=21), 400, "logprobs", "less than or equal to 20"),
+    (TEXT, text(logprobs=True), 400, "logprobs", "got True"),
+    (TEXT, text(stream="yes"), 400, "stream", "valid boolean"),
+    (TEXT, text(stream_options={"include_usage": True}), 400, "stream_options", "stream=true"),
+    (TEXT, text(stream=True, stream_options={"usage": 1}), 400, "usage", "stream_options has no field 'usage'"),
+    (TEXT, text(maxtokens=5), 400, "maxtokens", "unknown field 'maxtokens' (nearest: max_tokens)"),
+    (TEXT, text(**{"\ud800": 1}), 400, None, "valid string"),
+    (TEXT, text(**{"a" * 10_000: 1}), 400, "a" * 100, "unknown field"),
+    (TEXT, text(echo=True), 400, "echo", "echo=True is not supported"),
+    (TEXT, text(best_of=2), 400, "best_of", "best_of=2 is not supported"),
+    (TEXT, text(suffix="."), 400, "suffix", "suffix='.' is not supported"),
+    (TEXT, text(response_format={"type": "json_object"}), 400, "response_format", "is not supported"),
+    (TEXT, text(model="gpt-4"), 404, "model", "no model 'gpt-4' here, only 'tiny'"),
+    (TEXT, text(model=""), 404, "model", "no model ''"),
+    (TEXT, text(model=7), 400, "model", "valid string"),
+    (CHAT, {"messages": USER}, 400, None, "no chat template"),
+    (CHAT, {"model": "tiny"}, 400, "messages", "messages is missing"),
+    (CHAT, chat(messages=[]), 400, "messages", "at least 1 item"),
+    (CHAT, chat(messages="If"), 400, "messages", "valid list"),
+    (CHAT, chat(messages=[{"content": "If"}]), 400, "messages", "messages[0].role is missing"),
+    (CHAT, chat(messages=[{"role": "user", "text": "If"}]), 400, "text", "messages[0] has no field 'text'"),
+    (CHAT, chat(messages=[{"role": "user", "content": 3}]), 400, "messages", "messages"),
+    (CHAT, chat(top_logprobs=2), 400, "top_logprobs", "needs logprobs=true"),
+    (CHAT, chat(max_completion_tokens=3), 400, "max_completion_tokens", "one setting"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools", "is not supported"),
+    (CHAT, chat(modalities=["audio"]), 400, "modalities", "is not supported"),
+    (CHAT, chat(prompt="If"), 400, "prompt", "unknown field 'prompt'"),
+    (GENERATE, {}, 400, "inputs", "inputs is missing"),
+    (GENERATE, {"inputs": ["If"]}, 400, "inputs", "valid string"),
+    (GENERATE, {"inputs": "If", "parameters": {"max_tokens": 3}}, 400, "max_tokens", "parameters has no field"),
+    (GENERATE, {"inputs": "If", "parameters": {"max_new_tokens": 0}}, 400, "parameters", "greater than or equal to 1"),
+    ("/models/other/generate", {"inputs": "If"}, 404, "model", "no model 'other'"),
+    ("/v1/embeddings", {"input": "If"}, 404, None, "nothing at POST /v1/embeddings"),
+    ("/v1/models", {}, 405, None, "does not take POST"),
+    ("/v1/models/gpt-4", None, 404, "model", "no model 'gpt-4'"),
+    (TEXT, None, 405, None, "does not take GET"),
+    ("/no/such/page", None, 404, None, "nothing at GET /no/such/page"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "param", "words"), CASES)
+def test_a_bad_request_gets_one_clear_answer(server, path, body, status, param, words):
+    got, answer = server.ask(path, body)
+    error = answer["error"]
+    assert (got, error["param"]) == (status, param), error
+    assert words in error["message"] and len(error["message"]) < 3000
+    assert error["type"] == "invalid_request_error" and answer.keys() == {"error"}
+    assert error.keys() == {"message", "type", "param", "code"}
+
+
+def test_there_are_enough_of_them():
+    assert len({json.dumps([path, str(body)]) for path, body, *_ in CASES}) >= 60
+
+
+def test_after_all_of_them_it_answers(server, offline):
+    status, answer = server.ask(TEXT, text(max_tokens=8))
+    assert status == 200 and answer["choices"][0]["text"] == offline.text("If", max_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -1),
+        ("repetition_penalty", 1.1),
+        ("min_p", 0.1),
+        ("min_tokens", 2),
+        ("logit_bias", {"5": 1}),
+    ],
+)
+def test_what_the_engine_does_not_have_is_refused_by_name(server, field, value):
+    status, answer = server.ask(TEXT, text(**{field: value}))
+    assert status == 400 and answer["error"]["param"] == field
+    assert f"{field}=" in answer["error"]["message"] and "not supported" in answer["error"]["message"]
+
+
+def test_a_body_without_its_content_type_is_told_so(server):
+    status, answer = server.ask(TEXT, text(), **{"Content-Type": "text/plain"})
+    assert status == 400 and "application/json" in answer["error"]["message"]

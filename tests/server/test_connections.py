@@ -1,0 +1,149 @@
+"""What may be done to a connection: headers that come slowly or never end, idle ones, too many, no HTTP, a key."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from running import running_server
+
+pytestmark = pytest.mark.slow
+
+BODY = {"prompt": "If", "max_tokens": 2}
+
+
+def answer_of(connection) -> tuple[int, dict]:
+    """(status, error) of the one answer on a connection that the server then closes."""
+    data = b""
+    while part := connection.recv(65536):
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """A server that waits for little."""
+    with running_server(header_seconds=0.3, body_seconds=0.3, max_header_kib=4, max_body_kib=8) as running:
+        yield running
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nX-Slow: "])
+def test_slow_headers_are_408(strict, sent):
+    with strict.connect() as connection:
+        connection.sendall(sent)
+        status, error = answer_of(connection)
+    assert status == 408 and "headers of a request must be there within 0.3 s" in error["message"]
+
+
+def test_slow_headers_of_a_second_request_are_408_too(strict):
+    with strict.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHo")
+        assert answer_of(connection)[0] == 408
+
+
+def test_a_slow_body_is_408(strict):
+    with strict.connect() as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        status, error = answer_of(connection)
+    assert status == 408 and "body must be there within 0.3 s" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "header", [b"X-Long: " + b"a" * 5000 + b"\r\n\r\n", b"X-A: b\r\n" * 600 + b"\r\n", b"a" * 9000]
+)
+def test_long_headers_are_431(strict, header):
+    with strict.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n" + header)
+        status, error = answer_of(connection)
+    assert status == 431 and "at most 4 KiB" in error["message"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_large_body_is_413_whether_or_not_its_length_is_told(strict, told):
+    length = b"Content-Length: 9000\r\n\r\n" if told else b"Transfer-Encoding: chunked\r\n\r\n2328\r\n"
+    with strict.connect() as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n" + length + b"a" * 9000)
+        status, error = answer_of(connection)
+    assert status == 413 and "at most 8 KiB" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n"]
+)
+def test_what_is_no_http_is_400(strict, sent):
+    with strict.connect() as connection:
+        connection.sendall(sent)
+        status, error = answer_of(connection)
+    assert status == 400 and "not HTTP/1.1" in error["message"]
+
+
+def test_a_thousand_idle_connections_hold_up_no_request(server, offline):
+    idle = [server.connect() for _ in range(1000)]
+    status, answer = server.ask("/v1/completions", BODY)
+    assert status == 200 and answer["choices"][0]["text"] == offline.text("If", max_tokens=2)
+    for one in idle:
+        one.close()
+
+
+def test_one_connection_too_many_is_503():
+    with running_server(max_connections=3) as limited:
+        held = [limited.connect() for _ in range(3)]
+        limited.wait_for(lambda: len(limited.server.server_state.connections) == 3)
+        with limited.connect() as connection:
+            status, error = answer_of(connection)
+        assert status == 503 and "3 connections are open" in error["message"]
+        for one in held:
+            one.close()
+        limited.wait_for(lambda: not limited.server.server_state.connections)
+        assert limited.ask("/health")[0] == 200
+
+
+def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
+    with running_server(send_seconds=0.3) as hasty:
+        connections = hasty.server.server_state.connections
+        with hasty.connect() as connection:
+            connection.setsockopt(1, 8, 2048)  # a receive buffer that is full soon
+            wish = {"prompt": ["If"] * 250, "max_tokens": 8, "ignore_eos": True, "logprobs": 20, "stream": True}
+            body = json.dumps(wish)
+            head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            hasty.wait_for(lambda: len(connections) == 1)
+            hasty.wait_for(lambda: not connections)
+        hasty.wait_until_idle()
+
+
+# The key
+
+
+@pytest.fixture(scope="module")
+def locked():
+    with running_server(api_key="rose-key") as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/generate", "/live", "/models/tiny/generate"])
+@pytest.mark.parametrize(
+    "sent", [None, "", "rose-key", "Bearer", "Bearer rose-ke", "Bearer rose-key2", "Basic rose-key"]
+)
+def test_without_the_key_it_is_401(locked, path, sent):
+    status, text, headers = locked.exchange(path, **({} if sent is None else {"Authorization": sent}))
+    error = json.loads(text)["error"]
+    assert (status, error["code"]) == (401, "invalid_api_key") and headers["WWW-Authenticate"] == "Bearer"
+    assert "rose-key" not in error["message"]
+
+
+def test_with_the_key_it_answers(locked):
+    assert locked.ask("/v1/completions", BODY, Authorization="Bearer rose-key")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/"])
+def test_what_needs_no_key(locked, path):
+    assert locked.exchange(path)[0] == 200
+
+
+def test_a_key_that_none_asked_for_is_ignored(server):
+    assert server.ask("/v1/completions", BODY, Authorization="Bearer any")[0] == 200

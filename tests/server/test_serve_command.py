@@ -1,0 +1,136 @@
+"""`roseinfer serve` as one types it: a process that loads, answers, drains at SIGTERM, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+from running import DEADLINE
+
+from roseinfer.cli.main import main
+from roseinfer.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def serving(*arguments: str, **environ: str):
+    """(process, url) once it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roseinfer", "serve", *arguments, "--port", "0"],
+        cwd=ROOT,
+        env=os.environ | environ,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said = []
+        while "ready after" not in "".join(said):
+            line = process.stderr.readline()
+            assert line, "".join(said)
+            said.append(line)
+        yield process, re.search(r"http://\S+", "".join(said))[0]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ask(url: str, body: dict, **headers: str):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+    return urllib.request.urlopen(request, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(number):
+    with serving("tiny", "--max-num-seqs", "2") as (process, url):
+        body = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
+        with ask(f"{url}/v1/completions", body) as answer:
+            first = answer.readline()
+            process.send_signal(number)
+            rest = answer.read().decode()
+        assert first.startswith(b"data: {") and rest.endswith("data: [DONE]\n\n")
+        assert '"finish_reason":"length"' in rest
+        out, err = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0 and out == "" and "every request has ended" in err
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{url}/health", timeout=DEADLINE)
+
+
+def test_what_does_not_end_in_time_gets_an_error_and_status_is_0():
+    with serving("tiny", "--drain-seconds", "0") as (process, url):
+        body = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True, "stream": True}
+        with ask(f"{url}/v1/completions", body) as answer:
+            answer.readline()
+            process.send_signal(signal.SIGTERM)
+            rest = answer.read().decode()
+        process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0
+        assert "shutting down" in rest or rest.endswith("data: [DONE]\n\n")
+
+
+def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
+    path = tmp_path / "server.yaml"
+    path.write_text(
+        "model_config: {model_name: llama_7b, max_generate_length: 5, seq_length: [128], decode_batch_size: [4],\n"
+        "               prefill_batch_size: [2], pad_token_id: 0, model_dtype: DataType.FLOAT32}\n"
+        "pa_config: {num_blocks: 64, block_size: 16, decode_seq_length: 128}\n"
+    )
+    with serving("tiny", "--config", str(path), ROSEINFER_API_KEY="rose-key") as (_, url):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(f"{url}/v1/completions", {"prompt": "If"})
+        assert refused.value.code == 401
+        key = {"Authorization": "Bearer rose-key"}
+        with ask(f"{url}/v1/completions", {"prompt": "If", "model": "llama_7b"}, **key) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 5
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 6}, **key)
+        assert "max_generate_length, got 6" in json.load(refused.value)["error"]["message"]
+
+
+WRONG = [
+    ("", "missing: MODEL"),
+    ("tiny --port 70000", "--port must be an integer from 0 to 65,535, got 70000"),
+    ("tiny --port x", "--port: must be an integer, got 'x'"),
+    ("tiny --max-queue -1", "--max-queue must be an integer of at least 0, got -1"),
+    ("tiny --header-seconds 0", "--header-seconds must be a number above 0, got 0.0"),
+    ("tiny --drain-seconds -1", "--drain-seconds must be a number of at least 0, got -1.0"),
+    ("tiny --api-key=", "--api-key must be of visible ASCII characters"),
+    ("tiny --config no/such.yaml", "--config no/such.yaml: there is no such file"),
+    ("no/such/model --port 0", "no/such/model"),
+    ("tiny --dtype int8 --port 0", "--dtype must be one of float32"),
+    ("tiny --max-model-len 4096 --port 0", "--max-model-len 4096 is more positions than the model has"),
+    ("tiny --scheduling-policy lottery --port 0", "lottery"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_a_wrong_argument_is_one_line(capsys, arguments, message):
+    assert main(["serve", *arguments.split()]) == 2
+    out, err = capsys.readouterr()
+    [error] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert out == "" and message in error
+
+
+def test_a_port_that_is_taken_is_one_line(capsys):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert main(["serve", "tiny", "--port", str(port)]) == 1
+    assert f"port={port} cannot be listened at: Address already in use" in capsys.readouterr().err
+
+
+def test_a_host_that_is_none_of_ours_is_one_line(capsys):
+    assert main(["serve", "tiny", "--host", "203.0.113.1", "--port", "0"]) == 1
+    assert "host=203.0.113.1" in capsys.readouterr().err
