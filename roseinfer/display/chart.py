@@ -38,14 +38,7 @@ CONFIG = {
     "mark": {"color": PALETTE[0]},
     "title": {"anchor": "start", "color": INK, "subtitleColor": INK, "fontSize": 13, "subtitleFontSize": 12},
     "style": {"guide-label": {"fill": INK, "fontSize": 12}, "guide-title": {"fill": INK, "fontSize": 12}},
-    "axis": {
-        "domainColor": INK,
-        "tickColor": INK,
-        "gridColor": GRID,
-        "titleFontWeight": "normal",
-        "labelLimit": 220,
-        "labelFlush": False,  # moved inwards, the last label would touch the one before it
-    },
+    "axis": {"domainColor": INK, "tickColor": INK, "gridColor": GRID, "titleFontWeight": "normal", "labelLimit": 220},
     "legend": {"labelLimit": 260},
     "view": {"stroke": None},
     "text": {"color": INK, "fontSize": 12},

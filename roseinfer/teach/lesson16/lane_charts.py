@@ -106,7 +106,8 @@ def _panel(
     import altair as alt
 
     lanes = [lane for lane in (HOST, COPY, DEVICE) if any(span.lane == lane for span in run.spans)]
-    x = alt.X("begin:Q", title="ms" if is_last else None, scale=alt.Scale(domain=window, nice=False))
+    axis = alt.Axis(labelFlush=False)  # moved inwards, the last label would touch the one before it
+    x = alt.X("begin:Q", title="ms" if is_last else None, scale=alt.Scale(domain=window, nice=False), axis=axis)
     y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(domain=lanes, paddingInner=0.15))
     colour = alt.Color(
         "what:N",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from oracles import small_model
 
@@ -197,3 +199,11 @@ def test_lanes_have_no_colour_of_a_request():
 
     kinds = set(lane_charts.COLOURS) - {lane_charts.BUBBLE}
     assert not {lane_charts.COLOURS[kind] for kind in kinds} & set(run_charts.COLOURS.values())
+
+
+def test_the_labels_of_the_time_are_equally_far_apart(tmp_path):
+    lanes = teach.record_lanes(make(), WORK, SPEEDS)
+    teach.draw_lanes(lanes, end=20).save(tmp_path / "lanes.svg")
+    label = r'text-anchor="(\w+)" transform="translate\(([\d.]+),[\d.]+\)"[^>]*>(\d+)</text>'
+    labels = re.findall(label, (tmp_path / "lanes.svg").read_text())
+    assert labels[:11] == [("middle", str(49 * ms // 2), str(ms)) for ms in range(0, 21, 2)]
