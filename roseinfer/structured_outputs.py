@@ -16,7 +16,7 @@ class StructuredOutputsParams:
     """Exactly one of: json, a JSON schema as a dict or its text; regex, a regular expression that the whole text
     matches; choice, texts of which it is one; json_object=True, any JSON object; grammar, in llguidance's Lark syntax.
 
-    disable_any_whitespace: JSON without spaces and newlines between its parts, which small models may write without end.
+    disable_any_whitespace: JSON without spaces and newlines between its parts. Small models may write them without end.
     Raises ValueError for none, for several, and for a wrong type.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from hmac import compare_digest
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,6 +12,7 @@ from .errors import ApiError
 from .settings import KIB, ServerSettings
 
 GUARDED = ("/v1/", "/generate", "/models/", "/live")
+LINGER_SECONDS, LINGER_BYTES = 2.0, 16 * KIB * KIB  # that a refused body is read for, and of it
 CLOSE = {"Connection": "close"}  # what the client still sends is not read
 
 
@@ -51,6 +53,7 @@ class Limits:
         most = self.settings.max_body_kib * KIB
         told = dict(scope["headers"]).get(b"content-length", b"")
         if told.isdigit() and int(told[:20]) > most:
+            await self._read_on(receive)
             raise self._too_large()
         try:
             return await asyncio.wait_for(self._read(receive, most), self.settings.body_seconds)
@@ -67,9 +70,24 @@ class Limits:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > most:
+                await self._read_on(receive)
                 raise self._too_large()
             more = message.get("more_body", False)
         return b"".join(parts)
+
+    async def _read_on(self, receive: Receive) -> None:
+        """A client that is still sending when its connection is closed does not read the answer: so some of what it
+        sends is read, and thrown away."""
+
+        async def read() -> None:
+            size, more = 0, True
+            while more and size < LINGER_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                more = message.get("more_body", False)
+
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(read(), LINGER_SECONDS)
 
     def _too_large(self) -> ApiError:
         most = self.settings.max_body_kib

@@ -22,7 +22,7 @@ def live_view(engine: AsyncEngine) -> dict[str, Any]:
         {
             "prompt_tokens": stream.num_prompt_tokens,
             "new_tokens": stream.num_tokens,
-            "most_tokens": sum(one.seq.params.max_tokens for r in stream.requests for one in r.samples),
+            "most_tokens": sum(one.seq.params.most_tokens for r in stream.requests for one in r.samples),
         }
         for stream in streams[:MOST_REQUESTS]
     ]

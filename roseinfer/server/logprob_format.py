@@ -54,4 +54,4 @@ class TokenTexts(dict[int, str]):
 def positions_of(delta: Delta) -> Iterator[tuple[int, dict[int, float]]]:
     """For each new token, its id, and the log-probabilities by id at its place."""
     for token_id, at in zip(delta.token_ids, delta.logprobs or (), strict=True):
-        yield token_id, {other: max(value, LEAST) for other, value in at.items()}
+        yield token_id, {other: max(found.logprob, LEAST) for other, found in at.items()}

@@ -7,9 +7,17 @@ from typing import Any
 
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
+from roseinfer.structured_outputs import StructuredOutputsParams
 
 from .errors import ApiError
-from .protocol import ChatBody, CompletionBody, GenerateParameters, SamplingBody
+from .protocol import (
+    ChatBody,
+    CompletionBody,
+    GenerateParameters,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    SamplingBody,
+)
 
 # Field of the API: field of SamplingParams.
 TAKEN = {
@@ -22,16 +30,18 @@ TAKEN = {
     "stop": "stop",
     "stop_token_ids": "stop_token_ids",
     "ignore_eos": "ignore_eos",
+    "min_p": "min_p",
+    "min_tokens": "min_tokens",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "allowed_token_ids": "allowed_token_ids",
+    "bad_words": "bad_words",
+    "skip_special_tokens": "skip_special_tokens",
+    "include_stop_str_in_output": "include_stop_str_in_output",
 }
 # Fields that the engine does not have, and the values of each that ask for nothing; clients send these unasked.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
     "echo": (False,),
     "suffix": ("",),
     "best_of": (1,),
@@ -55,7 +65,7 @@ class Defaults:
         params = llm.get_default_sampling_params()
         self.params = replace(params, stop_token_ids=(*params.stop_token_ids, *end_tokens))
         self.most_new_tokens = most_new_tokens
-        if most_new_tokens is not None and params.max_tokens > most_new_tokens:
+        if most_new_tokens is not None and params.most_tokens > most_new_tokens:
             self.params = replace(self.params, max_tokens=most_new_tokens)
         blocks = llm.engine.blocks
         self._most_tokens = min(llm.max_model_len, blocks.num_blocks * blocks.block_size)
@@ -95,6 +105,10 @@ class Defaults:
     def _params(self, body: SamplingBody, more: dict[str, Any]) -> SamplingParams:
         refuse_what_is_not_there(body)
         found = {own: value for name, own in TAKEN.items() if (value := getattr(body, name)) is not None}
+        if body.logit_bias:
+            found["logit_bias"] = biases(body.logit_bias)
+        if structured := structured_outputs(body):
+            found["structured_outputs"] = structured
         return self._made(found | more)
 
     def _made(self, given: dict[str, Any]) -> SamplingParams:
@@ -105,6 +119,26 @@ class Defaults:
         if stops := given.get("stop_token_ids"):
             given["stop_token_ids"] = (*self.params.stop_token_ids, *stops)
         return replace(self.params, **given)
+
+
+def biases(given: dict[str, float]) -> dict[int, float]:
+    """JSON's keys are texts. Raises ApiError for one that is no token id."""
+    for key in given:
+        if not (key.isascii() and key.isdigit()):
+            raise ApiError(f"logit_bias must have token ids as keys, got {key!r:.100}", "logit_bias")
+    return {int(key): value for key, value in given.items()}
+
+
+def structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
+    """The form that a text has to follow; None for any."""
+    form, own = body.response_format, body.structured_outputs
+    if own and form:
+        raise ApiError("response_format and structured_outputs are one setting: send one of them", "response_format")
+    if own:
+        return StructuredOutputsParams(**own.model_dump(by_alias=True, exclude_none=True))
+    if isinstance(form, JsonSchemaFormat):
+        return StructuredOutputsParams(json=form.json_schema.json_schema)
+    return StructuredOutputsParams(json_object=True) if isinstance(form, JsonObjectFormat) else None
 
 
 def refuse_what_is_not_there(body: SamplingBody) -> None:

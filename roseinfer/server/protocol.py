@@ -5,7 +5,7 @@ What the API has and the engine has not may be sent with the value that asks for
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,6 +28,37 @@ class Body(BaseModel):
 class StreamOptions(Body):
     include_usage: bool = Field(False, description="one more chunk at the end, with the usage and no choices")
     include_obfuscation: bool = Field(False, description="accepted, and nothing is obfuscated")
+
+
+class TextFormat(Body):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    type: Literal["json_object"]
+
+
+class JsonSchema(Body):
+    name: str
+    description: str | None = None
+    # OpenAI's field is named schema, which pydantic's models have as a method.
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="accepted: a text always follows its schema here")
+
+
+class JsonSchemaFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class StructuredOutputs(Body):
+    """As StructuredOutputsParams: exactly one of these."""
+
+    json_schema: dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = Field(None, description="in llguidance's Lark syntax")
+    json_object: bool | None = None
 
 
 class SamplingBody(Body):
@@ -55,7 +86,18 @@ class SamplingBody(Body):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
     logit_bias: dict[str, float] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = Field(
+        None, description="the form that the text follows: a JSON object, or a JSON schema"
+    )
+    structured_outputs: StructuredOutputs | None = Field(None, description="the same, and more forms; vLLM's")
+    allowed_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
+        None, description="the only tokens that may be chosen; vLLM's"
+    )
+    bad_words: Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = Field(
+        None, description="texts that are not written; vLLM's"
+    )
+    skip_special_tokens: bool | None = Field(None, description="vLLM's")
+    include_stop_str_in_output: bool | None = Field(None, description="vLLM's")
 
 
 class CompletionBody(SamplingBody):
@@ -71,8 +113,8 @@ class CompletionBody(SamplingBody):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return list(self.prompt)  # type: ignore[arg-type]
+            return [self.prompt]
+        return list(self.prompt)
 
 
 class Message(Body):
@@ -96,6 +138,9 @@ class ChatBody(SamplingBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_generation_prompt: bool = Field(True, description="vLLM's")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="further names that the template reads; vLLM's"
+    )
     continue_final_message: bool = Field(False, description="go on with the last message; vLLM's")
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -123,5 +168,5 @@ class GenerateBody(Body):
     """POST /generate: the form of post 002's server, which is also text-generation-inference's."""
 
     inputs: str
-    parameters: GenerateParameters = GenerateParameters()
+    parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters.model_validate({}))
     stream: bool = False

@@ -77,6 +77,7 @@ class Service:
                 self.defaults.room if body.max_tokens is None and body.max_completion_tokens is None else None,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
+                chat_template_kwargs=body.chat_template_kwargs,
             )
         return await self._answer(http, [request], bool(body.stream), self._maker(ChatAnswer, body))
 
