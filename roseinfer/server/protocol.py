@@ -26,29 +26,31 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    include_usage: bool = Field(False, description="one more chunk at the end, with the usage and no choices")
-    include_obfuscation: bool = Field(False, description="accepted, and nothing is obfuscated")
+    include_usage: bool = Field(default=False, description="one more chunk at the end, with the usage and no choices")
+    include_obfuscation: bool = Field(default=False, description="accepted, and nothing is obfuscated")
 
 
 class SamplingBody(Body):
     """What both kinds of completions have."""
 
-    model: str | None = Field(None, description="the name that /v1/models gives; that one when not given")
+    model: str | None = Field(default=None, description="the name that /v1/models gives; that one when not given")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(None, description="0 and -1 keep all; vLLM's")
+    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(
+        default=None, description="0 and -1 keep all; vLLM's"
+    )
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
-        None, description="vLLM's"
+        default=None, description="vLLM's"
     )
-    ignore_eos: bool | None = Field(None, description="go on beyond the model's end token; vLLM's")
-    user: str | None = Field(None, description="accepted, and not used")
-    metadata: dict[str, str] | None = Field(None, description="accepted, and not used")
+    ignore_eos: bool | None = Field(default=None, description="go on beyond the model's end token; vLLM's")
+    user: str | None = Field(default=None, description="accepted, and not used")
+    metadata: dict[str, str] | None = Field(default=None, description="accepted, and not used")
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
@@ -71,8 +73,8 @@ class CompletionBody(SamplingBody):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return list(self.prompt)  # type: ignore[arg-type]
+            return [self.prompt]
+        return list(self.prompt)
 
 
 class Message(Body):
@@ -91,18 +93,18 @@ class ChatBody(SamplingBody):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
-        None, description="max_tokens by its later name"
+        default=None, description="max_tokens by its later name"
     )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    add_generation_prompt: bool = Field(True, description="vLLM's")
-    continue_final_message: bool = Field(False, description="go on with the last message; vLLM's")
+    add_generation_prompt: bool = Field(default=True, description="vLLM's")
+    continue_final_message: bool = Field(default=False, description="go on with the last message; vLLM's")
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = Field(None, description="accepted: without tools nothing is called")
+    parallel_tool_calls: bool | None = Field(default=None, description="accepted: without tools nothing is called")
     modalities: list[str] | None = None
     reasoning_effort: str | None = None
-    service_tier: str | None = Field(None, description="accepted, and not used")
+    service_tier: str | None = Field(default=None, description="accepted, and not used")
     store: bool | None = None
 
 
@@ -110,13 +112,13 @@ class GenerateParameters(Body):
     """The parameters of POST /generate."""
 
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    do_sample: bool | None = Field(None, description="false is greedy, whatever the temperature")
+    do_sample: bool | None = Field(default=None, description="false is greedy, whatever the temperature")
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     stop: Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
-    return_full_text: bool = Field(False, description="the prompt stands before the text")
+    return_full_text: bool = Field(default=False, description="the prompt stands before the text")
 
 
 class GenerateBody(Body):
