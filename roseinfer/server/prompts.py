@@ -51,9 +51,6 @@ class PromptReader:
 
         return await self._in_thread(make)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False)
-
     def _request(self, prompt: str | list[int], params: SamplingParams, add_special_tokens: bool) -> Request:
         return self.llm.new_request(
             self._ids(prompt, add_special_tokens) if isinstance(prompt, str) else prompt, params

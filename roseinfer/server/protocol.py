@@ -26,8 +26,8 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    include_usage: bool = Field(False, description="one more chunk at the end, with the usage and no choices")
-    include_obfuscation: bool = Field(False, description="accepted, and nothing is obfuscated")
+    include_usage: bool = Field(default=False, description="one more chunk at the end, with the usage and no choices")
+    include_obfuscation: bool = Field(default=False, description="accepted, and nothing is obfuscated")
 
 
 class TextFormat(Body):
@@ -43,7 +43,7 @@ class JsonSchema(Body):
     description: str | None = None
     # OpenAI's field is named schema, which pydantic's models have as a method.
     json_schema: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = Field(None, description="accepted: a text always follows its schema here")
+    strict: bool | None = Field(default=None, description="accepted: a text always follows its schema here")
 
 
 class JsonSchemaFormat(Body):
@@ -54,32 +54,35 @@ class JsonSchemaFormat(Body):
 class StructuredOutputs(Body):
     """As StructuredOutputsParams: exactly one of these."""
 
-    json_schema: dict[str, Any] | None = Field(None, alias="json")
+    json_schema: dict[str, Any] | None = Field(default=None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
-    grammar: str | None = Field(None, description="in llguidance's Lark syntax")
+    grammar: str | None = Field(default=None, description="in llguidance's Lark syntax")
     json_object: bool | None = None
+    disable_any_whitespace: bool | None = Field(default=None, description="JSON without spaces between its parts")
 
 
 class SamplingBody(Body):
     """What both kinds of completions have."""
 
-    model: str | None = Field(None, description="the name that /v1/models gives; that one when not given")
+    model: str | None = Field(default=None, description="the name that /v1/models gives; that one when not given")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(None, description="0 and -1 keep all; vLLM's")
+    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = Field(
+        default=None, description="0 and -1 keep all; vLLM's"
+    )
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
-        None, description="vLLM's"
+        default=None, description="vLLM's"
     )
-    ignore_eos: bool | None = Field(None, description="go on beyond the model's end token; vLLM's")
-    user: str | None = Field(None, description="accepted, and not used")
-    metadata: dict[str, str] | None = Field(None, description="accepted, and not used")
+    ignore_eos: bool | None = Field(default=None, description="go on beyond the model's end token; vLLM's")
+    user: str | None = Field(default=None, description="accepted, and not used")
+    metadata: dict[str, str] | None = Field(default=None, description="accepted, and not used")
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
@@ -87,17 +90,17 @@ class SamplingBody(Body):
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
     logit_bias: dict[str, float] | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = Field(
-        None, description="the form that the text follows: a JSON object, or a JSON schema"
+        default=None, description="the form that the text follows: a JSON object, or a JSON schema"
     )
-    structured_outputs: StructuredOutputs | None = Field(None, description="the same, and more forms; vLLM's")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="the same, and more forms; vLLM's")
     allowed_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
-        None, description="the only tokens that may be chosen; vLLM's"
+        default=None, description="the only tokens that may be chosen; vLLM's"
     )
     bad_words: Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = Field(
-        None, description="texts that are not written; vLLM's"
+        default=None, description="texts that are not written; vLLM's"
     )
-    skip_special_tokens: bool | None = Field(None, description="vLLM's")
-    include_stop_str_in_output: bool | None = Field(None, description="vLLM's")
+    skip_special_tokens: bool | None = Field(default=None, description="vLLM's")
+    include_stop_str_in_output: bool | None = Field(default=None, description="vLLM's")
 
 
 class CompletionBody(SamplingBody):
@@ -133,21 +136,21 @@ class ChatBody(SamplingBody):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
-        None, description="max_tokens by its later name"
+        default=None, description="max_tokens by its later name"
     )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    add_generation_prompt: bool = Field(True, description="vLLM's")
+    add_generation_prompt: bool = Field(default=True, description="vLLM's")
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="further names that the template reads; vLLM's"
+        default=None, description="further names that the template reads; vLLM's"
     )
-    continue_final_message: bool = Field(False, description="go on with the last message; vLLM's")
+    continue_final_message: bool = Field(default=False, description="go on with the last message; vLLM's")
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = Field(None, description="accepted: without tools nothing is called")
+    parallel_tool_calls: bool | None = Field(default=None, description="accepted: without tools nothing is called")
     modalities: list[str] | None = None
     reasoning_effort: str | None = None
-    service_tier: str | None = Field(None, description="accepted, and not used")
+    service_tier: str | None = Field(default=None, description="accepted, and not used")
     store: bool | None = None
 
 
@@ -155,18 +158,18 @@ class GenerateParameters(Body):
     """The parameters of POST /generate."""
 
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    do_sample: bool | None = Field(None, description="false is greedy, whatever the temperature")
+    do_sample: bool | None = Field(default=None, description="false is greedy, whatever the temperature")
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     stop: Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
-    return_full_text: bool = Field(False, description="the prompt stands before the text")
+    return_full_text: bool = Field(default=False, description="the prompt stands before the text")
 
 
 class GenerateBody(Body):
     """POST /generate: the form of post 002's server, which is also text-generation-inference's."""
 
     inputs: str
-    parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters.model_validate({}))
+    parameters: GenerateParameters = GenerateParameters()
     stream: bool = False

@@ -115,7 +115,7 @@ class EngineServer(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         self._is_stopping = True
-        self.loop.call_soon_threadsafe(lambda: setattr(self, "_stopping", asyncio.ensure_future(self._stop())))
+        self.loop.call_soon_threadsafe(self._begin_to_stop)
 
     async def _load(self, service: Service) -> None:
         begun = self.loop.time()
@@ -128,6 +128,9 @@ class EngineServer(uvicorn.Server):
             raise
         self.was_ready = True
         self.say(f"ready after {self.loop.time() - begun:.1f} s")
+
+    def _begin_to_stop(self) -> None:
+        self._stopping = asyncio.ensure_future(self._stop())
 
     async def _stop(self) -> None:
         self.say(f"draining: what runs has {self.settings.drain_seconds:g} s to end")

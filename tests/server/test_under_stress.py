@@ -11,7 +11,7 @@ import pytest
 from running import DEADLINE, SIZES, Gate, Running, running_server
 
 from roseinfer.llm.llm import LLM
-from roseinfer.server.run import Serving, listen, make_server, url_of
+from roseinfer.server.run import EngineServer, Serving, listen, make_server, url_of
 from roseinfer.server.settings import ServerSettings
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_client_that_goes_frees_its_blocks_before_the_next_step(server, when, 
     assert server.engine.latencies.ended_by["abort"] >= 5 - (when == "running")
 
 
-def test_a_client_that_reads_nothing_holds_up_nobody_elses_steps(server, offline):
+def test_a_client_that_reads_nothing_holds_up_no_other(server, offline):
     slow = server.post("/v1/completions", LONG | {"stream": True})
     server.wait_for(lambda: len(server.engine.streams) == 1)
     status, answer = server.ask("/v1/completions", SHORT)
@@ -156,6 +156,17 @@ def test_what_does_not_end_in_time_is_cut_off_with_an_error():
         streamed.close()
 
 
+def started(make_llm) -> tuple[EngineServer, Running, threading.Thread]:
+    """A server that may not have loaded its model yet, or has failed to."""
+    listening = listen("127.0.0.1", 0)
+    server = make_server(Serving(make_llm=make_llm, model_name="tiny"), ServerSettings(), lambda text: None)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    running = Running(server, url_of(listening))
+    running.wait_for(lambda: server.started)
+    return server, running, thread
+
+
 def test_before_it_is_warm_it_says_so():
     go = threading.Event()
 
@@ -163,19 +174,34 @@ def test_before_it_is_warm_it_says_so():
         assert go.wait(DEADLINE)
         return LLM("tiny", **SIZES)
 
-    listening = listen("127.0.0.1", 0)
-    server = make_server(Serving(make_llm=slowly, model_name="tiny"), ServerSettings(), lambda text: None)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    running = Running(server, url_of(listening))
-    running.wait_for(lambda: server.started)
+    server, running, thread = started(slowly)
     assert running.ask("/health") == (503, {"status": "loading"})
     status, answer = running.ask("/v1/completions", SHORT)
     assert status == 503 and "still being loaded" in answer["error"]["message"]
     assert running.ask("/live")[1]["status"] == "loading" and running.exchange("/metrics")[0] == 200
+    assert running.ask("/v1/models")[1]["data"][0].keys() == {"id", "object", "created", "owned_by"}
     go.set()
     running.wait_for(lambda: server.was_ready)
     assert running.ask("/health")[0] == 200
     server.should_exit = True
     thread.join(DEADLINE)
-    assert not thread.is_alive()
+    assert not thread.is_alive() and server.failure is None
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server():
+    def fails() -> LLM:
+        raise ValueError("no such model")
+
+    server, _, thread = started(fails)
+    thread.join(DEADLINE)
+    assert not thread.is_alive() and str(server.failure) == "no such model" and not server.was_ready
+
+
+def test_a_bug_on_the_engines_thread_hangs_no_request_and_ends_the_server(monkeypatch):
+    server, running, thread = started(lambda: LLM("tiny", **SIZES))
+    running.wait_for(lambda: server.was_ready)
+    monkeypatch.setattr(server.engine, "_tell", lambda: 1 / 0)
+    status, answer = running.ask("/v1/completions", SHORT)
+    assert status == 503 and "engine has failed" in answer["error"]["message"]
+    thread.join(DEADLINE)
+    assert not thread.is_alive() and isinstance(server.failure, ZeroDivisionError)
