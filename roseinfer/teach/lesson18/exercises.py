@@ -142,13 +142,15 @@ def norm_fused_in(answer: Any) -> None:
 # 18.3
 
 Prompt = tuple[int, int, int]  # tokens, values of a head, seed
+LARGE = 100  # seeds from here on: scores beyond those that exp holds, so the largest one has to be subtracted
 
 
 def _prompt(num_tokens: int, head_dim: int, seed: int) -> Arrays:
     slots = np.random.default_rng(seed).permutation(num_tokens + 3)[:num_tokens].astype(np.int32)
+    q, k, v = (_random(seed + i, num_tokens, head_dim) for i in range(3))
     return {
         "out": _empty(num_tokens, head_dim),
-        **{name: _random(seed + i, num_tokens, head_dim) for i, name in enumerate("qkv")},
+        **{"q": q * np.float32(25 if seed >= LARGE else 1), "k": k, "v": v},
         **{name: np.full((num_tokens + 3, head_dim), np.nan, np.float32) for name in ("k_cache", "v_cache")},
         "slots": slots,
     }
@@ -181,7 +183,7 @@ RACE_MISTAKES = {
     "every token attends to the whole prompt; token n sees tokens 0 to n": partial(_causal, seen=torch.ones_like),
     "a token attends to itself, too: up to n, with n": partial(_causal, seen=partial(torch.tril, diagonal=-1)),
 }
-PROMPTS: list[Prompt] = [(1, 1, 0), (2, 2, 1), (3, 2, 2), (5, 4, 3)]
+PROMPTS: list[Prompt] = [(1, 1, 0), (2, 2, 1), (3, 2, 2), (5, 4, 3), (5, 4, LARGE), (7, 4, LARGE + 1)]
 PROMPTS += draw(lambda rng: (rng.randint(1, 7), rng.choice((1, 2, 4)), rng.randint(0, 99)))
 RACE = Comparison(
     PROMPTS,

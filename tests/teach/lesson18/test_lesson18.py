@@ -318,12 +318,31 @@ def half_a_fix(out, q, k, v, k_cache, v_cache, slots):
         attend_row(out, q, k, v_cache[slots], n)
 
 
+def nothing_subtracted(out, q, k, v, k_cache, v_cache, slots):
+    for n in prange(len(q)):
+        k_cache[slots[n]] = k[n]
+        v_cache[slots[n]] = v[n]
+    for n in prange(len(q)):
+        weights = np.exp((q[n] * k[: n + 1]).sum(1))
+        out[n] = (weights / weights.sum()) @ v[: n + 1]
+
+
+def least_subtracted(out, q, k, v, k_cache, v_cache, slots):
+    for n in prange(len(q)):
+        k_cache[slots[n]] = k[n]
+        v_cache[slots[n]] = v[n]
+    for n in prange(len(q)):
+        scores = (q[n] * k[: n + 1]).sum(1)
+        weights = np.exp(scores - scores.min())
+        out[n] = (weights / weights.sum()) @ v[: n + 1]
+
+
 def not_causal(out, q, k, v, k_cache, v_cache, slots):
     for n in prange(len(q)):
         k_cache[slots[n]], v_cache[slots[n]] = k[n], v[n]
     for n in prange(len(q)):
         scores = q[n] * k
-        weights = np.exp(scores.sum(axis=1))
+        weights = np.exp(scores.sum(axis=1) - scores.sum(axis=1).max())
         out[n] = 0
         for t in range(len(q)):
             out[n] += weights[t] / weights.sum() * v[t]
@@ -366,6 +385,8 @@ test_wrong_races = wrong_answers(
         "without itself": (without_itself, "a token attends to itself"),
         "positions for slots": (slots_as_positions, "k_cache must hold"),
         "all tasks write the same": (every_task_writes_all, "there is a race"),
+        "nothing subtracted": (nothing_subtracted, "of 20 values are NaN"),
+        "the least subtracted": (least_subtracted, "of 20 values are NaN"),
     },
 )
 
