@@ -161,6 +161,21 @@ def test_exactly_one_form_is_asked_for(wanted, message):
         StructuredOutputsParams(**wanted)
 
 
+def nested(depth: int) -> dict:
+    schema: dict = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"json": nested(200)}, {"regex": "(?=a)b"}, {"regex": r"(a)\1"}], ids=["deep", "look", "back"]
+)
+def test_what_could_take_without_end_is_refused(wanted):
+    with pytest.raises(ValueError, match="^structured_outputs cannot be followed: "):
+        Grammars(TOKENIZER, 2048, (0,)).grammar(StructuredOutputsParams(**wanted))
+
+
 def test_a_model_without_an_end_token_or_llguidance_says_so(tiny, monkeypatch):
     with pytest.raises(ValueError, match="^structured_outputs need a model with an end token, and this one has none$"):
         Grammars(TOKENIZER, 2048, ())
