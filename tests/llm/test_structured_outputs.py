@@ -16,6 +16,8 @@ from roseinfer.models import GPT2
 from roseinfer.sampling_params import SamplingParams
 from roseinfer.structured_outputs import StructuredOutputsParams
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = {
     "type": "object",
     "properties": {
