@@ -50,16 +50,19 @@ def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
 
 
 def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) -> RequestOutput:
-    """Print the text that follows a prompt while it is written, and a newline. Ctrl-C ends the text, and nothing else:
-    the output then says "abort". Raises Failed for logits that are not finite."""
+    """Print the text that follows a prompt while it is written, and a newline. A terminal gets control characters
+    spelled out, so that a text cannot steer it; a file or a pipe gets the text as it is. Ctrl-C ends the text, and
+    nothing else: the output then says "abort". Raises Failed for logits that are not finite."""
+    from roseinfer.display.text_table import printable
     from roseinfer.engine.interrupts import noted_interrupts
 
+    spell = printable if sys.stdout.isatty() else str
     shown, output = 0, None
     with noted_interrupts() as is_pressed:
         stream = llm.stream(prompt, params)
         for output in stream:
             text = output.outputs[0].text
-            print(text[shown:], end="", flush=True)
+            print(spell(text[shown:]), end="", flush=True)
             shown = len(text)
             if is_pressed() and not output.finished:
                 llm.abort(output.request_id)

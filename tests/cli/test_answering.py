@@ -15,6 +15,7 @@ import pytest
 from roseinfer.cli.commands import chat
 from roseinfer.cli.main import main
 from roseinfer.llm.llm import LLM
+from roseinfer.models import load_tokenizer
 from roseinfer.paths import ROOT
 from roseinfer.sampling_params import SamplingParams
 
@@ -47,6 +48,18 @@ def test_a_text_goes_on(llm, capsys):
     out, err = capsys.readouterr()
     assert out == text_of(llm, "Return a new", max_tokens=9) + "\n"
     assert err == "9 tokens, ended by: length\n"
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_control_characters_are_spelled_out_on_a_terminal_alone(capsys, monkeypatch, on_terminal):
+    """A text of escape characters, which the params allow alone."""
+    tokenizer = load_tokenizer("tiny")
+    [escape] = tokenizer.encode("\x1b").ids
+    only = SamplingParams(max_tokens=3, allowed_token_ids=[escape], ignore_eos=True)
+    monkeypatch.setattr(LLM, "get_default_sampling_params", lambda self: only)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
+    assert main(["generate", "tiny", "Return", "--max-tokens", "3", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == ("\\x1b" if on_terminal else "\x1b") * 3 + "\n"
 
 
 def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, capsys, monkeypatch, tmp_path):

@@ -21,6 +21,8 @@ from roseinfer.paths import TINY
 from roseinfer.reference import reference_generate, reference_logits
 from roseinfer.sampling_params import SamplingParams
 
+pytestmark = pytest.mark.slow
+
 END = TOKENIZER.token_to_id("<|endoftext|>")
 
 

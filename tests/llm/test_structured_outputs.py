@@ -16,6 +16,8 @@ from roseinfer.models import GPT2
 from roseinfer.sampling_params import SamplingParams
 from roseinfer.structured_outputs import StructuredOutputsParams
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -159,6 +161,21 @@ def test_what_cannot_be_followed_is_refused_before_any_runs(llm, monkeypatch, wa
 def test_exactly_one_form_is_asked_for(wanted, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         StructuredOutputsParams(**wanted)
+
+
+def nested(depth: int) -> dict:
+    schema: dict = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"json": nested(200)}, {"regex": "(?=a)b"}, {"regex": r"(a)\1"}], ids=["deep", "look", "back"]
+)
+def test_what_could_take_without_end_is_refused(wanted):
+    with pytest.raises(ValueError, match="^structured_outputs cannot be followed: "):
+        Grammars(TOKENIZER, 2048, (0,)).grammar(StructuredOutputsParams(**wanted))
 
 
 def test_a_model_without_an_end_token_or_llguidance_says_so(tiny, monkeypatch):
