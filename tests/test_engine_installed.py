@@ -114,6 +114,7 @@ COMMANDS = {
 }
 NEED_THE_COURSE = {
     "bench offline --chart x.png": "altair is not installed: ",
+    "serve tiny": "uvicorn is not installed: ",
     "trace x.json": "duckdb is not installed: ",
     "links": "tools is not installed: run from a clone of the repository",
     "reproduce 000 --quick": "reproduce needs ",

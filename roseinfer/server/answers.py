@@ -13,12 +13,13 @@ from .logprob_format import TokenTexts
 from .output_stream import Delta, OutputStream
 
 Json = dict[str, Any]
+ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each event
 DONE = b"data: [DONE]\n\n"
 
 
 def event(data: Json) -> bytes:
     """A server-sent event."""
-    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"data: {ENCODER.encode(data)}\n\n".encode()
 
 
 class Answer:

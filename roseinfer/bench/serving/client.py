@@ -36,7 +36,7 @@ class Target:
 @dataclass
 class Outcome:
     """What came of a request. Seconds after the start of the load. arrival: by the plan. sent: it was; later only where
-    the client itself is late. chunks: when each part of the answer came that has text. num_tokens: as the server counts
+    the client itself is late. chunks: when each part of the answer came. num_tokens: as the server counts
     them. status: of HTTP, None without an answer. how: COMPLETE, CANCELLED, REFUSED (4xx) or FAILED."""
 
     arrival: float
@@ -129,15 +129,15 @@ async def _read_stream(answer: aiohttp.ClientResponse, outcome: Outcome, start: 
 
 
 def _take(found: dict[str, Any], outcome: Outcome) -> bool:
-    """Take what a body or an event tells. True where it has text."""
+    """Take what a body or an event tells. True where it has something of an answer, if only tokens without a text."""
     if error := found.get("error"):
         outcome.error = str(error.get("message", error))[:200]
         return False
     if usage := found.get("usage"):
         outcome.num_tokens = usage["completion_tokens"]
-    texts = [choice.get("text") or "" for choice in found.get("choices", ())]
-    outcome.text += "".join(texts)
-    return any(texts)
+    choices = found.get("choices", ())
+    outcome.text += "".join(choice.get("text") or "" for choice in choices)
+    return bool(choices)
 
 
 def _body(target: Target, planned: Planned) -> bytes:

@@ -19,7 +19,7 @@ from .plan import Planned
 
 MS = 1e3
 DEFINITIONS = {
-    "ttft": "from a request's arrival, by the plan, to the first chunk with text; what the client is late is in it",
+    "ttft": "from a request's arrival, by the plan, to the first chunk; what the client is late is in it",
     "itl": "between two chunks of an answer; a chunk has more than one token where the server or the client was busy",
     "tpot": "from the first chunk of an answer to the last one, over its tokens less one",
     "e2e_latency": "from a request's arrival to its last chunk, or to its whole body where that is not streamed",
