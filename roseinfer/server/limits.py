@@ -52,16 +52,21 @@ class Limits:
         """Raises ApiError for one that is too large, or takes too long."""
         most = self.settings.max_body_kib * KIB
         told = dict(scope["headers"]).get(b"content-length", b"")
-        if told.isdigit() and int(told[:20]) > most:
+        body = None
+        if not (told.isdigit() and int(told[:20]) > most):
+            try:
+                body = await asyncio.wait_for(self._read(receive, most), self.settings.body_seconds)
+            except asyncio.TimeoutError:
+                why = f"the body must be there within {self.settings.body_seconds:g} s"
+                raise ApiError(why, status=408, code="body_timeout", headers=CLOSE) from None
+        if body is None:
             await self._read_on(receive)
-            raise self._too_large()
-        try:
-            return await asyncio.wait_for(self._read(receive, most), self.settings.body_seconds)
-        except asyncio.TimeoutError:
-            why = f"the body must be there within {self.settings.body_seconds:g} s"
-            raise ApiError(why, status=408, code="body_timeout", headers=CLOSE) from None
+            why = f"the body must have at most {self.settings.max_body_kib:,} KiB"
+            raise ApiError(why, status=413, code="body_too_large", headers=CLOSE)
+        return body
 
-    async def _read(self, receive: Receive, most: int) -> bytes:
+    async def _read(self, receive: Receive, most: int) -> bytes | None:
+        """None for a body that is too large."""
         parts, size, more = [], 0, True
         while more:
             message = await receive()
@@ -70,8 +75,7 @@ class Limits:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > most:
-                await self._read_on(receive)
-                raise self._too_large()
+                return None
             more = message.get("more_body", False)
         return b"".join(parts)
 
@@ -88,10 +92,6 @@ class Limits:
 
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(read(), LINGER_SECONDS)
-
-    def _too_large(self) -> ApiError:
-        most = self.settings.max_body_kib
-        return ApiError(f"the body must have at most {most:,} KiB", status=413, code="body_too_large", headers=CLOSE)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -105,7 +105,7 @@ def test_log_probabilities_are_the_offline_ones(client, offline, stream):
     answer = client.completions.create(model="tiny", prompt="If", max_tokens=6, logprobs=2, stream=stream)
     parts = [part.choices[0] for part in (answer if stream else [answer])]
     chosen = [value for part in parts for value in part.logprobs.token_logprobs]
-    assert chosen == pytest.approx([at[i] for i, at in zip(sample.token_ids, sample.logprobs, strict=True)])
+    assert chosen == pytest.approx([at[i].logprob for i, at in zip(sample.token_ids, sample.logprobs, strict=True)])
     tokens = [token for part in parts for token in part.logprobs.tokens]
     assert "".join(tokens) == sample.text
     offsets = [offset for part in parts for offset in part.logprobs.text_offset]
@@ -215,7 +215,7 @@ def test_log_probabilities_of_an_answer(chat):
     content = answer.choices[0].logprobs.content
     sample = output.outputs[0]
     assert [one.logprob for one in content] == pytest.approx(
-        [at[i] for i, at in zip(sample.token_ids, sample.logprobs, strict=True)]
+        [at[i].logprob for i, at in zip(sample.token_ids, sample.logprobs, strict=True)]
     )
     assert all(
         len(one.top_logprobs) == 2 and one.top_logprobs[0].logprob >= one.top_logprobs[1].logprob for one in content
