@@ -31,7 +31,6 @@ LONGEST_MESSAGE = 2000
 BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": protocol.CompletionBody,
     "/v1/chat/completions": protocol.ChatBody,
-    "/generate": protocol.GenerateBody,
 }
 PLACES = ("body", "query", "path", "header")
 logger = logging.getLogger(__name__)
@@ -159,7 +158,8 @@ def unknown_field(loc: tuple[str | int, ...], path: str) -> ApiError:
     if outer:
         message = f"{dotted(outer)} has no field {name!r:.{LONGEST_VALUE}}"
     else:
-        message = f"unknown field {unknown_name(name, BODIES[path].model_fields)}"
+        body = BODIES.get(path, protocol.GenerateBody)  # /models/{model}/generate
+        message = f"unknown field {unknown_name(name, body.model_fields)}"
     return ApiError(message, name[:LONGEST_VALUE], code="unknown_parameter")
 
 

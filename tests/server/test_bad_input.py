@@ -123,6 +123,7 @@ CASES = [
     (GENERATE, {"inputs": ["If"]}, 400, "inputs", "valid string"),
     (GENERATE, {"inputs": "If", "parameters": {"max_tokens": 3}}, 400, "max_tokens", "parameters has no field"),
     (GENERATE, {"inputs": "If", "parameters": {"max_new_tokens": 0}}, 400, "parameters", "greater than or equal to 1"),
+    ("/models/tiny/generate", {"inputs": "If", "input": 1}, 400, "input", "unknown field 'input' (nearest: inputs)"),
     ("/models/other/generate", {"inputs": "If"}, 404, "model", "no model 'other'"),
     ("/v1/embeddings", {"input": "If"}, 404, None, "nothing at POST /v1/embeddings"),
     ("/v1/models", {}, 405, None, "does not take POST"),

@@ -94,11 +94,12 @@ class OfflineResult(MachineResult):
                 rows = [r for r in self.rows if (r["prompt_len"], r["precision"]) == (prompt_len, precision)]
                 if not rows:
                     continue
-                baseline = FULL if precision in QUANTIZED else precision
                 asked = f"{a['max_tokens']} new tokens each, {precision}: tok/s"
                 if self.is_first_token:
                     asked = f"{precision}: time to first token in ms"
-                title = f"prompt of {prompt_len} tokens, {asked}, against {HF_NAME} in {baseline}, share of the floor"
+                if any(row["vs_hf"] for row in rows):
+                    asked += f", against {HF_NAME} in {FULL if precision in QUANTIZED else precision}"
+                title = f"prompt of {prompt_len} tokens, {asked}, share of the floor"
                 yield f"{title}\n{self._table(rows).text(width)}"
 
     def _table(self, rows: List[Row]) -> TextTable:
