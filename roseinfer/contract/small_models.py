@@ -13,7 +13,7 @@ from torch import Tensor
 from roseinfer.models import GPT2, Model, ModelConfig, load_model, random_model, shape_of
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 
-LLAMAS = ("llama", "qwen2", "qwen3")
+LLAMAS = ("llama", "qwen2", "qwen3")  # Mistral computes what Llama does
 
 
 def small_model(num_kv_heads: int = 4, seed: int = 1, vocab_size: int = 97) -> GPT2:

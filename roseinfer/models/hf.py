@@ -21,7 +21,7 @@ from .model import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-FAMILIES = {"gpt2": hf_gpt2, "llama": hf_llama, "qwen2": hf_llama, "qwen3": hf_llama}
+FAMILIES = {"gpt2": hf_gpt2, "llama": hf_llama, "mistral": hf_llama, "qwen2": hf_llama, "qwen3": hf_llama}
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # transformers gives their configs layer_types. In the others its KV cache takes windows from the keys themselves.
 NAMES_ITS_LAYERS = ("qwen2", "qwen3")
@@ -61,7 +61,8 @@ def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
         raise ValueError(f"config.json: layer_types has {others[0]!r}, which is not supported, only 'full_attention'")
     if layer_types is not None or hf["model_type"] in NAMES_ITS_LAYERS:
         return
-    for key in ("sliding_window", "attention_chunk_size"):
+    # Mistral's window bounds max_model_len: see hf_llama.py.
+    for key in ("sliding_window", "attention_chunk_size")[hf["model_type"] == "mistral" :]:
         window = hf.get(key)
         if window is not None and not (is_integer(window) and window >= hf[positions]):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Llama, Qwen2 and Qwen3 to and from the Hugging Face format: config.json's keys and the checkpoint's tensors."""
+"""Llama, Mistral, Qwen2 and Qwen3 to and from the Hugging Face format: config.json and the checkpoint's tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .config import ModelConfig
+from .config import ModelConfig, require_size
 from .hf_eos import write_eos
 from .model import Model
 from .rope import rope_from_hf
@@ -35,6 +35,13 @@ FIXED_SETTINGS = {
     "is_causal": True,
     "partial_rotary_factor": 1.0,
 }
+REQUIRED_BY_FAMILY: dict[str, list[str]] = {
+    "llama": [],
+    "mistral": ["num_key_value_heads"],
+    "qwen2": ["num_key_value_heads"],
+    "qwen3": ["num_key_value_heads", "head_dim"],
+}
+MISTRAL_WINDOW = 4096  # transformers' value where config.json does not mention it
 ALIASES: dict[str, str] = {}
 # Computed from the config, and stored by old checkpoints.
 NOT_WEIGHTS = ("rotary_emb.inv_freq",)
@@ -48,8 +55,8 @@ FUSED = {
 
 def read_config(hf: dict[str, Any]) -> ModelConfig:
     family, num_heads = hf["model_type"], hf["num_attention_heads"]
-    # Qwen's defaults for these two are numbers of one particular model: transformers never leaves them out.
-    if missing := [key for key in _qwen_required(family) if hf.get(key) is None]:
+    # transformers' defaults for these are numbers of one particular model, and its files never leave them out.
+    if missing := [key for key in REQUIRED_BY_FAMILY[family] if hf.get(key) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     if hf.get("head_dim") is None and hf["hidden_size"] % num_heads:
         raise ValueError(f"config.json: num_attention_heads={num_heads} must divide hidden_size={hf['hidden_size']}")
@@ -64,26 +71,37 @@ def read_config(hf: dict[str, Any]) -> ModelConfig:
         num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
         head_dim=hf["hidden_size"] // num_heads if head_dim is None else head_dim,
         intermediate_size=hf["intermediate_size"],
-        max_model_len=hf["max_position_embeddings"],
+        max_model_len=_max_model_len(hf),
         norm_eps=hf.get("rms_norm_eps", 1e-6),
         eos_token_id=hf["eos_token_id"],
         tie_embeddings=hf.get("tie_word_embeddings", False),
-        qkv_bias=family == "qwen2" or bias,
-        o_bias=family != "qwen2" and bias,
+        qkv_bias=family == "qwen2" or (family != "mistral" and bias),
+        o_bias=family not in ("qwen2", "mistral") and bias,
         qk_norm=family == "qwen3",
         rope=rope_from_hf(hf),
     )
 
 
-def _qwen_required(family: str) -> list[str]:
-    return {"llama": [], "qwen2": ["num_key_value_heads"], "qwen3": ["num_key_value_heads", "head_dim"]}[family]
+def _max_model_len(hf: dict[str, Any]) -> int:
+    """Positions that the model answers as with full attention: Mistral's window may hold fewer than its config has.
+
+    Raises ValueError for a window that is not a positive integer.
+    """
+    positions: int = hf["max_position_embeddings"]
+    window = hf.get("sliding_window", MISTRAL_WINDOW) if hf["model_type"] == "mistral" else None
+    if window is None:
+        return positions
+    require_size("config.json: sliding_window", window)
+    return min(positions, window)
 
 
 def write_config(c: ModelConfig) -> PretrainedConfig:
     from transformers import AutoConfig
 
     assert c.rope is not None, f"{c.architecture} turns its positions with RoPE"
-    bias = {} if c.architecture == "qwen2" else {"attention_bias": c.qkv_bias}
+    own: dict[str, Any] = {} if c.architecture == "qwen2" else {"attention_bias": c.qkv_bias}
+    if c.architecture == "mistral":  # max_model_len is within the window already
+        own = {"sliding_window": None}
     return AutoConfig.for_model(
         c.architecture,
         vocab_size=c.vocab_size,
@@ -98,7 +116,7 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
         eos_token_id=write_eos(c),
         tie_word_embeddings=c.tie_embeddings,
         rope_parameters=asdict(c.rope),
-        **bias,
+        **own,
     )
 
 

@@ -14,7 +14,13 @@ from .llama import Llama
 from .model import Model
 from .rope import Rope
 
-ARCHITECTURES: dict[str, type[Model]] = {"gpt2": GPT2, "llama": Llama, "qwen2": Llama, "qwen3": Llama}
+ARCHITECTURES: dict[str, type[Model]] = {
+    "gpt2": GPT2,
+    "llama": Llama,
+    "mistral": Llama,
+    "qwen2": Llama,
+    "qwen3": Llama,
+}
 RANDOM_SEED = 0
 
 _TINY: dict[str, Any] = {
@@ -90,6 +96,7 @@ RANDOM_SHAPES = {
     ),
     "tiny-llama": ModelConfig(architecture="llama", **_TINY, tie_embeddings=False),
     "tiny-qwen2": ModelConfig(architecture="qwen2", **_TINY, qkv_bias=True),
+    "tiny-mistral": ModelConfig(architecture="mistral", **_TINY),
     "tiny-qwen3": ModelConfig(architecture="qwen3", **_TINY | {"head_dim": 32}, qk_norm=True),
 }
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from roseinfer.models.config import ModelConfig
 
 
-ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
+ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 READING, ARITHMETIC = "reading", "arithmetic"
 PASSES_BUDGET_S = 0.4
 MOST_PASSES = 50

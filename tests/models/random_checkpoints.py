@@ -33,7 +33,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 FULL = "every layer full_attention"
 # What some model's config.json has. Most of it transformers passes over in these families, and some of it counts.
 SETTINGS: dict[str, list] = {
-    "sliding_window": [None, 0, 3, 6, 10**6],
+    "sliding_window": [None, 0, 3, 6, 16, 10**6],
     "use_sliding_window": [False, True],
     "max_window_layers": [0, 1, 28],
     "attention_chunk_size": [None, 3, 10**6],
@@ -98,7 +98,7 @@ def random_shape(draw: random.Random) -> dict:
     """A config that every family accepts: its type, its sizes, and half of the time a rope of its own."""
     heads, head_dim = draw.choice([1, 2, 4]), draw.choice([4, 8, 16])
     layers, positions, vocab = draw.randint(1, 3), draw.choice([32, 64]), draw.choice([40, 97])
-    family = draw.choice(["gpt2", "llama", "qwen2", "qwen3"])
+    family = draw.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3"])
     if family == "gpt2":
         return {
             "model_type": family,
@@ -145,9 +145,10 @@ def write_random(seed: int, folder: Path) -> dict:
     return {"model_type": shape["model_type"]} | changes
 
 
-def random_prompts(seed: int, vocab_size: int) -> list[list[int]]:
+def random_prompts(seed: int, vocab_size: int, longest: int) -> list[list[int]]:
     draw = random.Random(seed)
-    return [[draw.randrange(vocab_size) for _ in range(draw.choice([1, 3, 8, 20]))] for _ in range(draw.randint(1, 4))]
+    lengths = [min(draw.choice([1, 3, 8, 20]), longest) for _ in range(draw.randint(1, 4))]
+    return [[draw.randrange(vocab_size) for _ in range(length)] for length in lengths]
 
 
 def outcome(seed: int, folder: Path) -> str:
@@ -157,7 +158,10 @@ def outcome(seed: int, folder: Path) -> str:
         model = load_model(str(folder))
     except ModelLoadError:
         return "refused"
-    prompts = random_prompts(seed, model.config.vocab_size)
+    room = model.config.max_model_len - NEW_TOKENS
+    if room < 1:  # Mistral with a window of 3
+        return "refused"
+    prompts = random_prompts(seed, model.config.vocab_size, room)
     llm = LLM(model, block_size=4, num_kvcache_blocks=64, max_num_batched_tokens=16, max_num_seqs=3)
     params = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
     ours = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]

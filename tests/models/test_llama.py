@@ -20,7 +20,7 @@ from roseinfer.reference import hf_generate, reference_generate, reference_logit
 pytestmark = pytest.mark.slow
 
 
-ARCHITECTURES = ["llama", "qwen2", "qwen3"]
+ARCHITECTURES = ["llama", "mistral", "qwen2", "qwen3"]
 ROPES = {
     "theta": Rope(rope_theta=100.0),
     "linear": LinearRope(factor=3.0),
@@ -222,7 +222,9 @@ def test_a_copy_for_transformers_is_a_copy(model):
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate must be True or False"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}, "rope_theta=1.0: YaRN blends"),
         ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta must be a number above 0, got inf"),
-        ({"model_type": "mistral"}, "model_type='mistral' is not supported, only 'gpt2', 'llama', 'qwen2', 'qwen3'"),
+        ({"model_type": "mixtral"}, "model_type='mixtral' is not supported, only 'gpt2', 'llama', 'mistral', 'qwen2'"),
+        ({"model_type": "mistral", "sliding_window": 0}, "sliding_window must be a positive integer, got 0"),
+        ({"model_type": "mistral", "layer_types": ["sliding_attention"] * 2}, "layer_types has 'sliding_attention'"),
     ],
 )
 def test_a_config_that_does_not_fit_is_named(folder, changes, message):
@@ -268,6 +270,28 @@ def test_a_window_is_refused_where_transformers_uses_it(tmp_path, family, change
         assert reference_generate(load_model(str(tmp_path)), [prompt], 12) == [full]
     else:
         assert_refused(tmp_path, f"config.json: .*={list(changes.values())[0]!r}.*|use_sliding_window")
+
+
+@pytest.mark.parametrize("window", [12, None, "left out"])
+def test_mistral_answers_as_transformers_does_within_its_window(tmp_path, window):
+    """A window of 12 leaves the first token out from the 13th on: the 13th token is the last that cannot tell."""
+    from transformers import AutoModelForCausalLM
+
+    to_hf(small_llama("mistral")).save_pretrained(tmp_path)
+    edit_config(tmp_path, sliding_window=window)
+    if window == "left out":
+        config = json.loads((tmp_path / "config.json").read_text())
+        del config["sliding_window"]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    ours = load_model(str(tmp_path))
+    positions = small_llama("mistral").config.max_model_len
+    assert ours.config.max_model_len == (12 if window == 12 else positions)
+    prompt = [3, 7, 11, 5, 9, 2, 8]
+    hf = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    theirs = hf.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    tokens, full = theirs[0].tolist(), prompt + reference_generate(small_llama("mistral"), [prompt], 12)[0]
+    assert tokens[:13] == full[:13]
+    assert (tokens == full) == (window != 12)
 
 
 def test_a_window_is_named_with_what_is_allowed(folder):
@@ -366,7 +390,7 @@ def test_a_family_without_rope_or_an_unknown_one_is_refused():
     config = shape_of("random:tiny-llama")
     with pytest.raises(ValueError, match="rope=None: architecture='llama' needs rotary positions"):
         empty_model(replace(config, rope=None))
-    with pytest.raises(ValueError, match="architecture='mamba' is not supported, only gpt2, llama, qwen2, qwen3"):
+    with pytest.raises(ValueError, match="architecture='mamba' is not supported, only gpt2, llama, mistral, qwen2"):
         empty_model(replace(config, architecture="mamba"))
 
 

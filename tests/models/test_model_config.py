@@ -26,7 +26,7 @@ def test_a_config_that_is_no_object_is_named(folder, name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, "model_type='bert' is not supported, only 'gpt2', 'llama', 'qwen2', 'qwen3'"),
+        ({"model_type": "bert"}, "model_type='bert' is not supported, only 'gpt2', 'llama', 'mistral', 'qwen2'"),
         ({"activation_function": "relu"}, "activation_function='relu' is not supported, only 'gelu_new'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
         ({"n_head": 5}, "n_head=5 must divide n_embd=32"),

@@ -17,5 +17,5 @@ def test_a_random_checkpoint_answers_as_transformers_does_or_is_refused(tmp_path
 
 def test_the_seeds_have_every_family_and_settings_that_are_refused(tmp_path):
     changes = [write_random(seed, tmp_path / str(seed)) for seed in SEEDS]
-    assert {each["model_type"] for each in changes} == {"gpt2", "llama", "qwen2", "qwen3"}
+    assert {each["model_type"] for each in changes} == {"gpt2", "llama", "mistral", "qwen2", "qwen3"}
     assert len({key for each in changes for key in each}) > 30

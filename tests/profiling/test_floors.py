@@ -37,7 +37,7 @@ def test_weights_are_those_of_the_model(num_kv_heads):
 
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
 def test_weights_are_those_of_the_llama_family(architecture, tied, biases):
     shape = shape_of(f"random:tiny-{architecture}")
     config = dataclasses.replace(shape, tie_embeddings=tied, qkv_bias=biases, o_bias=biases, intermediate_size=100)
@@ -83,7 +83,7 @@ def test_a_prefill_computes_every_token_and_the_logits_of_the_last_ones():
     assert floor.weight_bytes == 4 * (GPT2_SMALL_PARAMETERS - POSITION_PARAMETERS + 100 * 768)
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
 def test_a_prefill_of_single_tokens_is_a_decode_step_of_them(architecture):
     config = GPT2_SMALL if architecture == "gpt2" else shape_of(f"random:tiny-{architecture}")
     step = decode_floor(config, [1, 1, 1], torch.bfloat16, machine(1e9, 1e12))
