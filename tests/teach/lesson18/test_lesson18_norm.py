@@ -1,0 +1,145 @@
+"""18.2, a norm fused into a product: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import prange
+from wrong_answers import right_answers, wrong_answers
+
+
+def with_an_array(out, x, norm, eps, weight, bias):
+    y = (x - x.mean()) / np.sqrt(x.var() + eps) * norm[0] + norm[1]
+    for m in prange(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * y[k]
+        out[m] = total + bias[m]
+
+
+def with_an_array_per_task(out, x, norm, eps, weight, bias):
+    mean, variance = x.mean(), x.var()
+    for m in prange(len(weight)):
+        out[m] = (weight[m] * ((x - mean) / np.sqrt(variance + eps) * norm[0] + norm[1])).sum() + bias[m]
+
+
+def in_place(out, x, norm, eps, weight, bias):
+    mean, variance = x.mean(), x.var()
+    for k in range(len(x)):
+        x[k] = (x[k] - mean) / np.sqrt(variance + eps) * norm[0, k] + norm[1, k]
+    for m in prange(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * x[k]
+        out[m] = total + bias[m]
+
+
+def rms(out, x, norm, eps, weight, bias):
+    squares = np.float32(0)
+    for k in range(len(x)):
+        squares += x[k] * x[k]
+    scale = 1 / np.sqrt(squares / len(x) + eps)
+    for m in prange(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * (x[k] * scale * norm[0, k] + norm[1, k])
+        out[m] = total + bias[m]
+
+
+def squares_less_mean(out, x, norm, eps, weight, bias):
+    """Without the square of the mean."""
+    mean = x.mean()
+    squares = np.float32(0)
+    for k in range(len(x)):
+        squares += x[k] * x[k]
+    scale = 1 / np.sqrt(squares / len(x) - mean + eps)
+    for m in prange(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
+        out[m] = total + bias[m]
+
+
+def scaled_at_the_end(out, x, norm, eps, weight, bias):
+    """Right but for the bias of the norm, which is scaled too."""
+    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
+    for m in prange(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * ((x[k] - mean) * norm[0, k] + norm[1, k])
+        out[m] = total * scale + bias[m]
+
+
+def nothing_shared(out, x, norm, eps, weight, bias):
+    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
+    for m in range(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
+        out[m] = total + bias[m]
+
+
+def one_less(out, x, norm, eps, weight, bias):
+    mean = x.mean()
+    scale = 1 / np.sqrt(x.var() * len(x) / (len(x) - 1) + eps)
+    for m in prange(len(weight)):
+        total = np.float32(0)
+        for k in range(len(x)):
+            total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
+        out[m] = total + bias[m]
+
+
+test_wrong_norms = wrong_answers(
+    "18.2",
+    {
+        "a normalised row": (with_an_array, "asks for memory for new arrays"),
+        "a normalised row per task": (with_an_array_per_task, "asks for memory for new arrays"),
+        "in place": (in_place, "x was handed in"),
+        "an RMS norm": (rms, "values differ"),
+        "the mean is not squared": (squares_less_mean, "values differ, first at"),
+        "scaled at the end": (scaled_at_the_end, "values differ"),
+        "without threads": (nothing_shared, "loop with prange"),
+        "one value less": (one_less, "divide by the number of values"),
+    },
+)
+
+
+def in_one_pass(out, x, norm, eps, weight, bias):
+    """Mean and squares together, in double precision."""
+    total = squares = 0.0
+    for k in range(len(x)):
+        total += x[k]
+        squares += np.float64(x[k]) * x[k]
+    mean = total / len(x)
+    scale = 1 / math.sqrt(squares / len(x) - mean * mean + eps)
+    for m in prange(len(weight)):
+        result = 0.0
+        for k in range(len(x)):
+            result += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
+        out[m] = result + bias[m]
+
+
+def in_every_task(out, x, norm, eps, weight, bias):
+    for m in prange(len(weight)):
+        mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
+        total = bias[m]
+        for k in range(len(x)):
+            total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
+        out[m] = total
+
+
+def taken_apart(out, x, norm, eps, weight, bias):
+    """What does not depend on x is summed up apart."""
+    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
+    for m in prange(len(weight)):
+        moving = still = np.float32(0)
+        for k in range(len(x)):
+            moving += weight[m, k] * norm[0, k] * (x[k] - mean)
+            still += weight[m, k] * norm[1, k]
+        out[m] = moving * scale + still + bias[m]
+
+
+test_right_norms = right_answers(
+    "18.2", {"one pass": in_one_pass, "in every task": in_every_task, "taken apart": taken_apart}
+)

@@ -1,0 +1,137 @@
+"""18.4, a product of your own in the engine: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import prange
+from wrong_answers import right_answers, wrong_answers
+
+
+def the_stages(out, x, weight, bias):
+    for m in prange(len(weight)):
+        for n in range(len(x)):
+            total = np.float32(0)
+            for k in range(x.shape[1]):
+                total += weight[m, k] * x[n, k]
+            out[n, m] = total + bias[m]
+
+
+def in_pairs(out, x, weight, bias):
+    for m in prange(len(weight)):
+        for n in range(0, len(x) - 1, 2):
+            one = two = np.float32(0)
+            for k in range(x.shape[1]):
+                w = weight[m, k]
+                one += w * x[n, k]
+                two += w * x[n + 1, k]
+            out[n, m], out[n + 1, m] = one + bias[m], two + bias[m]
+        if len(x) % 2:
+            out[-1, m] = (weight[m] * x[-1]).sum() + bias[m]
+
+
+def rest_forgotten(out, x, weight, bias):
+    for m in prange(len(weight)):
+        for n in range(0, len(x) - 3, 4):
+            a = b = c = d = bias[m]
+            for k in range(x.shape[1]):
+                w = weight[m, k]
+                a, b, c, d = a + w * x[n, k], b + w * x[n + 1, k], c + w * x[n + 2, k], d + w * x[n + 3, k]
+            out[n, m], out[n + 1, m], out[n + 2, m], out[n + 3, m] = a, b, c, d
+
+
+def one_row_wrong(out, x, weight, bias):
+    by_columns(out, x, weight, bias)
+    for n in prange(len(x)):
+        if n % 4 == 3:
+            out[n, 0] = out[n - 1, 0]
+
+
+def rows_as_tasks(out, x, weight, bias):
+    for n in prange(len(x)):
+        for m in range(len(weight)):
+            out[n, m] = (weight[m] * x[n]).sum() + bias[m]
+
+
+def past_the_end(out, x, weight, bias):
+    for m in prange(len(weight)):
+        for n in range(0, len(x), 4):
+            for i in range(4):
+                out[n + i, m] = bias[m]
+            for k in range(x.shape[1]):
+                w = weight[m, k]
+                for i in range(4):
+                    out[n + i, m] += w * x[n + i, k]
+
+
+def threads_over_k(out, x, weight, bias):
+    for n in range(len(x)):
+        for m in range(len(weight)):
+            out[n, m] = bias[m]
+    for k in prange(x.shape[1]):
+        for m in range(len(weight)):
+            w = weight[m, k]
+            for n in range(len(x)):
+                out[n, m] += w * x[n, k]
+
+
+def one_for_all_threads(out, x, weight, bias):
+    sums = np.zeros(len(x), np.float32)
+    for m in prange(len(weight)):
+        sums[:] = 0
+        for k in range(x.shape[1]):
+            sums += weight[m, k] * x[:, k]
+        out[:, m] = sums + bias[m]
+
+
+def by_columns(out, x, weight, bias):
+    for m in prange(len(weight)):
+        sums = np.zeros(len(x), np.float32)
+        for k in range(x.shape[1]):
+            w = weight[m, k]
+            for n in range(len(x)):
+                sums[n] += w * x[n, k]
+        for n in range(len(x)):
+            out[n, m] = sums[n] + bias[m]
+
+
+test_wrong_products = wrong_answers(
+    "18.4",
+    {
+        "the stage's": (the_stages, "the weight's elements are read"),
+        "pairs": (in_pairs, "the weight's elements are read"),
+        "without the rest": (rest_forgotten, "values differ"),
+        "one row is another's": (one_row_wrong, "values differ, first at"),
+        "rows of x as tasks": (rows_as_tasks, "the weight's elements are read"),
+        "past the end": (past_the_end, "IndexError"),
+        "threads share the sums": (threads_over_k, "there is a race"),
+        "one array for all tasks": (one_for_all_threads, "there is a race. its own array"),
+    },
+)
+
+
+def eight_rows(out, x, weight, bias):
+    """Groups of eight, with an array of sums; the last group is what is left."""
+    for m in prange(len(weight)):
+        sums = np.empty(8, np.float32)
+        for first in range(0, len(x), 8):
+            count = min(8, len(x) - first)
+            sums[:] = bias[m]
+            for k in range(x.shape[1]):
+                w = weight[m, k]
+                for i in range(count):
+                    sums[i] += w * x[first + i, k]
+            for i in range(count):
+                out[first + i, m] = sums[i]
+
+
+def row_copied(out, x, weight, bias):
+    """A task copies its row of the weight, and reads the copy."""
+    for m in prange(len(weight)):
+        row = weight[m].copy()
+        for n in range(len(x)):
+            out[n, m] = (row * x[n]).sum() + bias[m]
+
+
+test_right_products = right_answers(
+    "18.4", {"all rows at once": by_columns, "eight rows": eight_rows, "a copy of the row": row_copied}
+)
