@@ -15,16 +15,16 @@ from roseinfer.display.grid import VEGA
 from tools.book.links import rewrite_links
 
 # A verdict on an answer, the learner's own guesses and progress: a page has no reader's state.
-LEFT_OUT = ("teach.check(", "teach.predictions(", "teach.progress(")
+LEFT_OUT = ("teach.check(", "teach.predictions(", "teach.progress(")  # anywhere in a cell
 # Calls whose output says all: a task, a verdict, a sentence.
 HIDDEN = ("teach.exercise(", "teach.reveal(", "teach.say")
 NOTE = """:::{{note}}
-A page from the notebook `{path}`. Its numbers were recorded on {machine}. In JupyterLab every cell runs, the exercises are judged
-as you write them, and the numbers are those of your machine.
+A page from the notebook `{path}`. Its numbers were recorded on {machine}. In JupyterLab every cell runs, the exercises
+are judged as you write them, and the numbers are those of your machine.
 :::"""
 
 
-def to_page(nb: NotebookNode, solutions: dict[str, str], path: str, machine: str, pages: set[str]) -> NotebookNode:
+def to_page(nb: NotebookNode, solutions: dict[str, str], path: str, pages: set[str]) -> NotebookNode:
     """A copy for Sphinx. path: of the notebook in the repository. pages: paths that the book has, which links may lead
     to. solutions: exercise id -> source.
     """
@@ -33,17 +33,17 @@ def to_page(nb: NotebookNode, solutions: dict[str, str], path: str, machine: str
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             cell.source = rewrite_links(cell.source, path, pages)
-        elif cell.source.startswith(LEFT_OUT):
+        elif any(call in cell.source for call in LEFT_OUT):
             continue
         else:
             if cell.source.startswith(HIDDEN):
                 cell.metadata.setdefault("tags", []).append("remove-input")
-            cell.outputs = [_output(output) for output in cell.outputs if set(output.get("data", "x")) != {"text/plain"}]
+            cell.outputs = [_output(output) for output in cell.outputs if not _needs_a_kernel(output)]
         cells.append(cell)
         if answer := solutions.get(cell.metadata.get("exercise", "")):
             cells.append(_markdown(_fold("Solution", f"```python\n{answer.strip()}\n```")))
     first = cells[0]
-    first.source += "\n\n" + NOTE.format(path=path, machine=machine)
+    first.source += "\n\n" + NOTE.format(path=path, machine=nb.metadata["recorded_on"])
     nb.cells = cells
     nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return nb
@@ -55,6 +55,11 @@ def _markdown(source: str) -> NotebookNode:
 
 def _fold(title: str, text: str) -> str:
     return f"::::{{dropdown}} {title}\n{text}\n::::"
+
+
+def _needs_a_kernel(output: NotebookNode) -> bool:
+    """Whether it is a widget, of which a recording keeps the text alone."""
+    return bool(output.output_type == "display_data" and set(output.data) == {"text/plain"})
 
 
 def _output(output: NotebookNode) -> NotebookNode:

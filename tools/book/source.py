@@ -34,7 +34,7 @@ def write_source(folder: Path) -> None:
         nb = nbformat.read(path, as_version=4)
         answers = parse_solutions((ROOT / "notebooks" / "solutions" / f"{path.stem}.py").read_text(encoding="utf-8"))
         relative = str(path.relative_to(ROOT))
-        _write(folder / relative, nbformat.writes(to_page(nb, answers, relative, nb.metadata.get("recorded_on", "AMD EPYC"), pages)))
+        _write(folder / relative, nbformat.writes(to_page(nb, answers, relative, pages)))
     for path in texts():
         relative = str(path.relative_to(ROOT))
         _write(folder / relative, rewrite_links(path.read_text(encoding="utf-8"), relative, pages))
