@@ -10,7 +10,7 @@ PY := "$(ENV_DIR)/bin/python"
 # Two workers with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
 
-.PHONY: help setup lab check test ladder reproduce gpu-report peers tensorboard notebooks slides check-links doctor tiny clean
+.PHONY: help setup lab check test ladder reproduce gpu-report peers tensorboard notebooks slides book check-links doctor tiny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -61,6 +61,9 @@ notebooks: setup ## run all notebooks again and record their outputs in place
 
 slides: setup ## a file of slides a lesson in build/slides/, from the recorded notebooks; they show offline
 	@$(PY) -m roseinfer slides notebooks/*.ipynb
+
+book: setup ## the course as a static site in build/book/, from the recorded notebooks; nothing runs, nothing is fetched
+	@$(PY) -m tools.book
 
 check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
 	@$(PY) -m roseinfer links $(ARGS)

@@ -13,9 +13,11 @@ from pathlib import Path
 from time import perf_counter
 
 import nbformat
+import torch
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from roseinfer.bench.provenance import describe_host
 from tools.notebooks import kernel_env, notebook_client
 from tools.quiet import busy_signs
 
@@ -43,6 +45,7 @@ def record(path: Path) -> list[str]:
         raise RecordingFailed(f"{path.name}: this machine was busy, nothing recorded: {'; '.join(signs)}")
     notes = [f"Cell {n} writes to stderr (not recorded)" for n, cell in enumerate(code_cells(nb)) if _stderr(cell)]
     strip(nb)
+    nb.metadata["recorded_on"] = this_machine()
     nbformat.write(nb, path)
     return notes
 
@@ -57,6 +60,12 @@ def read(path: Path) -> NotebookNode:
         version = f"{nb.nbformat}.{nb.nbformat_minor}"
         raise RecordingFailed(f"{path.name}: format {version} has no cell ids; save it in JupyterLab once (4.5)")
     return nb
+
+
+def this_machine() -> str:
+    """What times recorded here are of, for readers who have not run the notebook."""
+    host = describe_host(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return f"{host['device']}, torch {host['versions']['torch']}"
 
 
 def code_cells(nb: NotebookNode) -> list[NotebookNode]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import nbformat
 import pytest
+import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from tools.notebooks import plain_text
@@ -49,7 +50,8 @@ def test_outputs_are_recorded_and_volatile_things_are_not(write, capsys):
     assert plain_text(widget) == ["IntSlider(value=3)"] and list(widget.outputs[0].data) == ["text/plain"]
     assert skipped.outputs == [] and skipped.execution_count is None
     assert raising.outputs[0].ename == "ValueError"
-    assert set(nb.metadata) == {"kernelspec", "language_info"} and "version" not in nb.metadata.language_info
+    assert set(nb.metadata) == {"kernelspec", "language_info", "recorded_on"}
+    assert "version" not in nb.metadata.language_info and f"torch {torch.__version__}" in nb.metadata.recorded_on
 
     assert main([str(path)]) == 0
     assert path.read_bytes().replace(b"ipykernel_", b"") == first_run.replace(b"ipykernel_", b"")

@@ -38,6 +38,7 @@ TARGETS = {
     "tensorboard",
     "tiny",
     "slides",
+    "book",
     "check-links",
     "clean",
     "peers",

@@ -1,0 +1,66 @@
+"""Build the book with Sphinx, MyST-NB and a book theme; nothing is executed and nothing is fetched."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from sphinx.application import Sphinx
+from sphinx.util.console import nocolor
+
+from roseinfer.paths import ROOT
+from tools.book.source import write_source
+
+VEGA_LITE = "5.20"  # what altair 5.5 writes
+STATIC = Path(__file__).parent / "static"
+SETTINGS: dict[str, Any] = {
+    "project": "roseinfer",
+    "author": "the authors of roseinfer",
+    "release": version("roseinfer"),
+    "extensions": [
+        "myst_nb",
+        "sphinx.ext.autodoc",
+        "sphinx_design",
+        "sphinx_copybutton",
+        "tools.book.folds",
+        "tools.book.formulas",
+        "tools.book.docstrings",
+    ],
+    "nb_execution_mode": "off",
+    "nb_merge_streams": True,
+    "myst_enable_extensions": ["colon_fence", "dollarmath"],
+    "myst_heading_anchors": 4,
+    "default_role": "code",  # docstrings write `name`
+    "autodoc_typehints": "none",
+    "html_math_renderer": "mathml",
+    "html_theme": "sphinx_book_theme",
+    "html_title": "roseinfer",
+    "html_context": {"default_mode": "auto"},
+    "html_static_path": ["_static"],
+    "html_css_files": ["book.css"],
+    "html_js_files": ["charts.js", "book.js"],
+    "html_theme_options": {
+        "use_download_button": True,
+        "show_toc_level": 2,
+        "navbar_persistent": [],
+        "home_page_in_toc": True,
+    },
+    "suppress_warnings": ["myst.header"],
+}
+
+
+def build(output: Path, strict: bool = True) -> None:
+    """The site in `output`. Raises RuntimeError for a warning of Sphinx: a link to nowhere, a page in no contents."""
+    source = ROOT / "build" / "book-source"
+    write_source(source)
+    shutil.copytree(STATIC, source / "_static")
+    charts = f"(() => {{{vl_convert.javascript_bundle(vl_version=VEGA_LITE)}}})();"  # its names would meet the theme's
+    (source / "_static" / "charts.js").write_text(charts, encoding="utf-8")
+    nocolor()
+    app = Sphinx(source, None, output, output.with_name(f"{output.name}-doctrees"), "html", SETTINGS, parallel=2)
+    app.build()
+    if app.statuscode or (strict and app._warncount):
+        raise RuntimeError(f"the book has {app._warncount} warnings, which are printed above")

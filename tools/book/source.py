@@ -1,0 +1,56 @@
+"""The book's sources, laid out as the repository is, so that links between them hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+
+from roseinfer.paths import ROOT
+from tools.book.lesson_page import chart_html, is_chart, to_page
+from tools.book.links import rewrite_links
+from tools.solutions import parse_solutions
+
+CHART = re.compile(r"<!-- chart: (?P<notebook>\S+) (?P<call>\S+) -->")
+OWN = ROOT / "docs" / "book"
+
+
+def lessons() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def texts() -> list[Path]:
+    """The book's own pages lie at its root, and all others where they lie in the repository."""
+    return [ROOT / "teaching" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def write_source(folder: Path) -> None:
+    """Write the whole of what Sphinx reads. Raises ValueError for a notebook that has not been recorded."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pages = {str(path.relative_to(ROOT)) for path in (*lessons(), *texts())}
+    for path in lessons():
+        nb = nbformat.read(path, as_version=4)
+        answers = parse_solutions((ROOT / "notebooks" / "solutions" / f"{path.stem}.py").read_text(encoding="utf-8"))
+        relative = str(path.relative_to(ROOT))
+        _write(folder / relative, nbformat.writes(to_page(nb, answers, relative, pages)))
+    for path in texts():
+        relative = str(path.relative_to(ROOT))
+        _write(folder / relative, rewrite_links(path.read_text(encoding="utf-8"), relative, pages))
+    for path in sorted(OWN.glob("*.md")):
+        _write(folder / path.name, CHART.sub(_chart, path.read_text(encoding="utf-8")))
+    for picture in (*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")):
+        shutil.copy(picture, folder / "docs")
+
+
+def _chart(match: re.Match[str]) -> str:
+    """The recorded chart of the first cell of a notebook that has that call."""
+    nb = nbformat.read(ROOT / match["notebook"], as_version=4)
+    cell = next(cell for cell in nb.cells if cell.cell_type == "code" and match["call"] in cell.source)
+    return "\n".join(chart_html(output.data) for output in cell.outputs if is_chart(output.get("data", {})))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
