@@ -20,14 +20,13 @@ from .settings import ServerSettings
 
 OBJECT_STORE_BYTES = 100 * 2**20  # the least that Ray takes is 75 MiB; requests and answers do not pass through it
 POLL_SECONDS = 0.5
+START_ATTEMPTS = 3
 HEADER_VARIABLE = "RAY_SERVE_SESSION_ID_HEADER_KEY"
 # Read by Ray when it is imported, and by the processes that it starts.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",  # to files in the temporary folder alone
-    "RAY_raylet_start_wait_time_s": "120",  # its processes take long to start on a busy machine
-    "RAY_agent_register_timeout_ms": "120000",
 }
 
 
@@ -97,6 +96,21 @@ def local_ray() -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     folder = tempfile.mkdtemp(prefix="roseinfer-ray-")
     try:
+        start_ray(folder)
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        yield
+    finally:
+        with suppress(Exception):
+            ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_ray(folder: str) -> None:
+    """Raises ReplicasFailed. Ray gives its own processes 15 seconds to start, which a busy machine may not keep to: so
+    it is started up to START_ATTEMPTS times."""
+    import ray
+
+    for attempt in range(START_ATTEMPTS):
         try:
             ray.init(
                 address="local",
@@ -106,14 +120,11 @@ def local_ray() -> Iterator[None]:
                 logging_level=logging.ERROR,
                 _temp_dir=folder,
             )
+            return
         except Exception as error:
-            raise ReplicasFailed(f"Ray did not start ({error}): is the machine busy?") from error
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        yield
-    finally:
-        with suppress(Exception):
             ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+            if attempt == START_ATTEMPTS - 1:
+                raise ReplicasFailed(f"Ray did not start ({error}): is the machine busy?") from error
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""`roseinfer serve --replicas` as a process: what it says, what it answers, and the processes that Ray starts for it."""
+"""`roseinfer serve --replicas` as a process: what it says and answers, and the processes that Ray starts for it."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -72,21 +73,18 @@ class Cluster:
                 return found
         raise AssertionError(f"one replica has all: {found}")
 
-    def descendants(self) -> dict[int, str]:
-        """{pid: command} of the processes that the server has started, and of those that these have."""
-        listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
-        rows = [line.split(None, 2) for line in listed.stdout.splitlines() if len(line.split(None, 2)) == 3]
-        found = {self.process.pid: ""}
-        for _ in rows:
-            more = {int(pid): args for pid, parent, args in rows if int(parent) in found and int(pid) not in found}
-            if not more:
-                break
-            found |= more
-        del found[self.process.pid]
+    def processes(self) -> dict[int, str]:
+        """{pid: command} of the processes that the server has started: they have its temporary folder in common."""
+        found = {}
+        for one in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is not ours
+                if str(self.folder).encode() in (one / "environ").read_bytes():
+                    found[int(one.name)] = (one / "cmdline").read_text().replace("\0", " ")
+        found.pop(self.process.pid, None)
         return found
 
     def replica_pids(self) -> list[int]:
-        return [pid for pid, args in self.descendants().items() if args.startswith("ray::ServeReplica")]
+        return [pid for pid, args in self.processes().items() if args.startswith("ray::ServeReplica")]
 
 
 class Request(threading.Thread):
@@ -120,6 +118,7 @@ def replicas(*arguments: str) -> Iterator[Cluster]:
             [*command, "--affinity-header", HEADER, *arguments],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": folder},
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -128,7 +127,8 @@ def replicas(*arguments: str) -> Iterator[Cluster]:
             cluster.wait_to_say("ready after")
             yield cluster
         finally:
-            for pid in [process.pid, *cluster.descendants()]:
-                if process.poll() is None or pid != process.pid:
-                    os.kill(pid, 9)
+            process.kill()
             process.wait()
+            for pid in cluster.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
