@@ -11,6 +11,8 @@ from roseinfer.cli.commands import serve as command
 from roseinfer.cli.main import main
 from roseinfer.paths import ROOT
 
+pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`")  # Ray's own, of pydantic
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
