@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from roseinfer.arguments import is_integer, require_count, require_positive, unknown_name
 
@@ -51,15 +52,22 @@ class Arrival:
 
 
 def at_once(
-    num_requests: int, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0, seed: int = 0
+    num_requests: int,
+    *,
+    prompt_lens: Range,
+    output_lens: Range,
+    prefix_len: int = 0,
+    prefix_groups: int = 1,
+    seed: int = 0,
 ) -> list[Arrival]:
     """All at second 0. prompt_lens, output_lens: least and most, and of those in between each as likely. prefix_len:
-    tokens that all prompts have in common, beside their own, 0 for none.
+    tokens before each prompt's own ones that it has in common with others, 0 for none. prefix_groups: such prefixes,
+    each as likely; 1: all prompts have the same one.
 
     Raises ValueError for a count below 1, or a range that is not one.
     """
     require_count("num_requests", num_requests, at_least=1, at_most=MOST_REQUESTS)
-    return _sized([0.0] * num_requests, Random(seed), prompt_lens, output_lens, prefix_len)
+    return _sized([0.0] * num_requests, Random(seed), prompt_lens, output_lens, prefix_len, prefix_groups)
 
 
 def all_at_second_0(arrivals: Iterable[Arrival]) -> list[Arrival]:
@@ -67,13 +75,9 @@ def all_at_second_0(arrivals: Iterable[Arrival]) -> list[Arrival]:
     return [replace(arrival, seconds=0.0) for arrival in arrivals]
 
 
-def poisson(
-    num_requests: int, rate: float, *, prompt_lens: Range, output_lens: Range, prefix_len: int = 0, seed: int = 0
-) -> list[Arrival]:
-    """One after another, `rate` a second on average, whatever came before. The others as at_once has them."""
-    return bursts(
-        num_requests, rate, 1, prompt_lens=prompt_lens, output_lens=output_lens, prefix_len=prefix_len, seed=seed
-    )
+def poisson(num_requests: int, rate: float, **sizes: Any) -> list[Arrival]:
+    """One after another, `rate` a second on average, whatever came before. sizes: the keywords of at_once."""
+    return bursts(num_requests, rate, 1, **sizes)
 
 
 def bursts(
@@ -84,6 +88,7 @@ def bursts(
     prompt_lens: Range,
     output_lens: Range,
     prefix_len: int = 0,
+    prefix_groups: int = 1,
     seed: int = 0,
 ) -> list[Arrival]:
     """`burst` at a time, the bursts a Poisson process, and `rate` requests a second on average."""
@@ -92,17 +97,22 @@ def bursts(
     require_count("burst", burst, at_least=1)
     rng = Random(seed)
     starts = list(accumulate(rng.expovariate(rate / burst) for _ in range(-(-num_requests // burst))))
-    return _sized([starts[i // burst] for i in range(num_requests)], rng, prompt_lens, output_lens, prefix_len)
+    seconds = [starts[i // burst] for i in range(num_requests)]
+    return _sized(seconds, rng, prompt_lens, output_lens, prefix_len, prefix_groups)
 
 
 def _sized(
-    seconds: Iterable[float], rng: Random, prompt_lens: Range, output_lens: Range, prefix_len: int
+    seconds: list[float], rng: Random, prompt_lens: Range, output_lens: Range, prefix_len: int, prefix_groups: int
 ) -> list[Arrival]:
     require_range("prompt_lens", prompt_lens)
     require_range("output_lens", output_lens)
     require_count("prefix_len", prefix_len, at_least=0)
-    prefix = (0, prefix_len) if prefix_len else None
-    return [Arrival(at, prefix_len + rng.randint(*prompt_lens), rng.randint(*output_lens), prefix) for at in seconds]
+    require_count("prefix_groups", prefix_groups, at_least=1)
+    lengths = [(prefix_len + rng.randint(*prompt_lens), rng.randint(*output_lens)) for _ in seconds]
+    # Drawn after all lengths, so that these are the same whatever the number of groups.
+    texts = [rng.randrange(prefix_groups) for _ in seconds] if prefix_groups > 1 else [0] * len(seconds)
+    prefixes = [(text, prefix_len) if prefix_len else None for text in texts]
+    return [Arrival(at, *sizes, prefix) for at, sizes, prefix in zip(seconds, lengths, prefixes, strict=True)]
 
 
 def require_range(argument: str, value: Range) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from numbers import Real
@@ -210,6 +210,11 @@ def refuse_unresolved(params: SamplingParams) -> None:
 
 def is_count(value: object) -> bool:
     return is_integer(value) and value >= 0
+
+
+def are_counts(values: Collection[Any]) -> bool:
+    """Whether is_count holds for each value. Lists of plain ints, such as long prompts, are checked at C speed."""
+    return {*map(type, values)} == {int} and min(values) >= 0 or all(map(is_count, values))
 
 
 def is_number(value: object) -> bool:

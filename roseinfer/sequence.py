@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
 from roseinfer.arguments import is_integer
-from roseinfer.sampling_params import SamplingParams, is_count
+from roseinfer.sampling_params import SamplingParams, are_counts
 
 _ids = itertools.count()
 
@@ -53,7 +53,7 @@ class Sequence:
         _require(isinstance(self.params, SamplingParams), "params", self.params, "a SamplingParams")
         _require(is_integer(self.priority), "priority", self.priority, "an integer (the lower goes first)")
         is_list = isinstance(self.token_ids, List) and not isinstance(self.token_ids, str)
-        valid = is_list and len(self.token_ids) > 0 and all(map(is_count, self.token_ids))
+        valid = is_list and len(self.token_ids) > 0 and are_counts(self.token_ids)
         how = ": encode a text with a tokenizer" if isinstance(self.token_ids, str) else ""
         _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")
         self.token_ids = list(self.token_ids)

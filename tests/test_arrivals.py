@@ -50,6 +50,12 @@ def test_a_shared_prefix_comes_before_a_prompts_own_tokens():
     assert {(a.prefix, a.prompt_len) for a in drawn} == {((0, 8), 11)}
 
 
+def test_groups_of_prompts_share_a_prefix_and_keep_their_lengths():
+    one, four = (at_once(400, prompt_lens=(3, 9), output_lens=(1, 5), prefix_len=8, prefix_groups=n) for n in (1, 4))
+    assert {a.prefix for a in four} == {(text, 8) for text in range(4)} and {a.prefix for a in one} == {(0, 8)}
+    assert [(a.prompt_len, a.output_len) for a in one] == [(a.prompt_len, a.output_len) for a in four]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -164,13 +164,16 @@ class StepTerms:
     """The least that a step of decodes and prompts in any mix must move and compute, in parts, as decode_floor and
     prefill_floor count them. weight_bytes: a step, with one row of GPT-2's position embedding. kv_bytes: a token whose
     K and V are read or written. Operations: token_flops of a token, output_flops of the output matrix for a sequence,
-    pair_flops of a token and one that it attends to, in all layers."""
+    pair_flops of a token and one that it attends to, in all layers. Tensor-parallel shards add up the hidden states
+    num_reductions times a step, after attention and after the MLP of each layer: hidden_bytes of a token each time."""
 
     weight_bytes: int
     kv_bytes: int
     token_flops: int
     output_flops: int
     pair_flops: int
+    hidden_bytes: int
+    num_reductions: int
 
 
 def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
@@ -183,6 +186,8 @@ def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
         token_flops=2 * (_matrix_weights(config) - output),
         output_flops=2 * output,
         pair_flops=_attention_flops(config, seen=1),
+        hidden_bytes=config.hidden_size * dtype.itemsize,
+        num_reductions=2 * config.num_layers,
     )
 
 

@@ -1,20 +1,28 @@
 """The simulator: the engine's own scheduler and block manager, with a cost model and a clock in place of a model."""
 
-from .cluster import ROUTERS, Cluster
+from .cluster import Cluster
 from .cost import Cost, FittedCost, FloorCost, StepSample, cost_from, fit, floor_cost
+from .disaggregated import DisaggregatedCluster
+from .link import Link, ShardedCost, tensor_parallel
 from .measure import step_samples
 from .replica import EngineSetting
 from .result import Simulation, simulations
+from .routers import ROUTERS
+from .shape import ClusterShape
 from .validation import Validation, validate
 from .work import StepWork, work_of
 
 __all__ = [
     "ROUTERS",
     "Cluster",
+    "ClusterShape",
     "Cost",
+    "DisaggregatedCluster",
     "EngineSetting",
     "FittedCost",
     "FloorCost",
+    "Link",
+    "ShardedCost",
     "Simulation",
     "StepSample",
     "StepWork",
@@ -24,6 +32,7 @@ __all__ = [
     "floor_cost",
     "simulations",
     "step_samples",
+    "tensor_parallel",
     "validate",
     "work_of",
 ]

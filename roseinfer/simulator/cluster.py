@@ -1,47 +1,38 @@
-"""simulate: arrivals, a router and replicas, in order of virtual time."""
+"""Clusters: arrivals, a router and replicas, in order of virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arguments import unknown_name
 from roseinfer.arrivals import Arrival, require_order
 
 from .cost import Cost
 from .replica import EngineSetting, Replica, SimulatedRequest, prompt_of
-
-Route = Callable[[int, list[Replica]], int]  # (number of the request, replicas) -> where it goes
-
-
-def round_robin(number: int, replicas: list[Replica]) -> int:
-    return number % len(replicas)
-
-
-def least_loaded(number: int, replicas: list[Replica]) -> int:
-    """Where the sequences that wait or run have the fewest tokens so far; of equals, the first."""
-    loads = [replica.load for replica in replicas]
-    return loads.index(min(loads))
-
-
-MOST_REPLICAS = 4096
-ROUTERS: dict[str, Route] = {"round_robin": round_robin, "least_loaded": least_loaded}
+from .routers import ROUTERS
+from .shape import ClusterShape
 
 
 class Cluster:
-    """Replicas behind a router. requests: all that have come, in their order.
+    """Replicas behind a router. requests: all that have come, in their order. seed: of what the router draws.
 
     Raises ValueError for fewer than one replica, or an unknown router.
     """
 
-    def __init__(self, setting: EngineSetting, cost: Cost, num_replicas: int = 1, router: str = "round_robin") -> None:
-        check_cluster(num_replicas, router)
-        self.replicas = [Replica(i, setting, cost) for i in range(num_replicas)]
+    def __init__(
+        self, setting: EngineSetting, cost: Cost, num_replicas: int = 1, router: str = "round_robin", seed: int = 0
+    ) -> None:
+        ClusterShape(num_replicas)
+        check_router(router)
+        self.replicas = self._make_replicas(setting, cost, num_replicas)
         self.setting = setting
         self.now = 0.0
         self.requests: list[SimulatedRequest] = []
-        self._route = ROUTERS[router]
-        self._events: list[tuple[float, int]] = []  # (when a replica's step ends, or an idle one wakes; which)
+        self._entries = self._entry_replicas()
+        self._router = ROUTERS[router](seed)
+        # (when a replica's step ends, or an idle one wakes; which). Below 0: a handover is there.
+        self._events: list[tuple[float, int]] = []
 
     def run(self, arrivals: list[Arrival], after_turn: Callable[[Replica], None] = lambda replica: None) -> None:
         """Until every request has ended. after_turn: called with each replica that ended or began a step.
@@ -57,24 +48,47 @@ class Cluster:
                 coming += 1
                 continue
             self.now, index = heappop(events)
+            if index < 0:
+                self._handed_over(index)
+                continue
             replica = self.replicas[index]
             if (ends := replica.turn(self.now)) is not None:
                 heappush(events, (ends, index))
             after_turn(replica)
 
+    def _make_replicas(self, setting: EngineSetting, cost: Cost, num_replicas: int) -> list[Replica]:
+        return [Replica(i, setting, cost, self._request_ended) for i in range(num_replicas)]
+
+    def _entry_replicas(self) -> list[Replica]:
+        """The first replicas of all, which the router chooses from."""
+        return self.replicas
+
+    def _tokens_at_entry(self, arrival: Arrival) -> int:
+        """Output tokens that a request gets on the replica that it comes to."""
+        return arrival.output_len
+
+    def _request_ended(self, request: SimulatedRequest, now: float) -> None:
+        """A replica has given a request its last token there."""
+
+    def _handed_over(self, index: int) -> None:
+        """A handover is there. Only clusters that make such events have them."""
+        raise NotImplementedError
+
     def _arrive(self, number: int, arrival: Arrival) -> None:
         self.now = arrival.seconds
-        index = self._route(number, self.replicas)
-        replica = self.replicas[index]
-        if replica.is_idle:
-            heappush(self._events, (self.now, index))
-        request = SimulatedRequest(arrival, index)
+        replica = self.replicas[self._router.choose(number, arrival, self._entries)]
+        self._wake(replica)
+        request = SimulatedRequest(arrival, replica.index)
         self.requests.append(request)
-        replica.add(request, prompt_of(number, arrival))
+        replica.add(request, prompt_of(number, arrival), self._tokens_at_entry(arrival))
+
+    def _wake(self, replica: Replica) -> None:
+        """Let a replica begin a step now, if it is idle."""
+        if replica.is_idle:
+            heappush(self._events, (self.now, replica.index))
 
 
-def check_cluster(num_replicas: int, router: str) -> None:
+def check_router(router: str) -> None:
     """Raises ValueError."""
-    require_count("replicas", num_replicas, at_least=1, at_most=MOST_REPLICAS)
     if router not in ROUTERS:
         raise ValueError(f"router: unknown value {unknown_name(router, ROUTERS)}")

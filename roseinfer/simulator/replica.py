@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -53,11 +54,12 @@ class EngineSetting(EngineConfig):
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
     """A request, where it went, and, once it is there, its timestamps as the engine keeps them, in seconds of the
-    simulation."""
+    simulation. decoded_by: the replica that it was handed over to, if it was."""
 
     arrival: Arrival
     replica: int
     times: SequenceTimes = field(init=False)
+    decoded_by: int | None = None
 
     @property
     def end(self) -> float:
@@ -68,11 +70,13 @@ class SimulatedRequest:
 
 class Replica:
     """One engine. requests: those that wait or run, by seq_id. load: the tokens that these have now. host, device:
-    seconds of all steps begun, by their part.
+    seconds of all steps begun, by their part. on_end: called with each request whose last token is there, and when.
     """
 
-    def __init__(self, index: int, setting: EngineSetting, cost: Cost) -> None:
-        self.index, self.cost = index, cost
+    def __init__(
+        self, index: int, setting: EngineSetting, cost: Cost, on_end: Callable[[SimulatedRequest, float], object]
+    ) -> None:
+        self.index, self.cost, self._on_end = index, cost, on_end
         self.scheduler = Scheduler.of(setting, setting.max_model_len)
         self.requests: dict[int, SimulatedRequest] = {}
         self.load = self.num_steps = self.num_rows = 0
@@ -85,12 +89,19 @@ class Replica:
     def is_idle(self) -> bool:
         return self._step is None and not self.requests
 
-    def add(self, request: SimulatedRequest, token_ids: list[int]) -> None:
-        seq = Sequence(token_ids, params_of(request.arrival.output_len))
+    def add(self, request: SimulatedRequest, token_ids: list[int], output_len: int) -> None:
+        """Queue a request that has these tokens and gets output_len more of them here."""
+        _, request.times = self._queue(request, token_ids, output_len)
+
+    def _queue(
+        self, request: SimulatedRequest, token_ids: list[int], output_len: int
+    ) -> tuple[Sequence, SequenceTimes]:
+        seq = Sequence(token_ids, params_of(output_len))
         self.requests[seq.seq_id] = request
         self.load += len(seq)
-        request.times = self._times.begin(seq, request.arrival.seconds)
+        times = self._times.begin(seq, request.arrival.seconds)
         self.scheduler.add(seq)
+        return seq, times
 
     def turn(self, now: float) -> float | None:
         """End the step that was begun, if there is one, and begin the next. When that ends; None: there is no work."""
@@ -119,7 +130,7 @@ class Replica:
         for seq in done:
             if seq.finish_reason:
                 self.load -= len(seq)
-                del self.requests[seq.seq_id]
+                self._on_end(self.requests.pop(seq.seq_id), now)
 
 
 @lru_cache(maxsize=4096)

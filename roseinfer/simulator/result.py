@@ -18,21 +18,29 @@ from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES
 from roseinfer.profiling.progress import OnProgress, Progress
 
-from .cluster import Cluster, check_cluster
-from .cost import Cost, FittedCost
+from .cluster import Cluster, check_router
+from .cost import Cost, FittedCost, FloorCost
+from .disaggregated import ASSUMPTIONS as DISAGGREGATED
+from .disaggregated import DisaggregatedCluster
+from .link import Link, tensor_parallel
 from .metrics import TIMES, summary
 from .replica import EngineSetting
+from .shape import ClusterShape
 
 SIMULATED = "the requests"
-IN_SHORT = (("ttft", "p50"), ("ttft", "p99"), ("e2e_latency", "p50"), ("e2e_latency", "p99"))
+IN_SHORT = tuple((name, part) for name in ("ttft", "tpot", "e2e_latency") for part in ("p50", "p99"))
 ASSUMPTIONS = (
     "Scheduler, block manager and prefix cache are the engine's own; only the model is missing.",
     "Every request gets exactly its output_len tokens: none ends early or is aborted. Prompts have nothing in common "
     "but their prefix.",
     "A step's tokens are there at its end, and a request that comes during a step can join the next one. Routing, the "
     "network and tokenizers take no time.",
-    "A router knows the tokens that each replica holds at that moment, and never moves a request.",
+    "A router knows the requests and tokens that each replica holds at that moment, and never moves a request.",
     "tail: seconds in which no request waits any more and places stay empty, which a better order can shorten.",
+)
+SHARDED = (
+    "Shapes such as 4x2: 4 replicas of 2 tensor-parallel shards, a GPU each, with twice the blocks and sequences. The "
+    "memory that a shard saves on weights is not used."
 )
 DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
@@ -55,11 +63,13 @@ class CostedResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(CostedResult):
-    """rows: one a policy and number of replicas. is_partial: the last of them was broken off, as Ctrl-C does, and has
-    what had happened until then. simulated_per_second: requests, by the clock on the wall."""
+    """rows: one a policy, router and shape of the cluster. is_partial: the last of them was broken off, as Ctrl-C does,
+    and has what had happened until then. simulated_per_second: requests, by the clock on the wall."""
 
     SHORT: ClassVar = (
         "policy",
+        "router",
+        "shape",
         "replicas",
         "ended",
         "output_tokens",
@@ -72,6 +82,7 @@ class Simulation(CostedResult):
 
     SHORT_FIELDS: ClassVar = (*CostedResult.SHORT_FIELDS, "is_partial")
 
+    link: Link | None = None
     is_partial: bool = False
     simulated_per_second: float = 0.0
 
@@ -85,16 +96,20 @@ class Simulation(CostedResult):
 
     def notes(self) -> list[str]:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
-        notes = [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS]
+        link = [f"Links between GPUs, assumed: {self.link.about()}."] if self.link else []
+        notes = [self.cost.about, *fitted, *link, *ASSUMPTIONS, *DEFINITIONS]
         partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
+        if any(row["shards"] > 1 for row in self.rows):
+            notes.append(SHARDED)
+        if any(row["num_prefill"] for row in self.rows):
+            notes += DISAGGREGATED
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
         return [*partial, *notes, speed]
 
     def throughput(self) -> TextTable:
         is_race = len({row["policy"] for row in self.rows}) > 1
         columns: list[Column | str] = [
-            "policy",
-            Column("replicas"),
+            *self._key_columns(),
             Column("ended", lambda n: f"{n:,}"),
             Column("seconds", significant),
             *([Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s")] if is_race else []),
@@ -107,17 +122,16 @@ class Simulation(CostedResult):
             Column("busy, least to most", right=True),
         ]
         whole = self.rows[:-1] if self.is_partial else self.rows
-        first = {row["replicas"]: row["seconds"] for row in reversed(whole)}
-        behind = [row["seconds"] - first[row["replicas"]] for row in whole] + [None] * self.is_partial
+        first = {(row["router"], row["shape"]): row["seconds"] for row in reversed(whole)}
+        later = [row["seconds"] - first[row["router"], row["shape"]] for row in whole] + [None] * self.is_partial
         return TextTable.of(
             columns,
             [
                 (
-                    row["policy"],
-                    row["replicas"],
+                    *self._keys(row),
                     row["ended"],
                     row["seconds"],
-                    *([seconds_behind] if is_race else []),
+                    *([seconds_later] if is_race else []),
                     row["tail_seconds"],
                     row["tokens_per_second"],
                     row["steps"],
@@ -126,25 +140,35 @@ class Simulation(CostedResult):
                     row["hit_rate"],
                     f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
                 )
-                for row, seconds_behind in zip(self.rows, behind, strict=True)
+                for row, seconds_later in zip(self.rows, later, strict=True)
             ],
-            keys=2,
+            keys=len(self._key_columns()),
         )
 
     def times(self) -> TextTable:
         shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
         in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
-        columns: list[Column | str] = ["time", "policy", "replicas", *in_ms]
         return TextTable.of(
-            columns,
+            ["time", *self._key_columns(), *in_ms],
             [
-                (metric.name, row["policy"], row["replicas"], *(times[part] for part in shown))
+                (metric.name, *self._keys(row), *(times[part] for part in shown))
                 for metric in TIMES
                 for row in self.rows
                 if (times := row["times"].get(metric.name))
             ],
-            keys=3,
+            keys=1 + len(self._key_columns()),
         )
+
+    def _key_columns(self) -> list[Column | str]:
+        """What tells rows apart: the router only where there are several."""
+        return ["policy", *(["router"] if self._has_routers else []), Column("replicas", right=True)]
+
+    def _keys(self, row: dict[str, Any]) -> tuple[str, ...]:
+        return (row["policy"], *([row["router"]] if self._has_routers else []), row["shape"])
+
+    @property
+    def _has_routers(self) -> bool:
+        return len({row["router"] for row in self.rows}) > 1
 
 
 def fit_note(cost: FittedCost) -> str:
@@ -165,40 +189,76 @@ def simulations(
     cost: Cost,
     *,
     policies: List[str],
-    replicas: List[int],
-    router: str = "round_robin",
+    replicas: List[int | str],
+    routers: List[str] = ("round_robin",),
+    seed: int = 0,
+    link: Link | None = None,
     arguments: dict[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Simulation:
-    """Every policy with every number of replicas on the same arrivals. Ctrl-C ends it: what there is, as partial.
+    """Every policy with every router and shape of the cluster on the same arrivals. Ctrl-C ends it: what there is, as
+    partial.
+
+    cost: of a step on one GPU. replicas: shapes as ClusterShape.of takes them, such as 8, "4x2" or "2:6"; the last two
+    need a FloorCost and a link. seed: of what routers draw.
 
     Raises ValueError for a bad argument, before anything runs.
     """
     settings = {name: replace(setting, scheduling_policy=name) for name in policies}
-    for num_replicas in replicas:
-        check_cluster(num_replicas, router)
+    shapes = [ClusterShape.of(value) for value in replicas]
+    for router in routers:
+        check_router(router)
+    for shape in shapes:
+        check_cost(shape, cost, link)
     require_order(arrivals)
     setting.check_fits(arrivals)
     rows: list[dict[str, Any]] = []
     began, is_partial = perf_counter(), False
-    progress = Progress(on_progress, {SIMULATED: len(policies) * len(replicas)}, len(policies) * len(replicas))
-    for policy, num_replicas in product(policies, replicas):
-        progress.begin(f"{policy}, {counted(num_replicas, 'replica')}", SIMULATED)
-        cluster = Cluster(settings[policy], cost, num_replicas, router)
+    num_runs = len(policies) * len(routers) * len(shapes)
+    progress = Progress(on_progress, {SIMULATED: num_runs}, num_runs)
+    for policy, router, shape in product(policies, routers, shapes):
+        progress.begin(f"{policy}, {router}, {counted(shape.replicas, 'replica')}", SIMULATED)
+        cluster = make_cluster(shape, settings[policy], cost, router, seed, link)
         try:
             cluster.run(arrivals)
         except KeyboardInterrupt:
             is_partial = True
-        rows.append({"policy": policy, "replicas": num_replicas, **summary(cluster)})
+        rows.append({"policy": policy, "router": router, "shape": shape.label, **asdict(shape), **summary(cluster)})
         if is_partial:
             break
     simulated = sum(row["ended"] for row in rows)
     used = asdict(setting) | {"max_num_batched_tokens": setting.step_tokens}
-    told = {"setting": used, "router": router, **(arguments or {})}
+    told = {"setting": used, "routers": list(routers), "link": link and asdict(link), **(arguments or {})}
     return Simulation(
         arguments=told,
         cost=cost,
+        link=link,
         rows=rows,
         is_partial=is_partial,
         simulated_per_second=simulated / (perf_counter() - began),
     )
+
+
+def check_cost(shape: ClusterShape, cost: Cost, link: Link | None) -> None:
+    """Raises ValueError for a shape whose GPUs send each other what the cost does not know, or over no link."""
+    if shape.shards == 1 and not shape.num_prefill:
+        return
+    if not isinstance(cost, FloorCost):
+        raise ValueError(f"replicas {shape.label}: needs a floor as its cost, which knows the bytes that GPUs send")
+    if link is None:
+        raise ValueError(f"replicas {shape.label}: needs a link between GPUs, whose bandwidth is to be given")
+
+
+def make_cluster(
+    shape: ClusterShape, setting: EngineSetting, cost: Cost, router: str, seed: int, link: Link | None
+) -> Cluster:
+    """A cluster of that shape. setting, cost: of one GPU."""
+    if shape.shards == 1 and not shape.num_prefill:
+        return Cluster(setting, cost, shape.replicas, router, seed)
+    assert isinstance(cost, FloorCost) and link, "check_cost was called"
+    if shape.num_prefill:
+        apart: dict[str, Any] = {"num_prefill": shape.num_prefill, "kv_bytes": cost.terms.kv_bytes, "link": link}
+        return DisaggregatedCluster(setting, cost, shape.replicas, router, seed, **apart)
+    shards = shape.shards
+    larger = replace(setting, num_blocks=shards * setting.num_blocks, max_num_seqs=shards * setting.max_num_seqs)
+    return Cluster(larger, tensor_parallel(cost, shards, link), shape.replicas, router, seed)

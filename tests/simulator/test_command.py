@@ -10,6 +10,8 @@ from roseinfer.cli.main import main
 
 FLOOR = ["simulate", "--floor", "H200 SXM", "--requests", "40", "--output-lens", "1-20"]
 
+ACROSS = ["--floor", "H200 SXM", "--replicas", "1:1"]
+
 
 def last_line(capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -35,6 +37,18 @@ def test_the_same_arguments_give_the_same_rows(capsys):
         assert main([*FLOOR, "--rate", "50", "--seed", "3"]) == 0
         lines.append(last_line(capsys)["rows"])
     assert lines[0] == lines[1]
+
+
+def test_routers_and_shapes_of_a_cluster(capsys):
+    shapes = ["--replicas", "4,2x2,1:3", "--link-gb-per-s", "450", "--rate", "500"]
+    prefixes = ["--prefix-len", "64", "--prefix-groups", "3"]
+    assert main([*FLOOR, *shapes, *prefixes, "--routers", "prefix_aware,random"]) == 0
+    line = last_line(capsys)
+    told = [(row["router"], row["shape"], row["replicas"], row["ended"]) for row in line["rows"]]
+    shaped = [("4", 4), ("2x2", 2), ("1:3", 4)]
+    assert told == [(router, *shape, 40) for router in ("prefix_aware", "random") for shape in shaped]
+    arguments = line["arguments"]
+    assert arguments["link"] == {"bytes_per_s": 450e9, "latency": 2e-6} and arguments["prefix_groups"] == 3
 
 
 def test_a_fit_is_kept_and_used_again(tmp_path, capsys, few_shapes):
@@ -81,7 +95,7 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--floor", "A100"], "--floor 'A100' is not in roseinfer/data/gpus.json"),
         (["--policies", "fcfs,fair"], "--policies: unknown value 'fair'"),
         (["--replicas", "0"], "--replicas must be an integer from 1 to 4,096, got 0"),
-        (["--replicas", "many"], "--replicas 'many': must be integers"),
+        (["--replicas", "many"], "replicas 'many': must be of a form such as 8 (replicas), 4x2"),
         (["--rate", "0"], "rate must be a number above 0, got 0.0"),
         (["--rate", "1", "--trace", "x"], "--trace has all of its requests: leave out --rate"),
         (["--trace", "x", "--seed", "0"], "--trace has all of its requests: leave out --seed"),
@@ -99,13 +113,23 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--max-num-batched-tokens", "8"], "--max-num-batched-tokens 8 is less than a step of --max-num-seqs 64"),
         (["--max-model-len", "100"], "can never fit"),
         (["--max-model-len", "0"], "--max-model-len must be an integer of at least 1, got 0"),
-        (["--router", "x"], "router: unknown value 'x'"),
+        (["--routers", "random,x"], "--routers: unknown value 'x'"),
         (["--host-ms", "3"], "--host-ms 3.0: changes nothing with --fit"),
         (["--floor", "H200 SXM", "--repeats", "2"], "--repeats 2: changes nothing with --floor"),
         (["--cost", "x.json", "--dtype", "float16"], "--dtype float16: changes nothing with --cost"),
         (["--validate", "tiny", "--replicas", "2"], "--validate runs one replica"),
         (["--validate", "tiny", "--policies", "fcfs,packed"], "--validate runs one policy"),
         (["--fit", "tiny", "--floor", "H200 SXM"], "not allowed with"),
+        (["--prefix-groups", "4"], "--prefix-groups 4: needs --prefix-len"),
+        (["--prefix-groups", "0", "--prefix-len", "8"], "--prefix-groups must be an integer of at least 1, got 0"),
+        (["--trace", "x", "--prefix-groups", "4"], "--trace has all of its requests: leave out --prefix-groups"),
+        (["--replicas", "4x2"], "--replicas 4x2: needs --floor, which knows the bytes that GPUs send each other"),
+        (["--floor", "H200 SXM", "--replicas", "4,2:6"], "--replicas 2:6: needs --link-gb-per-s"),
+        (["--floor", "H200 SXM", "--link-gb-per-s", "450"], "--link-gb-per-s 450: changes nothing with --replicas 1"),
+        (["--floor", "H200 SXM", "--link-us", "1"], "--link-us 1: needs --link-gb-per-s"),
+        ([*ACROSS, "--link-gb-per-s", "0"], "--link-gb-per-s must be a number above 0, got 0.0"),
+        ([*ACROSS, "--link-gb-per-s", "1", "--link-us", "-1"], "--link-us must be a number of at least 0, got -1"),
+        (["--fit", "tiny", "--link-us", "1"], "--link-us 1.0: changes nothing with --fit"),
     ],
 )
 def test_one_line_for_each_error(arguments, error, capsys):

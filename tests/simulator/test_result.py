@@ -85,7 +85,7 @@ def test_one_that_was_broken_off_at_once():
     [
         ({"policies": ("fcfs", "fair")}, "scheduling_policy must be one of fcfs"),
         ({"replicas": (1, 0)}, "replicas must be an integer from 1 to 4,096, got 0"),
-        ({"router": "x"}, "router: unknown value 'x'"),
+        ({"routers": ["x"]}, "router: unknown value 'x'"),
         ({"arrivals": [Arrival(0, 5000, 1)]}, "can never fit"),
         ({"arrivals": []}, "at least one"),
     ],

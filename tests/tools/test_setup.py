@@ -114,7 +114,7 @@ def imported_packages(path, on_loading):
 
 
 def test_a_package_stands_in_one_layer():
-    assert list(EXTRAS) == ["structured", "serve", "course", "dev"]
+    assert list(EXTRAS) == ["structured", "serve", "scale", "course", "dev"]
     assert sum(map(len, LAYERS.values())) == len(DEPENDENCIES)
 
 
@@ -295,7 +295,7 @@ def test_set_up_once(checkout):
     assert code == 0
     assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 4
     assert checkout.installs == [
-        "-m pip install -q -e .[structured,serve,course,dev] -c constraints.txt --index-url INDEX"
+        "-m pip install -q -e .[structured,serve,scale,course,dev] -c constraints.txt --index-url INDEX"
     ]
     assert checkout.setup() == (0, "")
     assert len(checkout.installs) == 1

@@ -54,7 +54,7 @@ install() {
     say "installing roseinfer and what it needs into $ENV_DIR (torch is large: minutes)"
     # PIP_ARGS is a list of arguments, so it is split.
     # shellcheck disable=SC2086
-    "$env_python" -m pip install $quiet -e '.[structured,serve,course,dev]' -c constraints.txt ${PIP_ARGS:-} ||
+    "$env_python" -m pip install $quiet -e '.[structured,serve,scale,course,dev]' -c constraints.txt ${PIP_ARGS:-} ||
         fail "pip did not finish (its reason is above; is there a network and room on the disk?): run this again"
 }
 

@@ -3,33 +3,42 @@
 MODEL is loaded while the server answers /health. http://HOST:PORT/ is the page, /v1 the API (completions, chat,
 models), /generate the form of post 002's server, /metrics for Prometheus. SIGTERM or Ctrl-C let requests end, and a
 second one does not wait for them. docs/serving.md tells more, and has the keys of --config.
+
+--replicas: as many engines, each in a process of its own, behind one address on Ray Serve (docs/scaling.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import DEVICE, MODEL, no_file
-from roseinfer.cli.flags import add_flags, flag, given_fields
+from roseinfer.arguments import require_count
+from roseinfer.cli.command import DEVICE, MODEL, Failed, no_file
+from roseinfer.cli.flags import add_flags, flag, given_fields, settings_of
 from roseinfer.engine.config import EngineConfig
 from roseinfer.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
     from roseinfer.server.config_file import ConfigFile
+    from roseinfer.server.run import Serving
 
 EXAMPLES = (
     "roseinfer serve tiny",
     "roseinfer serve ./my-model --host 0.0.0.0 --port 8835 --max-num-seqs 128 --max-queue 1500",
     "roseinfer serve tiny --config server.yaml",
+    "roseinfer serve tiny --replicas 2 --affinity-header x-prefix-id",
 )
 KEY_VARIABLE = "ROSEINFER_API_KEY"
+MOST_REPLICAS = 64  # processes of this machine
+OF_CONNECTIONS = ("max_header_kib", "header_seconds", "send_seconds", "max_connections")
 SIZES = ("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens")
 
 
@@ -45,10 +54,21 @@ class ModelSettings:
     scheduling_policy: str | None = flag(None, "fcfs, shortest, longest_output or packed", optional=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """Flags of a server on Ray Serve."""
+
+    replicas: int | None = flag(None, "engines behind one address, on Ray Serve; needs the extra [scale]")
+    affinity_header: str | None = flag(
+        None, "requests with the same value of it go to the same replica; when not given, to the less busy one of two"
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML; flags win over what it says")
     add_flags(parser.add_argument_group("server").add_argument, ServerSettings)
+    add_flags(parser.add_argument_group("replicas").add_argument, Replicas)
     engine = parser.add_argument_group("engine")
     add_flags(engine.add_argument, ModelSettings)
     for own in fields(EngineConfig):
@@ -59,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, and OSError for an address that cannot be listened at."""
+    from roseinfer.models import model_config
     from roseinfer.server.run import Serving, serve
 
     config = config_of(args.config)
@@ -68,18 +89,53 @@ def run(args: argparse.Namespace) -> None:
     engine |= {name: value for name in SIZES if (value := getattr(args, name)) is not None}
     for why in dict.fromkeys(config.unused):
         say(f"{args.config}: some keys change nothing here: {why}")
-    was_ready = serve(
-        Serving(
-            make_llm=loader(args.model, engine, config.vocab_size),
-            model_name=settings.served_model_name or args.model,
-            end_tokens=config.end_tokens,
-            most_new_tokens=config.most_new_tokens,
-        ),
-        settings,
-        say,
+    serving = Serving(
+        make_llm=loader(args.model, engine, config.vocab_size),
+        model_name=settings.served_model_name or args.model,
+        end_tokens=config.end_tokens,
+        most_new_tokens=config.most_new_tokens,
     )
-    if not was_ready:  # the thread that loads cannot be asked to stop
+    replicas = settings_of(Replicas, args)
+    if replicas.replicas is not None:
+        check_replicas(replicas.replicas, server, engine)
+        model_config(args.model)  # a model that is not there is told so before Ray is started
+        serve_on_ray(serving, settings, replicas.replicas, engine, replicas.affinity_header)
+        return
+    if replicas.affinity_header is not None:
+        raise ValueError(f"--affinity-header {replicas.affinity_header}: needs --replicas")
+    if not serve(serving, settings, say):  # the thread that loads cannot be asked to stop
         os._exit(0)
+
+
+def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, Any]) -> None:
+    """Raises ValueError for what does not go together with replicas on Ray Serve."""
+    require_count("--replicas", num_replicas, at_least=1, at_most=MOST_REPLICAS)
+    for name in OF_CONNECTIONS:
+        if name in server:
+            raise ValueError(f"{name}={server[name]}: changes nothing with --replicas, whose connections are Ray's")
+    if (shards := engine.get("tensor_parallel_size", 1)) > 1:
+        raise ValueError(
+            f"--tensor-parallel {shards} does not combine with --replicas {num_replicas}: Ray does not know of the "
+            "processes that a replica would start. Leave one of them out"
+        )
+
+
+def serve_on_ray(
+    serving: Serving, settings: ServerSettings, num_replicas: int, engine: dict[str, Any], header: str | None
+) -> None:
+    """Raises ValueError for a header that is no name of one, and without the extra [scale]; Failed for replicas that do
+    not start."""
+    if header is not None and not re.fullmatch(r"[A-Za-z0-9-]+", header):
+        raise ValueError(f"--affinity-header must be of letters, digits and -, got {header!r}")
+    if not find_spec("ray"):
+        raise ValueError(f"--replicas {num_replicas}: needs Ray Serve: run `pip install '.[scale]'`")
+    from roseinfer.server.local_replicas import ReplicasFailed, serve_replicas
+
+    max_num_seqs = engine.get("max_num_seqs", EngineConfig(num_blocks=1).max_num_seqs)
+    try:
+        serve_replicas(serving, settings, num_replicas, max_num_seqs, header, say)
+    except ReplicasFailed as error:
+        raise Failed(str(error)) from error
 
 
 def config_of(path: Path | None) -> ConfigFile:

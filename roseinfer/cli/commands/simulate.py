@@ -2,8 +2,8 @@
 
 What a step costs is measured here (--fit), read from an earlier fit (--cost), or a floor: what a GPU's data sheet says
 it takes at least (--floor). Requests come all at once unless --rate or --trace says when. Every policy runs with every
-number of replicas on the same requests. Tables, then a short line of JSON as the last line; --output keeps every
-sample. After Ctrl-C it tells what there is, as partial.
+router and shape of --replicas on the same requests. Tables, then a short line of JSON as the last line; --output keeps
+every sample. After Ctrl-C it tells what there is, as partial.
 
 --validate holds a simulation to real runs of the engine on the same requests instead.
 """
@@ -11,10 +11,12 @@ sample. After Ctrl-C it tells what there is, as partial.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roseinfer.arguments import require_positive
 from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best
 from roseinfer.cli.flags import (
     Range,
@@ -22,7 +24,6 @@ from roseinfer.cli.flags import (
     as_typed,
     flag,
     given_fields,
-    integers,
     names,
     require_known,
     settings_of,
@@ -34,20 +35,24 @@ from roseinfer.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from roseinfer.arrivals import Arrival
-    from roseinfer.simulator import Cost, EngineSetting, Simulation, Validation
+    from roseinfer.simulator import ClusterShape, Cost, EngineSetting, Link, Simulation, Validation
 
 EXAMPLES = (
     "roseinfer simulate --requests 1000 --rate 20 --policies fcfs,shortest,longest_output,packed",
     "roseinfer simulate --fit random:gpt2 --output fit.json",
-    "roseinfer simulate --cost fit.json --requests 100000 --rate 2000 --replicas 8,16,32,64 --router least_loaded",
+    "roseinfer simulate --cost fit.json --requests 100000 --rate 2000 --replicas 8,16,32,64 --routers least_loaded",
     "roseinfer simulate --floor 'RTX 4090' --model random:qwen2.5-7b --host-ms 0.3 --trace arrivals.jsonl",
     "roseinfer simulate --floor 'RTX 4090' --requests 1500 --rate 150 --max-num-seqs 128 --output-lens 1-2000 "
     "--policies fcfs,longest_output",
+    "roseinfer simulate --floor 'H100 SXM' --requests 20000 --rate 10000 --replicas 64 --prefix-groups 512 "
+    "--prefix-len 512 --routers random,least_loaded,prefix_aware",
+    "roseinfer simulate --floor 'H100 SXM' --rate 100 --replicas 8,4x2,1x8,2:6 --link-gb-per-s 450",
     "roseinfer simulate --validate tiny",
 )
 FLOOR_MODEL = "random:qwen2.5-7b"
 # What some sources of costs leave unused, and what they would need for it.
-MEASURED, FLOOR = ("repeats", "device"), ("model", "host_ms")
+MEASURED, FLOOR, LINK = ("repeats", "device"), ("model", "host_ms"), ("link_gb_per_s", "link_us")
+LINK_US = 2.0  # an assumption: about what NCCL takes for a small message between neighbours on NVLink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,10 @@ class Drawn:
         (16, 256), "tokens of a prompt, each number as likely; 16-256 when not given", optional=True, metavar="RANGE"
     )
     output_lens: Range = flag((16, 128), "tokens of an output; 16-128 when not given", optional=True, metavar="RANGE")
-    prefix_len: int = flag(0, "tokens before each prompt that all have in common; none when not given", optional=True)
+    prefix_len: int = flag(
+        0, "tokens before each prompt that it has in common with others; none when not given", optional=True
+    )
+    prefix_groups: int = flag(1, "different prefixes, each as likely; 1 when not given", optional=True)
     seed: int = flag(0, "of all that; 0 when not given", optional=True)
 
 
@@ -91,8 +99,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--no-prefix-caching", action="store_true", help="every prompt is computed whole")
     parser.set_defaults(num_blocks=1024)
-    add("--replicas", default="1", metavar="COUNTS", help="such as 8,16,32,64")
-    add("--router", default="round_robin", help="round_robin, or least_loaded by tokens")
+    add(
+        "--replicas",
+        default="1",
+        metavar="SHAPES",
+        help="8,16,32 replicas; 4x2: 4 of 2 tensor-parallel shards; 2:6: 2 that prefill and 6 that decode",
+    )
+    add(
+        "--routers",
+        default="round_robin",
+        metavar="NAMES",
+        help="of round_robin, random, least_loaded, power_of_two, prefix_aware",
+    )
+    add("--link-gb-per-s", type=float, help="between GPUs in one direction, for 4x2 and 2:6; no default")
+    add("--link-us", type=float, help="of --link-gb-per-s: what each message takes beside its bytes; 2 when not given")
     add("--policies", default="fcfs", metavar="NAMES", help="of fcfs, shortest, longest_output, packed")
     add_output(add)
 
@@ -117,10 +137,10 @@ def run(args: argparse.Namespace) -> None:
 def refuse_unused(args: argparse.Namespace) -> None:
     """Raises ValueError for an argument that would change nothing."""
     unused: dict[str, tuple[str, ...]] = {
-        "--cost": (*MEASURED, *FLOOR, "dtype"),
+        "--cost": (*MEASURED, *FLOOR, *LINK, "dtype"),
         "--floor": MEASURED,
-        "--validate": (*FLOOR, "rate", "burst", "trace", "prefix_len"),
-        "--fit": FLOOR,
+        "--validate": (*FLOOR, *LINK, "rate", "burst", "trace", "prefix_len", "prefix_groups"),
+        "--fit": (*FLOOR, *LINK),
     }
     source = next((flag for flag in unused if getattr(args, flag[2:])), "--fit")
     for name in unused[source]:
@@ -135,12 +155,12 @@ def refuse_unused(args: argparse.Namespace) -> None:
 
 
 def simulated(args: argparse.Namespace) -> Simulation:
-    from roseinfer.simulator import simulations
-    from roseinfer.simulator.cluster import check_cluster
+    from roseinfer.simulator import ROUTERS, ClusterShape, simulations
 
-    policies, replicas = chosen_policies(args), integers("--replicas", args.replicas)
-    for num_replicas in replicas:
-        check_cluster(num_replicas, args.router)
+    policies, shapes = chosen_policies(args), names("--replicas", args.replicas)
+    routers = names("--routers", args.routers)
+    require_known("--routers", routers, tuple(ROUTERS))
+    link = link_of(args, [ClusterShape.of(shape) for shape in shapes])
     drawn = settings_of(Drawn, args)
     arrivals = chosen_arrivals(args, drawn)
     setting, cost = setting_and_cost(args, arrivals)
@@ -150,11 +170,35 @@ def simulated(args: argparse.Namespace) -> Simulation:
             setting,
             cost,
             policies=policies,
-            replicas=replicas,
-            router=args.router,
+            replicas=shapes,
+            routers=routers,
+            seed=drawn.seed,
+            link=link,
             on_progress=on_progress,
             arguments=arguments_of(args, drawn),
         )
+
+
+def link_of(args: argparse.Namespace, shapes: List[ClusterShape]) -> Link | None:
+    """The link between GPUs. Raises ValueError where shapes need one that is not given, or the other way round."""
+    from roseinfer.simulator import Link
+
+    across = [shape.label for shape in shapes if shape.shards > 1 or shape.num_prefill]
+    if across and not args.floor:
+        raise ValueError(f"--replicas {across[0]}: needs --floor, which knows the bytes that GPUs send each other")
+    if args.link_gb_per_s is None:
+        if across:
+            raise ValueError(f"--replicas {across[0]}: needs --link-gb-per-s, the bandwidth between GPUs")
+        if args.link_us is not None:
+            raise ValueError(f"--link-us {args.link_us:g}: needs --link-gb-per-s")
+        return None
+    if not across:
+        raise ValueError(f"--link-gb-per-s {args.link_gb_per_s:g}: changes nothing with --replicas {args.replicas}")
+    require_positive("--link-gb-per-s", args.link_gb_per_s)
+    latency = LINK_US if args.link_us is None else args.link_us
+    if not 0 <= latency < float("inf"):
+        raise ValueError(f"--link-us must be a number of at least 0, got {latency:g}")
+    return Link(1e9 * args.link_gb_per_s, 1e-6 * latency)
 
 
 def chosen_policies(args: argparse.Namespace) -> list[str]:
@@ -213,7 +257,10 @@ def chosen_arrivals(args: argparse.Namespace, drawn: Drawn) -> list[Arrival]:
         return read_trace(args.trace)
     if drawn.rate is None and drawn.burst != 1:
         raise ValueError(f"--burst {drawn.burst}: needs --rate, requests a second")
-    others = {name: getattr(drawn, name) for name in ("prompt_lens", "output_lens", "prefix_len", "seed")}
+    if drawn.prefix_groups != 1 and not drawn.prefix_len:
+        raise ValueError(f"--prefix-groups {drawn.prefix_groups}: needs --prefix-len, tokens of a prefix")
+    lengths = ("prompt_lens", "output_lens", "prefix_len", "prefix_groups", "seed")
+    others: dict[str, Any] = {name: getattr(drawn, name) for name in lengths}
     if drawn.rate is None:
         return at_once(drawn.num_requests, **others)
     return bursts(drawn.num_requests, drawn.rate, drawn.burst, **others)

@@ -1,0 +1,53 @@
+"""ClusterShape: how many replicas, on how many GPUs each, and whether prefill and decode are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roseinfer.arguments import is_integer, require_count
+
+MOST_REPLICAS, MOST_SHARDS = 4096, 64
+FORMS = "8 (replicas), 4x2 (replicas of 2 tensor-parallel shards), or 2:6 (2 that prefill, 6 that decode)"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShape:
+    """replicas: all of them. shards: GPUs of each. num_prefill: replicas that only prefill, and hand their sequences
+    over to the others; 0 where every replica does both. Raises ValueError for a count out of range."""
+
+    replicas: int
+    shards: int = 1
+    num_prefill: int = 0
+
+    def __post_init__(self) -> None:
+        require_count("replicas", self.replicas, at_least=1, at_most=MOST_REPLICAS)
+        require_count("shards", self.shards, at_least=1, at_most=MOST_SHARDS)
+        require_count("num_prefill", self.num_prefill, at_least=0, at_most=self.replicas - 1)
+        if self.num_prefill and self.shards > 1:
+            raise ValueError(f"shards must be 1 where prefill and decode are apart, got {self.shards}")
+
+    @classmethod
+    def of(cls, value: int | str) -> ClusterShape:
+        """Return the shape that 8, "8", "4x2" or "2:6" names. Raises ValueError for any other form."""
+        if is_integer(value):
+            return cls(value)
+        text = str(value).strip()
+        try:
+            if ":" in text:
+                prefill, decode = (int(part) for part in text.split(":"))
+                require_count("replicas that prefill", prefill, at_least=1)
+                require_count("replicas that decode", decode, at_least=1)
+                return cls(prefill + decode, num_prefill=prefill)
+            replicas, _, shards = text.partition("x")
+            return cls(int(replicas), int(shards) if "x" in text else 1)
+        except ValueError as error:
+            if "must be an integer" in str(error):
+                raise
+            raise ValueError(f"replicas {value!r}: must be of a form such as {FORMS}") from None
+
+    @property
+    def label(self) -> str:
+        """As it is typed."""
+        if self.num_prefill:
+            return f"{self.num_prefill}:{self.replicas - self.num_prefill}"
+        return f"{self.replicas}x{self.shards}" if self.shards > 1 else str(self.replicas)
