@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 
 import pytest
 
-from roseinfer.bench.serving import Limits, Outcome, ServingResult, plan_of
+from roseinfer.bench.serving import Limits, Outcome, ServingResult, Target, load, plan_of
 from roseinfer.bench.serving.client import CANCELLED, COMPLETE, REFUSED
 from roseinfer.bench.serving.result import row_of
 from roseinfer.cli.main import main
@@ -49,6 +50,16 @@ def test_a_load_ends_complete_and_identical(server, tmp_path, capsys, stream):
     server.wait_until_idle()
 
 
+def test_a_closed_loop_has_no_more_requests_than_clients(server):
+    plan = plan_of(1000, 0.007, **LENGTHS)
+    outcomes = asyncio.run(load(Target(server.url, "tiny"), plan, clients=2))
+    assert [one.how for one in outcomes] == [COMPLETE] * 7 and [one.num_tokens for one in outcomes] == [
+        sent.max_tokens for sent in plan
+    ]
+    for one in outcomes:
+        assert sum(other.sent <= one.sent < other.ended for other in outcomes) <= 2
+
+
 def test_a_plan_is_its_seeds():
     plan = plan_of(5, 8, **LENGTHS, cancelled=0.3, malformed=0.2, seed=4)
     assert plan == plan_of(5, 8, **LENGTHS, cancelled=0.3, malformed=0.2, seed=4)
@@ -83,7 +94,7 @@ def test_nothing_complete_is_a_table_too():
     refused = [outcome(0.0, [], how=REFUSED, num_tokens=0)]
     refused[0].ended = 0.1
     arguments = {"model": "m", "url": "u", "rate": 1, "seconds": 1, "stream": True, "ttft_ms": 1, "itl_ms": 1}
-    arguments |= {"prompt_len": [1, 1], "output_len": [1, 2]}
+    arguments |= {"prompt_len": [1, 1], "output_len": [1, 2], "clients": None}
     host = {"host": {}, "device": "d", "versions": {"torch": "2"}, "commit": None}
     result = ServingResult.of(plan, refused, Limits(1, 1), arguments, None, host)
     assert "1 well-formed requests were refused" in result.text() and json.loads(result.to_line())
@@ -96,6 +107,7 @@ def test_nothing_complete_is_a_table_too():
         ("-T 0", "--seconds must be a number above 0, got 0.0"),
         ("-X fast", "-X/--rate: must be a number, got 'fast'"),
         ("-P 1", "http://127.0.0.1:1: no server with OpenAI's API answers there"),
+        ("--clients 0", "--clients must be an integer of at least 1, got 0"),
         ("--cancelled 2", "cancelled must be a share from 0 to 1, got 2.0"),
         ("--ttft-ms 0", "--ttft-ms must be a number above 0, got 0.0"),
         ("--output-len 9-8", "--output-len '9-8': must be"),

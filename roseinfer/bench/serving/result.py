@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
+from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES, percentile
@@ -107,7 +108,7 @@ class ServingResult(MachineResult):
         a = self.arguments
         way = "streamed" if a["stream"] else "whole"
         notes = [
-            f"{a['model']} at {a['url']}: {a['rate']:g} requests/s for {a['seconds']:g} s, open loop, answers {way}; "
+            f"{a['model']} at {a['url']}: {arrivals_text(a)}, answers {way}; "
             f"prompts of {range_text(a['prompt_len'])} tokens, outputs of {range_text(a['output_len'])}. Load from "
             f"{where(self)}.",
             f"Good: TTFT within {a['ttft_ms']:g} ms and TPOT within {a['itl_ms']:g} ms.",
@@ -144,6 +145,13 @@ def stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
     """p50, p90, p99 and max; None of no value."""
     found = sorted(value for value in values if value is not None)
     return {f"p{p}": percentile(found, p) for p in PERCENTILES} | {"max": found[-1]} if found else None
+
+
+def arrivals_text(arguments: Mapping[str, Any]) -> str:
+    """How requests come: by the clock, or from clients that wait for their answers."""
+    if clients := arguments["clients"]:
+        return f"closed loop of {counted(clients, 'client')}"
+    return f"{arguments['rate']:g} requests/s for {arguments['seconds']:g} s, open loop"
 
 
 def range_text(lengths: List[int]) -> str:

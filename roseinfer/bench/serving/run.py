@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from roseinfer.arguments import require_positive
+from roseinfer.arguments import require_count, require_positive
 from roseinfer.arrivals import Range
 from roseinfer.profiling.progress import OnProgress, RunProgress
 
@@ -33,16 +33,20 @@ def loaded(
     ttft_ms: float = 500.0,
     itl_ms: float = 50.0,
     stream: bool = True,
+    clients: int | None = None,
     verify: str | None = None,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ServingResult:
-    """Load a server at url. verify: the spec of a model to compare the answers with; see plan_of for the others.
+    """Load a server at url. verify: the spec of a model to compare the answers with; clients: see load; see plan_of for
+    the others.
 
     Raises ValueError for a bad value and where no server answers, TokensDiffer for wrong answers.
     """
     require_positive("rate", rate)
     require_positive("seconds", seconds)
+    if clients is not None:
+        require_count("clients", clients, at_least=1)
     limits = Limits(ttft_ms, itl_ms)
     found = asyncio.run(ask_models(url, api_key))
     vocab_size = vocab_size or found.get("vocab_size")
@@ -67,7 +71,7 @@ def loaded(
         if on_progress:
             on_progress(RunProgress("load", url, runs_done=num_ended, runs_total=len(plan)))
 
-    outcomes = asyncio.run(load(target, plan, on_end))
+    outcomes = asyncio.run(load(target, plan, on_end, clients))
     arguments: dict[str, Any] = {
         "url": url,
         "model": target.model,
@@ -80,6 +84,7 @@ def loaded(
         "ttft_ms": ttft_ms,
         "itl_ms": itl_ms,
         "stream": stream,
+        "clients": clients,
         "seed": seed,
     }
     tokens = verified(verify, plan, outcomes) if verify else None
