@@ -29,17 +29,27 @@ ROUTERS: dict[str, Route] = {"round_robin": round_robin, "least_loaded": least_l
 
 
 class Cluster:
-    """Replicas behind a router. requests: all that have come, in their order.
+    """Replicas behind a router. requests: all that were let in, in their order. refused: the others. admit: whether a
+    request that comes now, of which it gets the replica, is let in; None: every one is.
 
     Raises ValueError for fewer than one replica, or an unknown router.
     """
 
-    def __init__(self, setting: EngineSetting, cost: Cost, num_replicas: int = 1, router: str = "round_robin") -> None:
+    def __init__(
+        self,
+        setting: EngineSetting,
+        cost: Cost,
+        num_replicas: int = 1,
+        router: str = "round_robin",
+        admit: Callable[[Replica], bool] | None = None,
+    ) -> None:
         check_cluster(num_replicas, router)
         self.replicas = [Replica(i, setting, cost) for i in range(num_replicas)]
         self.setting = setting
         self.now = 0.0
         self.requests: list[SimulatedRequest] = []
+        self.refused: list[Arrival] = []
+        self._admit = admit
         self._route = ROUTERS[router]
         self._events: list[tuple[float, int]] = []  # (when a replica's step ends, or an idle one wakes; which)
 
@@ -66,6 +76,9 @@ class Cluster:
         self.now = arrival.seconds
         index = self._route(number, self.replicas)
         replica = self.replicas[index]
+        if self._admit and not self._admit(replica):
+            self.refused.append(arrival)
+            return
         if replica.is_idle:
             heappush(self._events, (self.now, index))
         request = SimulatedRequest(arrival, index)
