@@ -36,7 +36,9 @@ def admit(
 
 
 MISTAKES: dict[str, Callable[..., bool]] = {
-    "the request itself needs a slot, too: one more has to end": partial(admit, place=lambda queued, free: queued - free),
+    "the request itself needs a slot, too: one more has to end": partial(
+        admit, place=lambda queued, free: queued - free
+    ),
     "slots that are free now need no answer to end": partial(admit, place=lambda queued, free: queued + 1),
     "n ends have n - 1 gaps between them": partial(admit, gap=lambda ends: (ends[-1] - ends[0]) / len(ends)),
     "the mean gap, not the last one": partial(admit, gap=lambda ends: ends[-1] - ends[-2]),
@@ -79,4 +81,6 @@ STATES: list[tuple[int, int, Seconds, float]] = [
     (2, 0, [1.0, 4.0, 5.0], 3.0),
     *draw(_draw_state, 120),
 ]
-ADMISSIONS = Comparison(STATES, Expected(admit, MISTAKES, explain_truth), inputs("num_queued", "num_free", "ends", "limit"))
+ADMISSIONS = Comparison(
+    STATES, Expected(admit, MISTAKES, explain_truth), inputs("num_queued", "num_free", "ends", "limit")
+)

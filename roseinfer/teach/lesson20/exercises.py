@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..exercises.drawn import Comparison, Expected, inputs, draw
+from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import register
 from ..exercises.wrong import Wrong
 from .admission_rule import ADMISSIONS

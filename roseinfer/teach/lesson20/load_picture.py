@@ -10,6 +10,7 @@ from roseinfer.display.grid import Grid
 from roseinfer.display.shapes import EDGE, Cell, Frame, Panel
 from roseinfer.simulator.replica import SimulatedRequest
 
+from ..measure.progress_bar import progress_bar
 from .simulated_load import TTFT_LIMIT, SimulatedLoad, simulate_load, ttft
 
 RATES = tuple(range(5, 65, 5))
@@ -32,25 +33,29 @@ def draw_load() -> Grid:
 
     The engine's own scheduler runs them, on eight slots, with stated step times: exact, and the same everywhere.
     """
-    measured = [simulate_load(rate, MEASURED_SECONDS) for rate in RATES]
-    shown = [simulate_load(rate, SHOWN_SECONDS) for rate in RATES]
+    measured, shown = [], []
+    with progress_bar("simulated loads", len(RATES)) as done:
+        for rate in RATES:
+            measured.append(simulate_load(rate, MEASURED_SECONDS))
+            shown.append(simulate_load(rate, SHOWN_SECONDS))
+            done()
     frames = [
         Frame([_timeline(one), _queue(one), _rates(measured, number)], _heading(measured[number]))
         for number, one in enumerate(shown)
     ]
     text = "\n".join(["a server with eight slots, simulated:", *map(_facts, measured)])
-    return Grid(frames, text, label="rate", shown=_after_knee(measured), legend=LEGEND)
+    return Grid(frames, text, label="rate", shown=_past_the_knee(measured), legend=LEGEND)
 
 
-def _after_knee(loads: List[SimulatedLoad]) -> int:
-    """The first frame in which less than half of the answers are good."""
-    return next(number for number, one in enumerate(loads) if one.goodput < one.throughput / 2)
+def _past_the_knee(loads: List[SimulatedLoad]) -> int:
+    """The first frame in which less than a tenth of the answers are good."""
+    return next(number for number, one in enumerate(loads) if one.goodput < one.throughput / 10)
 
 
 def _heading(load: SimulatedLoad) -> str:
     return (
-        f"{load.rate:g} requests arrive per second: {load.throughput:.1f} answered per second, {load.goodput:.1f} of them "
-        f"good; p99 of TTFT {1000 * load.p99_ttft:,.0f} ms"
+        f"{load.rate:g} requests arrive per second: {load.throughput:.1f} answered per second, {load.goodput:.1f} "
+        f"of them good; p99 of TTFT {1000 * load.p99_ttft:,.0f} ms"
     )
 
 

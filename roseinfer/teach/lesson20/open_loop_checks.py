@@ -1,4 +1,4 @@
-"""The checker of 20.3: an answer sends requests on a virtual clock; when each was sent, and the latencies it returns."""
+"""The checker of 20.3: when an answer sends each request, by a virtual clock, and the latencies it returns."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ OPEN_LOOP = Comparison(
         "sent": Expected(
             RIGHT["sent"],
             {
-                "a request is sent at its time, whether or not earlier ones have their answers": part("sent", one_by_one),
+                "a request is sent at its time, whether or not earlier ones have their answers": part(
+                    "sent", one_by_one
+                ),
                 "sleep until the next request's time, not for the gap: what the client does in between adds up": part(
                     "sent", by_gaps
                 ),

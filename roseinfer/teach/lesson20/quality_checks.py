@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import ceil
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..exercises.drawn import Comparison, Expected, draw, inputs
 
