@@ -96,8 +96,7 @@ def test_a_rule_is_told_the_state_as_a_request_comes():
     assert seen[0] == (0, SLOTS, [], 0.25)
     assert max(queued - free for queued, free, _, _ in seen) == 12 - SLOTS
     ends = sorted(one.end for one in load.requests)
-    last = load.requests[-1]
-    assert seen[-1][2] == [end for end in ends if end <= seen[-1][2][-1]] and last.end >= seen[-1][2][-1]
+    assert seen[-1][2] == ends and all(told == ends[: len(told)] for _, _, told, _ in seen)
 
 
 def outcome(arrival, first, last, tokens):
