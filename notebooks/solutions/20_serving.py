@@ -19,6 +19,9 @@ class EventReader:
 
 
 # --- 20.2
+import math
+
+
 def quality(records, ttft_limit, tpot_limit):
     complete = [r for r in records if r.how == "complete"]
 
@@ -34,6 +37,9 @@ def quality(records, ttft_limit, tpot_limit):
 
 
 # --- 20.3
+import asyncio
+
+
 async def open_loop(arrivals, send, now):
     start = now()
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from roseinfer.bench.serving import Limits, Outcome, ServingResult, Target, load, plan_of
+from roseinfer.bench.serving import Limits, Outcome, ServingResult, Target, load, plan_of, server_memory
 from roseinfer.bench.serving.client import CANCELLED, COMPLETE, REFUSED
 from roseinfer.bench.serving.result import row_of
 from roseinfer.cli.main import main
@@ -38,11 +38,13 @@ def test_a_load_ends_complete_and_identical(server, tmp_path, capsys, stream):
     assert main(["bench", "serve", *flags.split()]) == 0
     out = capsys.readouterr().out
     assert "complete answers have the text of tiny offline" in out and "good req/s" in out
+    assert "Memory of the server: " in out
     found = json.loads((tmp_path / "serve.json").read_text())
     [row] = found["rows"]
     assert row["requests"] == 40 == sum(row[how] for how in ("complete", "cancelled", "refused"))
     assert row["refused"] == row["malformed"] > 0 and row["failed"] == row["wrongly_refused"] == 0
     assert len(found["samples"]) == 40 and found["definitions"]["goodput"]
+    assert len(found["memory"]) >= 2 and all(nbytes > 2**20 for _, nbytes in found["memory"])
     complete = [one for one in found["samples"] if one["how"] == COMPLETE]
     assert all(16 <= one["num_tokens"] <= 64 for one in complete)
     assert all(bool(one["chunks"]) == (stream == "--stream") for one in complete)
@@ -58,6 +60,13 @@ def test_a_closed_loop_has_no_more_requests_than_clients(server):
     ]
     for one in outcomes:
         assert sum(other.sent <= one.sent < other.ended for other in outcomes) <= 2
+
+
+def test_memory_is_sampled_meanwhile_and_not_where_it_is_not_told(server, monkeypatch):
+    monkeypatch.setattr(server_memory, "EVERY_SECONDS", 0.01)
+    done, samples = asyncio.run(server_memory.watched(server.url, asyncio.sleep(0.3, "done")))
+    assert done == "done" and len(samples) > 3 and sorted(samples) == samples
+    assert asyncio.run(server_memory.watched("http://127.0.0.1:1", asyncio.sleep(0.05, 1))) == (1, [])
 
 
 def test_a_plan_is_its_seeds():

@@ -15,6 +15,7 @@ from ..provenance import describe_host
 from .client import Outcome, Target, ask_models, load
 from .plan import plan_of
 from .result import Limits, ServingResult
+from .server_memory import watched
 from .verify import verify as verified
 
 
@@ -71,7 +72,7 @@ def loaded(
         if on_progress:
             on_progress(RunProgress("load", url, runs_done=num_ended, runs_total=len(plan)))
 
-    outcomes = asyncio.run(load(target, plan, on_end, clients))
+    outcomes, memory = asyncio.run(watched(url, load(target, plan, on_end, clients)))
     arguments: dict[str, Any] = {
         "url": url,
         "model": target.model,
@@ -88,4 +89,5 @@ def loaded(
         "seed": seed,
     }
     tokens = verified(verify, plan, outcomes) if verify else None
-    return ServingResult.of(plan, outcomes, limits, arguments, tokens, describe_host(torch.device("cpu")))
+    host = describe_host(torch.device("cpu"))
+    return ServingResult.of(plan, outcomes, limits, arguments, tokens, host, memory)

@@ -52,12 +52,12 @@ class Measured:
 
     @property
     def p99_ttft_ms(self) -> float:
-        """Of the complete answers, from when they were due."""
+        """99th percentile of complete answers, from when they were due."""
         return MS * float(self.row["ttft"]["p99"])
 
     @property
     def queue_percent(self) -> float:
-        """Of the mean latency, the part before the first step."""
+        """Share of the mean latency that is before the first step."""
         return 100 * self.parts[QUEUE] / sum(self.parts.values())
 
     def columns(self) -> dict[str, Any]:

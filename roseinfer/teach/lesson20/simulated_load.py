@@ -76,7 +76,7 @@ class SimulatedLoad:
 
     @property
     def p99_ttft(self) -> float:
-        """Seconds, of those that were let in."""
+        """99th percentile in seconds, of requests that were let in."""
         return percentile(sorted(map(ttft, self.requests)), 99)
 
 
