@@ -22,13 +22,14 @@ ANSWER_SECONDS = 600  # for one answer, before it counts as failed
 @dataclass(frozen=True)
 class Target:
     """A server. url: such as http://127.0.0.1:8835. stream: whether answers are asked for chunk by chunk. dialect: that
-    it speaks."""
+    it speaks. keep_alive: whether a connection serves one request after another."""
 
     url: str
     model: str
     api_key: str | None = None
     stream: bool = True
     dialect: Dialect = OPENAI
+    keep_alive: bool = True
 
     @property
     def headers(self) -> dict[str, str]:
@@ -78,7 +79,7 @@ async def load(
     clients: None for an open loop. A number is a closed loop of so many clients, each of which sends its next request
     when its last one has ended; the plan's times do not count then.
     """
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=not target.keep_alive)
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=target.headers) as client:
         start = perf_counter()

@@ -69,8 +69,14 @@ def contest(
     loaded = load_model(model)
 
     def plan(repeat: int) -> list[Planned]:
-        drawn = {"vocab_size": loaded.config.vocab_size, "prompt_lens": prompt_lens, "output_lens": output_lens}
-        return plan_of(rate, seconds, **drawn, seed=seed + 1 + repeat)
+        return plan_of(
+            rate,
+            seconds,
+            vocab_size=loaded.config.vocab_size,
+            prompt_lens=prompt_lens,
+            output_lens=output_lens,
+            seed=seed + 1 + repeat,
+        )
 
     setting = ContestSetting(model, precision, slots, prompt_lens[1] + output_lens[1], len(plan(0)))
     samples = []

@@ -67,7 +67,7 @@ def start_engine(setting: ContestSetting, stack: ExitStack) -> Target:
     } | ({"quantization": "int8"} if setting.precision == "int8" else {"dtype": setting.precision})
     typed = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
     server = stack.enter_context(ServerProcess("the engine's server", engine_command(setting.spec, *typed)))
-    return Target(server.url, setting.spec)
+    return Target(server.url, setting.spec, keep_alive=False)
 
 
 def start_llama(setting: ContestSetting, model: Model, stack: ExitStack) -> Target:
@@ -84,7 +84,8 @@ def start_llama(setting: ContestSetting, model: Model, stack: ExitStack) -> Targ
         raise ContenderFailed(f"llama-server: its model could not be written: {written.stderr.strip()[-200:]}")
     command = llama_command(setting, path, torch.get_num_threads())
     server = stack.enter_context(ServerProcess("llama-server", command, environment))
-    return Target(server.url, setting.spec, dialect=LLAMA)
+    # llama.cpp's server closes connections that a client is about to use again, so no server is sent a second request.
+    return Target(server.url, setting.spec, dialect=LLAMA, keep_alive=False)
 
 
 def llama_command(setting: ContestSetting, path: Path, threads: int) -> Callable[[int], List[str]]:

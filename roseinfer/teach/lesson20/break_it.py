@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import perf_counter
+from typing import Any
 
 from roseinfer.display.table import Table
 
@@ -21,7 +22,7 @@ Trial = Callable[[LessonServer], str]
 
 def break_server(server: LessonServer) -> Table:
     """Try each of TRIALS: what clients saw, the blocks that are free when nothing runs, and how long it took."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     with progress_bar("trials", len(TRIALS)) as done:
         for name, trial in TRIALS.items():
             began = perf_counter()

@@ -96,8 +96,8 @@ def _queue(load: SimulatedLoad) -> Panel:
     for number in range(round(END / WINDOW)):
         at = number * WINDOW
         waiting = sum(one.arrival.seconds <= at < (one.times.first_scheduled or 0) for one in load.requests)
-        look = {"colour": QUEUED, "strength": min(0.9, waiting / 40)} if waiting else {}
-        cells.append(Cell(0, number, waiting or "", **look))
+        strength = min(0.9, waiting / 40)
+        cells.append(Cell(0, number, waiting or "", QUEUED if waiting else "", strength=strength))
     return Panel(cells, "Requests in the queue, every tenth of a second", cell=(WINDOW * PIXELS, 20), size=11)
 
 

@@ -73,6 +73,26 @@ class Measured:
         }
 
 
+def drawn_plan(
+    server: LessonServer,
+    count: int,
+    rate: float = 1000.0,
+    *,
+    prompt_lens: tuple[int, int] = PROMPT_LENS,
+    output_lens: tuple[int, int] = OUTPUT_LENS,
+    seed: int = 0,
+) -> List[Planned]:
+    """`count` requests, `rate` a second, of random tokens that the server's model knows."""
+    return plan_of(
+        rate,
+        count / rate,
+        vocab_size=server.vocab_size,
+        prompt_lens=prompt_lens,
+        output_lens=output_lens,
+        seed=seed,
+    )
+
+
 def run_load(
     server: LessonServer, count: int, *, rate: float | None = None, clients: int | None = None, seed: int = 0
 ) -> Measured:
@@ -80,8 +100,7 @@ def run_load(
 
     Raises RuntimeError for an answer that is not complete.
     """
-    drawn = {"vocab_size": server.vocab_size, "prompt_lens": PROMPT_LENS, "output_lens": OUTPUT_LENS}
-    plan = plan_of(rate or 1.0, count / (rate or 1.0), **drawn, seed=seed)
+    plan = drawn_plan(server, count, rate or 1.0, seed=seed)
     before = server.seconds_so_far()
     outcomes = in_a_thread(load(Target(server.url, server.model), plan, clients=clients))
     if failed := [one for one in outcomes if one.how != COMPLETE]:

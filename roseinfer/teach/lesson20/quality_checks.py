@@ -59,8 +59,8 @@ def goodput(
     return sum(good(r, ttft_limit, tpot_limit) for r in records) / seconds_of(records)
 
 
-def attained(records: Records, *limits: float) -> float:
-    return sum(is_good(r, *limits) for r in records) / len(records)
+def attained(records: Records, ttft_limit: float, tpot_limit: float) -> float:
+    return sum(is_good(r, ttft_limit, tpot_limit) for r in records) / len(records)
 
 
 def p99_ttft(records: Records, *limits: float, rank: Callable[[int], int] = lambda n: ceil(0.99 * n) - 1) -> float:

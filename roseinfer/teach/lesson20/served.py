@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
 from statistics import median
 from time import perf_counter
 
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.serving.client import COMPLETE, Outcome, Target, load
-from roseinfer.bench.serving.plan import Planned, plan_of
+from roseinfer.bench.serving.plan import Planned
 from roseinfer.bench.verdict import OVERLAP, verdict
 from roseinfer.display.table import Table
 from roseinfer.llm.llm import LLM
@@ -16,7 +17,7 @@ from roseinfer.sequence import SamplingParams
 from ..measure.progress_bar import progress_bar
 from ..views.rows_table import table
 from ..views.said import Said, say
-from .loads import OUTPUT_LENS, PROMPT_LENS
+from .loads import drawn_plan
 from .server import LessonServer, in_a_thread
 
 COUNT, RUNS = 24, 3
@@ -25,8 +26,7 @@ NEW_TOKENS = 48
 
 def prove_served(server: LessonServer) -> Table:
     """Send 24 requests at once, streamed and whole, and compare every text with that of the engine offline."""
-    drawn = {"vocab_size": server.vocab_size, "prompt_lens": PROMPT_LENS, "output_lens": OUTPUT_LENS}
-    plan = plan_of(1000, COUNT / 1000, **drawn)
+    plan = drawn_plan(server, COUNT)
     with progress_bar("answers", 3) as done:
         wanted = generated(LLM(server.model, max_num_seqs=server.max_num_seqs), plan)
         done()
@@ -41,7 +41,7 @@ def prove_served(server: LessonServer) -> Table:
     return table(rows)
 
 
-def generated(llm: LLM, plan: list[Planned]) -> list[str]:
+def generated(llm: LLM, plan: List[Planned]) -> list[str]:
     """The texts of a plan's requests, without a server."""
     params = [SamplingParams(max_tokens=one.max_tokens, ignore_eos=True) for one in plan]
     outputs = llm.generate([one.prompt for one in plan], params, use_tqdm=False)
@@ -51,8 +51,8 @@ def generated(llm: LLM, plan: list[Planned]) -> list[str]:
 def say_server_price(server: LessonServer) -> Said:
     """Say what the server costs: tokens per second of requests at once, beside LLM.generate, in alternation."""
     llm = LLM(server.model, max_num_seqs=server.max_num_seqs)
-    sizes = {"vocab_size": server.vocab_size, "prompt_lens": (32, 32), "output_lens": (NEW_TOKENS, NEW_TOKENS)}
-    plans = iter([plan_of(1000, server.max_num_seqs / 1000, **sizes, seed=seed) for seed in range(3 * (RUNS + 1))])
+    count, outputs = server.max_num_seqs, (NEW_TOKENS, NEW_TOKENS)
+    plans = iter([drawn_plan(server, count, output_lens=outputs, seed=seed) for seed in range(3 * (RUNS + 1))])
 
     def offline() -> float:
         plan = next(plans)
@@ -80,6 +80,6 @@ def say_server_price(server: LessonServer) -> Said:
     return say("tokens per second with HTTP, and without", *sentences)
 
 
-def tokens_per_second(outcomes: list[Outcome]) -> float:
+def tokens_per_second(outcomes: List[Outcome]) -> float:
     """From the start of the load to the last answer's end."""
     return sum(one.num_tokens for one in outcomes) / max(one.ended for one in outcomes)

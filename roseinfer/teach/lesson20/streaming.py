@@ -83,7 +83,8 @@ def stream_answer(
     """Ask for a stream, cut its bytes at random places, and hand them to a reader of exercise 20.1."""
     with posted(server, streamed(server, max_tokens, prompt)) as connection:
         stream = body_of(read_all(connection))
-    rng, reading, events, at, num_chunks = Random(seed), reader(), [], 0, 0
+    rng, reading, at, num_chunks = Random(seed), reader(), 0, 0
+    events: list[str] = []
     while at < len(stream):
         size = rng.randint(1, LARGEST_CUT)
         events += reading.feed(stream[at : at + size]) or []
