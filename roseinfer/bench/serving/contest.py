@@ -137,7 +137,9 @@ class ContestResult(MachineResult):
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         columns = [Column("server", str), Column("requests", "{:,}".format)]
         columns += [Column(title, "{:,.1f}".format) for title in ("tok/s", "good req/s")]
-        columns += [Column(f"{time} {stat}", "{:,.1f}".format) for time in ("TTFT", "ITL") for stat in ("p50", "p99")]
+        columns += [
+            Column(f"{time} {stat}", "{:,.1f}".format) for time in ("TTFT", "ITL") for stat in ("p50 ms", "p99 ms")
+        ]
         keys = ["requests", *FIGURES, *(f"{time}_{stat}" for time, stats in TIMES.items() for stat in stats)]
         factors = dict.fromkeys(keys[3:], MS)
         rows = [
