@@ -50,7 +50,7 @@ reproduce: setup ## run what a post measured, its tables beside ours in reports/
 gpu-report: setup ## on a GPU: check every kernel, stage and the engine, race them, record it in data/ (8 minutes)
 	@PY=$(PY) sh tools/shell/gpu_report.sh
 
-peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` to race; nothing else needs it
+peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` and `bench serve` to race; nothing else needs it
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/shell/peers.sh
 
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")

@@ -134,7 +134,12 @@ class Serve:
     folder: Path | None = flag(
         None, "write serve.json and serve.html there", name="--output-dir", short="-O", metavar="FOLDER"
     )
-    model: str | None = flag(None, "the server's name for it; the first that it lists when not given", metavar="NAME")
+    model: str | None = flag(
+        None,
+        "the server's name for it, the first that it lists when not given; with --contenders what to serve, "
+        "random:gpt2 when not given",
+        metavar="NAME",
+    )
     api_key: str | None = flag(None, "that the server asks for", metavar="KEY")
     vocab_size: int | None = flag(None, "of the prompts' random token ids; the server's own when it tells it")
     prompt_lens: Range = flag((8, 64), "of each prompt, or a range", name="--prompt-len", metavar="TOKENS")
@@ -144,5 +149,12 @@ class Serve:
     ttft_ms: float = flag(500.0, "time to first token that a good answer may take")
     itl_ms: float = flag(50.0, "mean gap between tokens that a good answer may have")
     stream: bool = flag(True, "ask for answers chunk by chunk")
+    clients: int | None = flag(None, "a closed loop of so many, each sends when its last answer has ended", metavar="N")
     verify: str | None = flag(None, "compare every answer with this model's, offline, in float32", metavar="MODEL")
     seed: int = flag(0, "of arrivals, lengths, prompts and shares")
+    contenders: List[str] | None = flag(
+        None, "start and race these servers: engine, llama-server (which wants `make peers`)", metavar="NAMES"
+    )
+    slots: int = flag(8, "with --contenders: requests that each server runs at a time")
+    precision: str = flag("float32", "with --contenders: of the weights", choices=("float32", "int8"))
+    repeats: int = flag(3, f"with --contenders: {AFTER_RUN}")

@@ -37,6 +37,15 @@ class Delta:
         self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
 
 
+def join(samples: dict[int, Delta], deltas: List[Delta]) -> None:
+    """Go on with each sample, by index, with what came next of it."""
+    for delta in deltas:
+        if before := samples.get(delta.index):
+            before.add(delta)
+        else:
+            samples[delta.index] = delta
+
+
 class Unsent:
     """Finds what is new of a request since it was last asked. first_index: of its first sample in the stream."""
 
@@ -103,10 +112,7 @@ class OutputStream:
         for delta in deltas:
             self.num_tokens += len(delta.token_ids)
             self._num_running -= delta.finish_reason is not None
-            if before := self._pending.get(delta.index):
-                before.add(delta)
-            else:
-                self._pending[delta.index] = delta
+        join(self._pending, deltas)
         self._has_news.set()
 
     def fail(self, failure: Exception) -> None:
@@ -132,9 +138,5 @@ class OutputStream:
         """All that is still to come, one of each sample, in the order of their indices."""
         whole: dict[int, Delta] = {}
         while deltas := await self.next():
-            for delta in deltas:
-                if before := whole.get(delta.index):
-                    before.add(delta)
-                else:
-                    whole[delta.index] = delta
+            join(whole, deltas)
         return [whole[index] for index in sorted(whole)]

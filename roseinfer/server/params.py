@@ -67,18 +67,12 @@ class Defaults:
         self.most_new_tokens = most_new_tokens
         if most_new_tokens is not None and params.most_tokens > most_new_tokens:
             self.params = replace(self.params, max_tokens=most_new_tokens)
-        blocks = llm.engine.blocks
-        self._most_tokens = min(llm.max_model_len, blocks.num_blocks * blocks.block_size)
-
-    def room(self, num_prompt_tokens: int) -> int:
-        """New tokens at most after a prompt; 1 after one that leaves no room, which the engine refuses in its words."""
-        room = max(1, self._most_tokens - num_prompt_tokens)
-        return room if self.most_new_tokens is None else min(room, self.most_new_tokens)
 
     def of_completion(self, body: CompletionBody) -> SamplingParams:
         return self._params(body, {} if body.logprobs is None else {"logprobs": body.logprobs})
 
     def of_chat(self, body: ChatBody) -> SamplingParams:
+        """A body without a limit may fill the room that the model has, as max_tokens=None does."""
         if body.top_logprobs and not body.logprobs:
             raise ApiError(f"top_logprobs={body.top_logprobs} needs logprobs=true", "top_logprobs")
         more: dict[str, Any] = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
@@ -90,6 +84,8 @@ class Defaults:
                     "max_completion_tokens",
                 )
             more["max_tokens"] = body.max_completion_tokens
+        elif body.max_tokens is None:
+            more["max_tokens"] = self.most_new_tokens
         return self._params(body, more)
 
     def of_generate(self, given: GenerateParameters) -> SamplingParams:

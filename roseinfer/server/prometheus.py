@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -64,4 +64,5 @@ class EngineCollector:
 def exposition(engine: AsyncEngine, model_name: str) -> bytes:
     registry = CollectorRegistry()
     registry.register(EngineCollector(engine, model_name))
+    ProcessCollector(registry=registry)  # memory and processor time, on Linux
     return generate_latest(registry)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from roseinfer.llm.chat import ChatTemplate
@@ -35,19 +34,16 @@ class PromptReader:
         self,
         messages: list[dict[str, Any]],
         params: SamplingParams,
-        room: Callable[[int], int] | None,
         **template_settings: Any,
     ) -> Request:
-        """The request of a conversation. room: most new tokens after so many of the prompt; None where params say it.
-        template_settings: see ChatTemplate.render."""
+        """The request of a conversation. template_settings: see ChatTemplate.render."""
 
         def make() -> Request:
             if isinstance(self._template, ValueError):
                 raise self._template
             text = self._template.render(messages, **template_settings)
             token_ids = self._ids(text, add_special_tokens=False)  # they are the template's business
-            own = replace(params, max_tokens=room(len(token_ids))) if room else params
-            return self.llm.new_request(token_ids, own)
+            return self.llm.new_request(token_ids, params)
 
         return await self._in_thread(make)
 

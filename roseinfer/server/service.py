@@ -74,7 +74,6 @@ class Service:
             request = await self.prompts.of_messages(
                 messages,
                 self.defaults.of_chat(body),
-                self.defaults.room if body.max_tokens is None and body.max_completion_tokens is None else None,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
                 chat_template_kwargs=body.chat_template_kwargs,

@@ -15,13 +15,20 @@ from .shape import ClusterShape
 
 
 class Cluster:
-    """Replicas behind a router. requests: all that have come, in their order. seed: of what the router draws.
+    """Replicas behind a router. requests: all that were let in, in their order. refused: the others. seed: of what the
+    router draws. admit: whether a request that comes now, of which it gets the replica, is let in; None: every one is.
 
     Raises ValueError for fewer than one replica, or an unknown router.
     """
 
     def __init__(
-        self, setting: EngineSetting, cost: Cost, num_replicas: int = 1, router: str = "round_robin", seed: int = 0
+        self,
+        setting: EngineSetting,
+        cost: Cost,
+        num_replicas: int = 1,
+        router: str = "round_robin",
+        seed: int = 0,
+        admit: Callable[[Replica], bool] | None = None,
     ) -> None:
         ClusterShape(num_replicas)
         check_router(router)
@@ -29,6 +36,8 @@ class Cluster:
         self.setting = setting
         self.now = 0.0
         self.requests: list[SimulatedRequest] = []
+        self.refused: list[Arrival] = []
+        self._admit = admit
         self._entries = self._entry_replicas()
         self._router = ROUTERS[router](seed)
         # (when a replica's step ends, or an idle one wakes; which). Below 0: a handover is there.
@@ -77,6 +86,9 @@ class Cluster:
     def _arrive(self, number: int, arrival: Arrival) -> None:
         self.now = arrival.seconds
         replica = self.replicas[self._router.choose(number, arrival, self._entries)]
+        if self._admit and not self._admit(replica):
+            self.refused.append(arrival)
+            return
         self._wake(replica)
         request = SimulatedRequest(arrival, replica.index)
         self.requests.append(request)

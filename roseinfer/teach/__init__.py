@@ -85,6 +85,13 @@ from .lesson19.drafts import draw_drafts
 from .lesson19.engine_drafts import race_engine_drafts
 from .lesson19.own_draft import with_draft
 from .lesson19.token_distribution import draw_token_distribution
+from .lesson20.admission_race import at_most, race_admission
+from .lesson20.break_it import break_server
+from .lesson20.load_picture import draw_load
+from .lesson20.loads import compare_loops, draw_knee, load_clients, load_rate, sweep_rates
+from .lesson20.served import prove_served, say_server_price
+from .lesson20.server import start_server
+from .lesson20.streaming import stream_answer
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 
 import pytest
 
-from roseinfer.bench.serving import Limits, Outcome, ServingResult, plan_of
+from roseinfer.bench.serving import Limits, Outcome, ServingResult, Target, load, plan_of, server_memory
 from roseinfer.bench.serving.client import CANCELLED, COMPLETE, REFUSED
 from roseinfer.bench.serving.result import row_of
 from roseinfer.cli.main import main
@@ -37,16 +38,35 @@ def test_a_load_ends_complete_and_identical(server, tmp_path, capsys, stream):
     assert main(["bench", "serve", *flags.split()]) == 0
     out = capsys.readouterr().out
     assert "complete answers have the text of tiny offline" in out and "good req/s" in out
+    assert "Memory of the server: " in out
     found = json.loads((tmp_path / "serve.json").read_text())
     [row] = found["rows"]
     assert row["requests"] == 40 == sum(row[how] for how in ("complete", "cancelled", "refused"))
     assert row["refused"] == row["malformed"] > 0 and row["failed"] == row["wrongly_refused"] == 0
     assert len(found["samples"]) == 40 and found["definitions"]["goodput"]
+    assert len(found["memory"]) >= 2 and all(nbytes > 2**20 for _, nbytes in found["memory"])
     complete = [one for one in found["samples"] if one["how"] == COMPLETE]
     assert all(16 <= one["num_tokens"] <= 64 for one in complete)
     assert all(bool(one["chunks"]) == (stream == "--stream") for one in complete)
     assert "<html" in (tmp_path / "serve.html").read_text()[:500].lower()
     server.wait_until_idle()
+
+
+def test_a_closed_loop_has_no_more_requests_than_clients(server):
+    plan = plan_of(1000, 0.007, **LENGTHS)
+    outcomes = asyncio.run(load(Target(server.url, "tiny"), plan, clients=2))
+    assert [one.how for one in outcomes] == [COMPLETE] * 7 and [one.num_tokens for one in outcomes] == [
+        sent.max_tokens for sent in plan
+    ]
+    for one in outcomes:
+        assert sum(other.sent <= one.sent < other.ended for other in outcomes) <= 2
+
+
+def test_memory_is_sampled_meanwhile_and_not_where_it_is_not_told(server, monkeypatch):
+    monkeypatch.setattr(server_memory, "EVERY_SECONDS", 0.01)
+    done, samples = asyncio.run(server_memory.watched(server.url, asyncio.sleep(0.3, "done")))
+    assert done == "done" and len(samples) > 3 and sorted(samples) == samples
+    assert asyncio.run(server_memory.watched("http://127.0.0.1:1", asyncio.sleep(0.05, 1))) == (1, [])
 
 
 def test_a_plan_is_its_seeds():
@@ -83,7 +103,7 @@ def test_nothing_complete_is_a_table_too():
     refused = [outcome(0.0, [], how=REFUSED, num_tokens=0)]
     refused[0].ended = 0.1
     arguments = {"model": "m", "url": "u", "rate": 1, "seconds": 1, "stream": True, "ttft_ms": 1, "itl_ms": 1}
-    arguments |= {"prompt_len": [1, 1], "output_len": [1, 2]}
+    arguments |= {"prompt_len": [1, 1], "output_len": [1, 2], "clients": None}
     host = {"host": {}, "device": "d", "versions": {"torch": "2"}, "commit": None}
     result = ServingResult.of(plan, refused, Limits(1, 1), arguments, None, host)
     assert "1 well-formed requests were refused" in result.text() and json.loads(result.to_line())
@@ -96,6 +116,7 @@ def test_nothing_complete_is_a_table_too():
         ("-T 0", "--seconds must be a number above 0, got 0.0"),
         ("-X fast", "-X/--rate: must be a number, got 'fast'"),
         ("-P 1", "http://127.0.0.1:1: no server with OpenAI's API answers there"),
+        ("--clients 0", "--clients must be an integer of at least 1, got 0"),
         ("--cancelled 2", "cancelled must be a share from 0 to 1, got 2.0"),
         ("--ttft-ms 0", "--ttft-ms must be a number above 0, got 0.0"),
         ("--output-len 9-8", "--output-len '9-8': must be"),

@@ -48,7 +48,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 LAYERS = {"engine": PROJECT["dependencies"], **EXTRAS}  # each holds what is first needed there
 DEPENDENCIES = {canonicalize_name(r.name): r for lines in LAYERS.values() for r in map(Requirement, lines)}
 PEERS = ROOT / "roseinfer" / "bench" / "peers"
-IN_THE_PEERS_ENVIRONMENT = (PEERS / "serve.py", *PEERS.glob("*_peer.py"))
+IN_THE_PEERS_ENVIRONMENT = (PEERS / "serve.py", PEERS / "gguf_file.py", *PEERS.glob("*_peer.py"))
 PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 
 
@@ -170,8 +170,9 @@ def test_what_peers_import_is_pinned_in_their_own_list():
     lines = (ROOT / "tools/shell/peers.txt").read_text().splitlines()
     pinned = {canonicalize_name(Requirement(line.split("#")[0]).name) for line in lines if line.split("#")[0].strip()}
     imported = {name for path in IN_THE_PEERS_ENVIRONMENT for name in imported_packages(path, on_loading=False)}
-    others = {name.replace("llama_cpp", "llama_cpp_python") for name in imported - sys.stdlib_module_names - {"serve"}}
-    assert len(IN_THE_PEERS_ENVIRONMENT) == 3 and {canonicalize_name(name) for name in others} == pinned
+    theirs = imported - sys.stdlib_module_names - {"serve", "gguf_file"}
+    others = {name.replace("llama_cpp", "llama_cpp_python") for name in theirs}
+    assert len(IN_THE_PEERS_ENVIRONMENT) == 4 and {canonicalize_name(name) for name in others} == pinned
 
 
 # The Makefile
@@ -247,12 +248,20 @@ case "$*" in
     *"import venv, ensurepip"*) [ ! -e "$FAKE/no_venv" ] ;;
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; [ ! -e "$FAKE/venv_fails" ] ;;
     "-m pip --version") [ ! -e "$FAKE/no_pip" ] ;;
+    "-m pip download"*) echo "$*" >>"$FAKE/downloads"; tar -czf "$9/llama_cpp_python-1.tar.gz" -C "$FAKE" source ;;
     "-m pip install"*) echo "$*" >>"$FAKE/installs"; [ ! -e "$FAKE/offline" ] ;;
     *compile_usual*) echo "$*" >>"$FAKE/compiled"; [ ! -e "$FAKE/compiles_nothing" ] ;;
     *version_info*) code=$(echo "$2" | sed "s/sys.version_info/($(cat "$FAKE/version"))/g")
         exec {sys.executable} -c "$code" ;;
     *) exit 99 ;;
 esac
+"""
+
+
+FAKE_CMAKE = """#!/bin/sh
+echo "$*" >>"$FAKE/cmakes"
+[ ! -e "$FAKE/does_not_compile" ] || exit 1
+case "$1" in --build) mkdir -p "$2/bin" && echo fresh >"$2/bin/llama-server" ;; esac
 """
 
 
@@ -369,7 +378,11 @@ def test_each_obstacle_has_one_line_with_the_fix(checkout, obstacle, fix):
 
 
 def make_peers(checkout, **environment):
-    """(exit code, what it says) of its script."""
+    """(exit code, what it says) of its script, with a cmake that only pretends to compile."""
+    (checkout.fake / "source").mkdir(exist_ok=True)
+    cmake = checkout.fake / "cmake"
+    cmake.write_text(FAKE_CMAKE)
+    cmake.chmod(0o755)
     for name in ("peers.sh", "peers.txt"):
         shutil.copy(ROOT / "tools/shell" / name, checkout.root / "tools/shell" / name)
     path = f"{checkout.fake}:{os.environ['PATH']}"
@@ -381,16 +394,30 @@ def make_peers(checkout, **environment):
 
 def test_peers_are_made_once_in_an_environment_of_their_own(checkout):
     code, said = make_peers(checkout, PIP_ARGS="--index-url INDEX")
-    assert code == 0 and len(said.splitlines()) == 2
+    assert code == 0 and [line.split(":")[0] for line in said.splitlines()] == ["peers"] * 3
     assert checkout.installs == ["-m pip install -q -r tools/shell/peers.txt --index-url INDEX"]
+    [download] = (checkout.fake / "downloads").read_text().splitlines()
+    assert download.endswith(f"{pinned_llama()} --index-url INDEX")
+    configured, built = (checkout.fake / "cmakes").read_text().splitlines()
+    assert "-DLLAMA_BUILD_SERVER=ON" in configured and "--target llama-server" in built
+    peers = checkout.root / "build" / "peers"
+    assert (peers / "bin" / "llama-server").read_text() == "fresh\n" and not (peers / "llama-server").exists()
     assert (checkout.root / "build" / "peers" / ".peers-stamp").is_file() and not (checkout.root / ".venv").exists()
     assert make_peers(checkout) == (0, "")
 
 
-def test_peers_that_were_not_finished_are_not_there(checkout):
-    (checkout.fake / "offline").touch()
+def pinned_llama():
+    lines = (ROOT / "tools/shell/peers.txt").read_text().splitlines()
+    return next(line.split()[0] for line in lines if line.startswith("llama-cpp-python=="))
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "why"), [("offline", "pip did not finish"), ("does_not_compile", "build/peers/llama-server/log says")]
+)
+def test_peers_that_were_not_finished_are_not_there(checkout, obstacle, why):
+    (checkout.fake / obstacle).touch()
     code, said = make_peers(checkout)
-    assert code != 0 and "pip did not finish" in said.splitlines()[-1]
+    assert code != 0 and why in said.splitlines()[-1]
     assert not (checkout.root / "build" / "peers" / ".peers-stamp").exists()
 
 

@@ -5,31 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import gguf
 import llama_cpp
 import numpy as np
-from gguf import GGMLQuantizationType as Stored
-from serve import Tokens, read_model, serve
+from gguf_file import PRECISIONS, write
+from serve import Tokens, serve
 
-# How matrices are stored, and the KV cache: in fp32 all of it, else as llama.cpp keeps it by default.
-PRECISIONS = {
-    "float32": (Stored.F32, Stored.F32),
-    "float16": (Stored.F16, Stored.F16),
-    "bfloat16": (Stored.BF16, Stored.F16),
-    "int8": (Stored.Q8_0, Stored.F16),
-    "int4": (Stored.Q4_0, Stored.F16),
-}
-NAMES = {
-    "wte": "token_embd",
-    "wpe": "position_embd",
-    "ln_f": "output_norm",
-    "ln_1": "attn_norm",
-    "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-    "ln_2": "ffn_norm",
-    "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-}
 ROOM = 256  # tokens: llama.cpp rounds a sequence's room up to so many
 MOST_TOKENS = 512  # of one pass; a longer prompt takes several
 
@@ -112,38 +92,6 @@ class LlamaCpp:
             return view(logits, (len(rows), self.vocab_size)).argmax(axis=1)
         finally:
             llama_cpp.llama_batch_free(batch)
-
-
-def write(folder: Path, path: Path, stored: Stored) -> None:
-    """GPT-2 as GGUF, without a vocabulary: matrices as `stored`, all else in fp32, as llama.cpp's converter has it."""
-    shape, weights = read_model(folder)
-    writer = gguf.GGUFWriter(path, "gpt2")
-    writer.add_context_length(shape["max_model_len"])
-    writer.add_embedding_length(shape["hidden_size"])
-    writer.add_feed_forward_length(shape["intermediate_size"])
-    writer.add_block_count(shape["num_layers"])
-    writer.add_head_count(shape["num_heads"])
-    writer.add_layer_norm_eps(shape["norm_eps"])
-    writer.add_vocab_size(shape["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
-    for name, weight in weights.items():
-        is_matrix = name.endswith("weight") and weight.ndim == 2 and not name.startswith("wpe")
-        kind = stored if is_matrix else Stored.F32
-        data = weight if kind == Stored.F32 else gguf.quants.quantize(weight, kind)
-        writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def gguf_name(name: str) -> str:
-    """h.3.attn.c_proj.weight is blk.3.attn_output.weight."""
-    part, kind = name.rsplit(".", 1)
-    if not part.startswith("h."):
-        return f"{NAMES[part]}.{kind}"
-    _, layer, part = part.split(".", 2)
-    return f"blk.{layer}.{NAMES[part]}.{kind}"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""load: send a plan to a server with OpenAI's API, and time every chunk that comes back."""
+"""load: send a plan to a server, and time every chunk that comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from .dialect import OPENAI, Dialect, Said
 from .plan import Planned
 
 COMPLETE, CANCELLED, REFUSED, FAILED = "complete", "cancelled", "refused", "failed"
@@ -20,12 +21,15 @@ ANSWER_SECONDS = 600  # for one answer, before it counts as failed
 
 @dataclass(frozen=True)
 class Target:
-    """A server. url: such as http://127.0.0.1:8835. stream: whether answers are asked for chunk by chunk."""
+    """A server. url: such as http://127.0.0.1:8835. stream: whether answers are asked for chunk by chunk. dialect: that
+    it speaks. keep_alive: whether a connection serves one request after another."""
 
     url: str
     model: str
     api_key: str | None = None
     stream: bool = True
+    dialect: Dialect = OPENAI
+    keep_alive: bool = True
 
     @property
     def headers(self) -> dict[str, str]:
@@ -35,9 +39,10 @@ class Target:
 
 @dataclass
 class Outcome:
-    """What came of a request. Seconds after the start of the load. arrival: by the plan. sent: it was; later only where
-    the client itself is late. chunks: when each part of the answer came. num_tokens: as the server counts
-    them. status: of HTTP, None without an answer. how: COMPLETE, CANCELLED, REFUSED (4xx) or FAILED."""
+    """What came of a request, in seconds after the start of the load. arrival: by the plan; in a closed loop, when its
+    turn came. sent: it was; later only where the client itself is late. chunks: when each part of the answer came.
+    num_tokens: as the server counts them. status: of HTTP, None without an answer. how: COMPLETE, CANCELLED, REFUSED
+    (4xx) or FAILED."""
 
     arrival: float
     sent: float
@@ -64,28 +69,53 @@ async def ask_models(url: str, api_key: str | None) -> dict[str, Any]:
 
 
 async def load(
-    target: Target, plan: List[Planned], on_end: Callable[[Outcome], object] = lambda _: None
+    target: Target,
+    plan: List[Planned],
+    on_end: Callable[[Outcome], object] = lambda _: None,
+    clients: int | None = None,
 ) -> list[Outcome]:
-    """Send each request at its time, and wait for all answers; in the order of the plan. on_end: called after each."""
-    connector = aiohttp.TCPConnector(limit=0)
+    """Send each request at its time, and wait for all answers; in the order of the plan. on_end: called after each.
+
+    clients: None for an open loop. A number is a closed loop of so many clients, each of which sends its next request
+    when its last one has ended; the plan's times do not count then.
+    """
+    connector = aiohttp.TCPConnector(limit=0, force_close=not target.keep_alive)
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=target.headers) as client:
         start = perf_counter()
 
-        async def run(planned: Planned) -> Outcome:
-            outcome = await _one(client, target, planned, start)
+        async def run(planned: Planned, arrival: float) -> Outcome:
+            outcome = await _one(client, target, planned, arrival, start)
             on_end(outcome)
             return outcome
 
+        if clients is not None:
+            return await _closed_loop(plan, clients, lambda planned: run(planned, perf_counter() - start))
         tasks = []
         for planned in plan:
             await asyncio.sleep(max(0.0, planned.seconds - (perf_counter() - start)))
-            tasks.append(asyncio.ensure_future(run(planned)))
+            tasks.append(asyncio.ensure_future(run(planned, planned.seconds)))
         return list(await asyncio.gather(*tasks))
 
 
-async def _one(client: aiohttp.ClientSession, target: Target, planned: Planned, start: float) -> Outcome:
-    outcome = Outcome(planned.seconds, perf_counter() - start)
+async def _closed_loop(
+    plan: List[Planned], clients: int, run: Callable[[Planned], Coroutine[Any, Any, Outcome]]
+) -> list[Outcome]:
+    outcomes: dict[int, Outcome] = {}
+    numbered = iter(enumerate(plan))
+
+    async def one_client() -> None:
+        for number, planned in numbered:  # the clients share it
+            outcomes[number] = await run(planned)
+
+    await asyncio.gather(*(one_client() for _ in range(clients)))
+    return [outcomes[number] for number in range(len(plan))]
+
+
+async def _one(
+    client: aiohttp.ClientSession, target: Target, planned: Planned, arrival: float, start: float
+) -> Outcome:
+    outcome = Outcome(arrival, perf_counter() - start)
     try:
         await asyncio.wait_for(_exchange(client, target, planned, outcome, start), planned.gone_after)
     except asyncio.TimeoutError:
@@ -100,19 +130,21 @@ async def _one(client: aiohttp.ClientSession, target: Target, planned: Planned, 
 async def _exchange(
     client: aiohttp.ClientSession, target: Target, planned: Planned, outcome: Outcome, start: float
 ) -> None:
-    async with client.post(f"{target.url}/v1/completions", data=_body(target, planned)) as answer:
+    dialect = target.dialect
+    body = dialect.encoded(target.model, planned, target.stream)
+    async with client.post(f"{target.url}{dialect.path}", data=body) as answer:
         outcome.status = answer.status
         if answer.status != 200:
             outcome.how = REFUSED if 400 <= answer.status < 500 else FAILED
             outcome.error = (await answer.text())[:200]
         elif target.stream:
-            await _read_stream(answer, outcome, start)
+            await _read_stream(answer, dialect, outcome, start)
         else:
-            _take(json.loads(await answer.read()), outcome)
+            _take(dialect.read(json.loads(await answer.read())), outcome)
             outcome.how = COMPLETE
 
 
-async def _read_stream(answer: aiohttp.ClientResponse, outcome: Outcome, start: float) -> None:
+async def _read_stream(answer: aiohttp.ClientResponse, dialect: Dialect, outcome: Outcome, start: float) -> None:
     """Times first: parsing is left to the end of the answer, as it takes time that other answers' chunks need."""
     parts: list[tuple[float, bytes]] = []
     rest = b""
@@ -124,32 +156,17 @@ async def _read_stream(answer: aiohttp.ClientResponse, outcome: Outcome, start: 
         text = event.removeprefix(b"data: ")
         if text == b"[DONE]":
             outcome.how = COMPLETE
-        elif text and _take(json.loads(text), outcome):
-            outcome.chunks.append(at)
+        elif text:
+            said = dialect.read(json.loads(text))
+            _take(said, outcome)
+            if said.is_part:
+                outcome.chunks.append(at)
+            if said.is_last:
+                outcome.how = COMPLETE
 
 
-def _take(found: dict[str, Any], outcome: Outcome) -> bool:
-    """Take what a body or an event tells. True where it has something of an answer, if only tokens without a text."""
-    if error := found.get("error"):
-        outcome.error = str(error.get("message", error))[:200]
-        return False
-    if usage := found.get("usage"):
-        outcome.num_tokens = usage["completion_tokens"]
-    choices = found.get("choices", ())
-    outcome.text += "".join(choice.get("text") or "" for choice in choices)
-    return bool(choices)
-
-
-def _body(target: Target, planned: Planned) -> bytes:
-    if planned.malformed is not None:
-        return planned.malformed
-    body: dict[str, Any] = {
-        "model": target.model,
-        "prompt": planned.prompt,
-        "max_tokens": planned.max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
-    if target.stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return json.dumps(body).encode()
+def _take(said: Said, outcome: Outcome) -> None:
+    outcome.error = said.error or outcome.error
+    outcome.text += said.text
+    if said.num_tokens is not None:
+        outcome.num_tokens = said.num_tokens

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
+from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES, percentile
@@ -17,7 +18,7 @@ from ..provenance import where
 from .client import CANCELLED, COMPLETE, FAILED, REFUSED, Outcome
 from .plan import Planned
 
-MS = 1e3
+MS, MIB = 1e3, 2**20
 DEFINITIONS = {
     "ttft": "from a request's arrival, by the plan, to the first chunk; what the client is late is in it",
     "itl": "between two chunks of an answer; a chunk has more than one token where the server or the client was busy",
@@ -61,12 +62,14 @@ def tpot_of(outcome: Outcome) -> float | None:
 class ServingResult(MachineResult):
     """rows: one, of the whole load: how many requests ended how, rates a second, and times in seconds. samples: every
     Outcome, without its text. definitions: what each number means. tokens: what a comparison with the offline engine
-    found, None where it was not asked for."""
+    found, None where it was not asked for. memory: seconds and the server's resident bytes then; [] of a server that
+    does not tell them."""
 
     SHORT: ClassVar = ("requests", COMPLETE, "requests_per_second", "tokens_per_second", "goodput", "ttft", "itl")
 
     definitions: dict[str, str]
     tokens: str | None
+    memory: list[tuple[float, int]]
 
     @classmethod
     def of(
@@ -77,8 +80,9 @@ class ServingResult(MachineResult):
         arguments: dict[str, Any],
         tokens: str | None,
         host: dict[str, Any],
+        memory: List[tuple[float, int]] = (),
     ) -> ServingResult:
-        """host: see describe_host."""
+        """host: see describe_host. memory: of the server, see server_memory."""
         samples = [{name: value for name, value in asdict(one).items() if name != "text"} for one in outcomes]
         return cls(
             arguments=arguments,
@@ -86,6 +90,7 @@ class ServingResult(MachineResult):
             samples=samples,
             definitions=DEFINITIONS,
             tokens=tokens,
+            memory=list(memory),
             **host,
         )
 
@@ -107,13 +112,17 @@ class ServingResult(MachineResult):
         a = self.arguments
         way = "streamed" if a["stream"] else "whole"
         notes = [
-            f"{a['model']} at {a['url']}: {a['rate']:g} requests/s for {a['seconds']:g} s, open loop, answers {way}; "
+            f"{a['model']} at {a['url']}: {arrivals_text(a)}, answers {way}; "
             f"prompts of {range_text(a['prompt_len'])} tokens, outputs of {range_text(a['output_len'])}. Load from "
             f"{where(self)}.",
             f"Good: TTFT within {a['ttft_ms']:g} ms and TPOT within {a['itl_ms']:g} ms.",
         ]
         if wrong := self.rows[0]["wrongly_refused"]:
             notes.append(f"{wrong} well-formed requests were refused, such as by a full queue (429).")
+        if self.memory:
+            sizes = [nbytes / MIB for _, nbytes in self.memory]
+            told = f"{sizes[0]:,.0f} MiB before, {sizes[-1]:,.0f} after, {max(sizes):,.0f} at most"
+            notes.append(f"Memory of the server: {told}.")
         return notes + ([f"Tokens: {self.tokens}."] if self.tokens else [])
 
 
@@ -144,6 +153,13 @@ def stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
     """p50, p90, p99 and max; None of no value."""
     found = sorted(value for value in values if value is not None)
     return {f"p{p}": percentile(found, p) for p in PERCENTILES} | {"max": found[-1]} if found else None
+
+
+def arrivals_text(arguments: Mapping[str, Any]) -> str:
+    """How requests come: by the clock, or from clients that wait for their answers."""
+    if clients := arguments["clients"]:
+        return f"closed loop of {counted(clients, 'client')}"
+    return f"{arguments['rate']:g} requests/s for {arguments['seconds']:g} s, open loop"
 
 
 def range_text(lengths: List[int]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from roseinfer.arguments import require_positive
+from roseinfer.arguments import require_count, require_positive
 from roseinfer.arrivals import Range
 from roseinfer.profiling.progress import OnProgress, RunProgress
 
@@ -15,6 +15,7 @@ from ..provenance import describe_host
 from .client import Outcome, Target, ask_models, load
 from .plan import plan_of
 from .result import Limits, ServingResult
+from .server_memory import watched
 from .verify import verify as verified
 
 
@@ -33,16 +34,20 @@ def loaded(
     ttft_ms: float = 500.0,
     itl_ms: float = 50.0,
     stream: bool = True,
+    clients: int | None = None,
     verify: str | None = None,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ServingResult:
-    """Load a server at url. verify: the spec of a model to compare the answers with; see plan_of for the others.
+    """Load a server at url. verify: the spec of a model to compare the answers with; clients: see load; see plan_of for
+    the others.
 
     Raises ValueError for a bad value and where no server answers, TokensDiffer for wrong answers.
     """
     require_positive("rate", rate)
     require_positive("seconds", seconds)
+    if clients is not None:
+        require_count("clients", clients, at_least=1)
     limits = Limits(ttft_ms, itl_ms)
     found = asyncio.run(ask_models(url, api_key))
     vocab_size = vocab_size or found.get("vocab_size")
@@ -67,7 +72,7 @@ def loaded(
         if on_progress:
             on_progress(RunProgress("load", url, runs_done=num_ended, runs_total=len(plan)))
 
-    outcomes = asyncio.run(load(target, plan, on_end))
+    outcomes, memory = asyncio.run(watched(url, load(target, plan, on_end, clients)))
     arguments: dict[str, Any] = {
         "url": url,
         "model": target.model,
@@ -80,7 +85,9 @@ def loaded(
         "ttft_ms": ttft_ms,
         "itl_ms": itl_ms,
         "stream": stream,
+        "clients": clients,
         "seed": seed,
     }
     tokens = verified(verify, plan, outcomes) if verify else None
-    return ServingResult.of(plan, outcomes, limits, arguments, tokens, describe_host(torch.device("cpu")))
+    host = describe_host(torch.device("cpu"))
+    return ServingResult.of(plan, outcomes, limits, arguments, tokens, host, memory)

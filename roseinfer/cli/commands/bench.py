@@ -46,6 +46,7 @@ EXAMPLES = (
     "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
     "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
     "roseinfer bench serve -X 150 -P 8835 -O ./ -T 10",
+    "roseinfer bench serve --contenders engine,llama-server --clients 8 --prompt-len 32 --output-len 64",
     "roseinfer bench chunks --model random:gpt2",
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
@@ -222,6 +223,9 @@ def online(args: argparse.Namespace) -> None:
 
 def serve(args: argparse.Namespace) -> None:
     s = settings_of(Serve, args)
+    if s.contenders is not None:
+        serve_contest(args, s)
+        return
     from roseinfer.bench.serving import serving_chart
     from roseinfer.bench.serving.run import loaded
     from roseinfer.cli.command import Failed, require_folder
@@ -238,6 +242,26 @@ def serve(args: argparse.Namespace) -> None:
     [row] = result.rows
     if row["failed"]:
         raise Failed(f"{row['failed']} of {row['requests']} requests failed")
+
+
+def serve_contest(args: argparse.Namespace, s: Serve) -> None:
+    """Race servers that are started for it. Raises ValueError for flags of one server alone."""
+    from roseinfer.bench.serving.contest import contest
+    from roseinfer.cli.command import require_folder
+
+    for name in ("url", "api_key", "vocab_size", "verify", "cancelled", "malformed", "stream"):
+        if (value := getattr(s, name)) != getattr(Serve(), name):
+            flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
+            raise ValueError(f"{flag}: not with --contenders, which race servers of their own on whole streams")
+    args.output = args.chart = None
+    if s.folder:
+        require_folder("--output-dir", s.folder)
+        args.output = s.folder / "contest.json"
+        check_output(args)
+    model = s.model or "random:gpt2"
+    with shown_progress("starting the servers") as on_progress:
+        result = contest(**keywords_of(contest, s) | {"model": model, "on_progress": on_progress})
+    show(args, result)
 
 
 def num_requests(s: Online) -> int:

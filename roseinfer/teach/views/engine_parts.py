@@ -48,8 +48,8 @@ OVERLAP = Part("overlap", "the host prepares the next step while the device comp
 PREFIX_CACHE = Part("prefix cache", "finds blocks with the same beginning of a text", ("15",), 152, 104, is_below=True)
 POOL = Part("KV pool", "keeps K and V in blocks", ("01", "02", "03", "04", "08"), 276, 450, is_below=True)
 WAY = (TOKENIZER, QUEUE, SCHEDULER, INPUTS, LAUNCH, WEIGHTS, ATTENTION, CHOICE, DETOKENIZER)
-PARTS = (*WAY, OVERLAP, PREFIX_CACHE, POOL)
-SERVER = Part("server", "takes requests over HTTP", (), 0, 132, is_below=True)
+SERVER = Part("server", "takes requests over HTTP, and streams the answers", ("20",), 0, 132, is_below=True)
+PARTS = (*WAY, OVERLAP, SERVER, PREFIX_CACHE, POOL)
 REPLICAS = Part("replicas", "run the same engine again", (), 746, 94, is_below=True)
 HOST = Part("host", "", (), INPUTS.left - 8, LAUNCH.right - INPUTS.left + 16)
 DEVICE = Part("device", "", (), WEIGHTS.left - 8, CHOICE.right - WEIGHTS.left + 16)
@@ -88,17 +88,16 @@ def part_cell(part: Part, rows: Rows, **look: Any) -> Cell:
 
 
 def outlines(rows: Rows) -> Iterator[Cell]:
-    """The groups of host and device, and the parts that are to come."""
+    """The groups of host and device, and the part that is to come."""
     for group in (HOST, DEVICE):
         top = rows.way - LABEL - 3
         yield Cell(top, group.left, width=group.width, height=rows.group_end - top)
         yield Cell(top, group.left + 2, group.name, width=50, height=LABEL + 3, outline="none")
-    for part in (SERVER, REPLICAS):
-        yield part_cell(part, rows, note=TO_COME, dashed=True)
+    yield part_cell(REPLICAS, rows, note=TO_COME, dashed=True)
 
 
 def arrows(rows: Rows) -> list[Line]:
-    """The way of a request, of K and V, of a lookup in the prefix cache, and the one that the server will open."""
+    """The way of a request, of K and V, of a lookup in the prefix cache, and from the server to the first part."""
     middle, below = rows.way + rows.way_height / 2, rows.below
     ends = [(left.right, right.left) for left, right in zip(WAY, WAY[1:], strict=False)]
     across = [Line((middle, start), (middle, end - 2), EDGE, arrow=True) for start, end in ends]
@@ -110,5 +109,5 @@ def arrows(rows: Rows) -> list[Line]:
         Line((below, pool + 8), (rows.group_end + 2, pool + 8), arrow=True),
         Line((found, PREFIX_CACHE.right), (found, POOL.left - 2), arrow=True),
         Line((rows.group_end - 3, SCHEDULER.center), (below - 2, SCHEDULER.center), arrow=True),
-        Line((below, TOKENIZER.center), (rows.way + rows.way_height + 2, TOKENIZER.center), dashed=True, arrow=True),
+        Line((below, TOKENIZER.center), (rows.way + rows.way_height + 2, TOKENIZER.center), arrow=True),
     ]

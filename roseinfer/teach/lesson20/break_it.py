@@ -1,0 +1,108 @@
+"""break_server: slow clients, clients that leave, bad requests, a full queue, and the blocks that are free after."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import perf_counter
+from typing import Any
+
+from roseinfer.display.table import Table
+
+from ..measure.progress_bar import progress_bar
+from ..views.rows_table import table
+from .events import Reader
+from .server import LessonServer
+from .streaming import body_of, posted, read_all, streamed, text_of
+
+LONG, SHORT = 256, 16  # tokens
+Trial = Callable[[LessonServer], str]
+
+
+def break_server(server: LessonServer) -> Table:
+    """Try each of TRIALS: what clients saw, the blocks that are free when nothing runs, and how long it took."""
+    rows: list[dict[str, Any]] = []
+    with progress_bar("trials", len(TRIALS)) as done:
+        for name, trial in TRIALS.items():
+            began = perf_counter()
+            seen = trial(server)
+            state = server.wait_until_idle()
+            free = "all" if state["free_blocks"] == state["blocks"] else f"{state['free_blocks']} of {state['blocks']}"
+            rows.append({"what happens": name, "seen": seen, "blocks free after": free})
+            rows[-1]["ms until idle"] = 1e3 * (perf_counter() - began)
+            done()
+    return table(rows, ["ms until idle"], formats={"ms until idle": "{:,.0f}"})
+
+
+def slow_client(server: LessonServer) -> str:
+    """One client reads nothing while another one gets its whole answer; then it reads."""
+    with posted(server, streamed(server, LONG)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        status, other, _ = server.post("/v1/completions", streamed(server, SHORT) | {"stream": False})
+        events = Reader().feed(body_of(read_all(slow)))
+    _, whole, _ = server.post("/v1/completions", streamed(server, LONG) | {"stream": False})
+    is_whole = text_of(events) == whole["choices"][0]["text"]
+    told = f"the other one: {status}, {other['usage']['completion_tokens']} tokens"
+    return f"{told}; the slow one: {'its whole answer' if is_whole else 'another answer'}"
+
+
+def client_leaves(server: LessonServer) -> str:
+    """A client closes its connection after the first bytes of a stream."""
+    with posted(server, streamed(server, LONG)) as connection:
+        connection.recv(1)
+        server.wait_for(lambda state: state["running"] == 1)
+    state = server.wait_until_idle()
+    return f"{state['running']} running, {state['waiting']} waiting"
+
+
+def client_leaves_the_queue(server: LessonServer) -> str:
+    """A client leaves whose request still waits, as all slots are taken."""
+    with ExitStack() as stack:
+        for _ in range(server.max_num_seqs):
+            stack.enter_context(posted(server, streamed(server, LONG)))
+        server.wait_for(lambda state: state["running"] == server.max_num_seqs)
+        with posted(server, streamed(server, LONG)):
+            server.wait_for(lambda state: state["waiting"] == 1)
+        state = server.wait_for(lambda state: state["waiting"] == 0)
+    return f"{state['waiting']} waiting"
+
+
+def misspelt_field(server: LessonServer) -> str:
+    """A field's name has a wrong letter."""
+    status, found, _ = server.post("/v1/completions", {"prompt": "Return", "max_tokns": 4})
+    return f"{status}: {found['error']['param']}"
+
+
+def not_json(server: LessonServer) -> str:
+    """A body ends in its middle."""
+    status, found, _ = server.post("/v1/completions", b'{"prompt": "Ret')
+    return f"{status}: {found['error']['type']}"
+
+
+def too_long(server: LessonServer) -> str:
+    """A prompt is longer than the model's context."""
+    prompt = [1] * (server.get("/v1/models")["data"][0]["max_model_len"] + 1)
+    status, found, _ = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 4})
+    return f"{status}: {found['error']['type']}"
+
+
+def full_queue(server: LessonServer) -> str:
+    """As many requests run and wait as may, and one more comes."""
+    with ExitStack() as stack:
+        for _ in range(server.max_num_seqs + server.max_queue):
+            stack.enter_context(posted(server, streamed(server, LONG)))
+        server.wait_for(lambda state: state["num_requests"] == server.max_num_seqs + server.max_queue)
+        status, _, headers = server.post("/v1/completions", streamed(server, SHORT))
+    return f"{status}, with Retry-After: {'yes' if int(headers['retry-after']) >= 1 else 'no'}"
+
+
+TRIALS: dict[str, Trial] = {
+    "a client reads nothing for a while": slow_client,
+    "a client leaves in the middle of its answer": client_leaves,
+    "a client leaves while its request waits": client_leaves_the_queue,
+    "a field is misspelt": misspelt_field,
+    "a body ends in its middle": not_json,
+    "a prompt is too long": too_long,
+    "the queue is full": full_queue,
+}

@@ -1,0 +1,34 @@
+"""Checkers of lesson 20: server-sent events, the quality of a load, an open loop, and admission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..exercises.drawn import Comparison, Expected, draw, inputs
+from ..exercises.exercise import register
+from ..exercises.wrong import Wrong
+from .admission_rule import ADMISSIONS
+from .events import MISTAKES, STREAMS, Chunks, Rules, Texts, draw_stream, texts_of
+from .open_loop_checks import OPEN_LOOP
+from .quality_checks import QUALITIES
+
+
+def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
+    """What a reader gives after each chunk."""
+    reader = answer()
+    found = [reader.feed(chunk) for chunk in chunks]
+    if any(texts is None for texts in found):
+        raise Wrong("feed returned None: return the list of texts, which may be empty")
+    return [list(texts) for texts in found]
+
+
+EVENTS = Comparison(
+    [*STREAMS, *draw(draw_stream, 150)],
+    Expected(texts_of(Rules()), {why: texts_of(rules) for why, rules in MISTAKES.items()}),
+    inputs("chunks"),
+    texts_by_chunk,
+)
+register("20.1", EVENTS)
+register("20.2", QUALITIES)
+register("20.3", OPEN_LOOP)
+register("20.4", ADMISSIONS)

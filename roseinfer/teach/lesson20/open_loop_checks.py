@@ -1,0 +1,164 @@
+"""The checker of 20.3: when an answer sends each request, by a virtual clock, and the latencies it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from ..exercises.drawn import Comparison, Expected, draw, inputs
+from ..exercises.wrong import Wrong
+from .virtual_clock import START, VirtualLoop, run_virtually
+
+Seconds = list[float]
+Send = Callable[[int], Awaitable[None]]
+OpenLoop = Callable[..., Any]
+
+
+async def open_loop(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+    start = now()
+
+    async def one(number: int) -> float:
+        await asyncio.sleep(start + arrivals[number] - now())
+        await send(number)
+        return now() - start - arrivals[number]
+
+    return await asyncio.gather(*map(one, range(len(arrivals))))
+
+
+async def one_by_one(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+    start, latencies = now(), []
+    for number, arrival in enumerate(arrivals):
+        await asyncio.sleep(max(0.0, start + arrival - now()))
+        await send(number)
+        latencies.append(now() - start - arrival)
+    return latencies
+
+
+async def from_the_sending(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+    start = now()
+
+    async def one(number: int) -> float:
+        await asyncio.sleep(start + arrivals[number] - now())
+        sent = now()
+        await send(number)
+        return now() - sent
+
+    return await asyncio.gather(*map(one, range(len(arrivals))))
+
+
+async def by_gaps(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+    start, tasks, before = now(), [], 0.0
+
+    async def one(number: int) -> float:
+        await send(number)
+        return now() - start - arrivals[number]
+
+    for number, arrival in enumerate(arrivals):
+        await asyncio.sleep(arrival - before)
+        tasks.append(asyncio.ensure_future(one(number)))
+        await asyncio.sleep(0)
+        before = arrival
+    return list(await asyncio.gather(*tasks))
+
+
+async def all_at_once(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+    start = now()
+
+    async def one(number: int) -> float:
+        await send(number)
+        return now() - start - arrivals[number]
+
+    return await asyncio.gather(*map(one, range(len(arrivals))))
+
+
+async def as_they_end(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+    start, latencies = now(), []
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(start + arrivals[number] - now())
+        await send(number)
+        latencies.append(now() - start - arrivals[number])
+
+    await asyncio.gather(*map(one, range(len(arrivals))))
+    return latencies
+
+
+def sends_and_latencies(answer: OpenLoop, arrivals: Seconds, works: Seconds, answers: Seconds) -> dict[str, Any]:
+    """works: seconds that the client itself is busy with each request when it sends it. answers: that the server takes.
+
+    "sent": when each request was sent after the start. "latencies": what the answer returns.
+    """
+    if not inspect.iscoroutinefunction(answer):
+        raise Wrong("open_loop must be written with `async def`")
+    sent: dict[int, float] = {}
+
+    async def run(loop: VirtualLoop) -> Any:
+        async def send(number: int) -> None:
+            if number in sent:
+                raise Wrong(f"request {number} is sent twice")
+            sent[number] = loop.time() - START
+            loop.work(works[number])
+            await asyncio.sleep(answers[number])
+
+        return await answer(arrivals, send, loop.now)
+
+    latencies = run_virtually(run)
+    if lacking := [number for number in range(len(arrivals)) if number not in sent]:
+        raise Wrong(f"request {lacking[0]} is never sent")
+    return {"sent": [sent[number] for number in range(len(arrivals))], "latencies": latencies}
+
+
+def part(name: str, answer: OpenLoop) -> Callable[..., Any]:
+    return lambda *case: sends_and_latencies(answer, *case)[name]
+
+
+def _draw_load(rng: Random) -> tuple[Seconds, Seconds, Seconds]:
+    """Times are in quarters of a second, and answers end long after the last request is sent."""
+    count = rng.randint(1, 5)
+    arrivals = sorted(rng.randint(0, 16) / 4 for _ in range(count))
+    works = [rng.choice((0.0, 0.0, 0.0, 1.0, 2.5)) for _ in range(count)]
+    answers = [32.0 + rng.randint(0, 64) / 4 + number / 64 for number in range(count)]
+    return arrivals, works, answers
+
+
+LOADS = [
+    ([0.0], [0.0], [1.0]),
+    ([1.0], [0.0], [1.0]),
+    ([0.0, 1.0], [0.0, 0.0], [3.0, 3.0]),
+    ([0.0, 1.0], [2.0, 0.0], [4.0, 4.0]),
+    ([0.0, 1.0, 2.0], [0.0, 0.0, 0.0], [9.0, 1.5, 1.25]),
+    ([0.5, 0.5], [0.0, 0.0], [2.0, 1.0]),
+    *draw(_draw_load, 60),
+]
+RIGHT = {name: part(name, open_loop) for name in ("sent", "latencies")}
+OPEN_LOOP = Comparison(
+    LOADS,
+    {
+        "sent": Expected(
+            RIGHT["sent"],
+            {
+                "a request is sent at its time, whether or not earlier ones have their answers": part(
+                    "sent", one_by_one
+                ),
+                "sleep until the next request's time, not for the gap: what the client does in between adds up": part(
+                    "sent", by_gaps
+                ),
+                "each request waits for its time": part("sent", all_at_once),
+            },
+        ),
+        "latencies": Expected(
+            RIGHT["latencies"],
+            {
+                "a latency counts from the time at which the request was due: what the client is late is in it": part(
+                    "latencies", from_the_sending
+                ),
+                "in the order of the requests, not of their ends": part("latencies", as_they_end),
+            },
+        ),
+    },
+    inputs("arrivals", "client busy", "server takes"),
+    sends_and_latencies,
+)

@@ -1,0 +1,166 @@
+"""20.2: throughput, goodput, the share of good answers and a percentile from the records of a load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+from random import Random
+from typing import NamedTuple
+
+from ..exercises.drawn import Comparison, Expected, draw, inputs
+
+
+class Record(NamedTuple):
+    """A request of a load. Seconds; first and last are None where no token came."""
+
+    arrival: float
+    first: float | None
+    last: float | None
+    tokens: int
+    how: str
+
+
+Records = list[Record]
+
+
+def seconds_of(records: Records) -> float:
+    return max(r.last for r in records if r.last is not None) - min(r.arrival for r in records)
+
+
+def complete(records: Records) -> Records:
+    return [r for r in records if r.how == "complete"]
+
+
+def ttft(record: Record) -> float:
+    assert record.first is not None
+    return record.first - record.arrival
+
+
+def tpot(record: Record, gaps: int = 1) -> float:
+    assert record.first is not None and record.last is not None
+    return (record.last - record.first) / (record.tokens - gaps) if record.tokens > 1 else 0.0
+
+
+def is_good(record: Record, ttft_limit: float, tpot_limit: float, gaps: int = 1) -> bool:
+    return record.how == "complete" and ttft(record) <= ttft_limit and tpot(record, gaps) <= tpot_limit
+
+
+def throughput(records: Records, *limits: float) -> float:
+    return len(complete(records)) / seconds_of(records)
+
+
+def goodput(
+    records: Records,
+    ttft_limit: float,
+    tpot_limit: float,
+    good: Callable[..., bool] = is_good,
+) -> float:
+    return sum(good(r, ttft_limit, tpot_limit) for r in records) / seconds_of(records)
+
+
+def attained(records: Records, ttft_limit: float, tpot_limit: float) -> float:
+    return sum(is_good(r, ttft_limit, tpot_limit) for r in records) / len(records)
+
+
+def p99_ttft(records: Records, *limits: float, rank: Callable[[int], int] = lambda n: ceil(0.99 * n) - 1) -> float:
+    found = sorted(map(ttft, complete(records)))
+    return found[rank(len(found))]
+
+
+def _in_time_alone(record: Record, ttft_limit: float, tpot_limit: float) -> bool:
+    return record.first is not None and ttft(record) <= ttft_limit and tpot(record) <= tpot_limit
+
+
+QUALITY = {
+    "throughput": Expected(
+        throughput,
+        {
+            "only complete answers count": lambda records, *limits: len(records) / seconds_of(records),
+            "from the first arrival: a load does not begin at second 0": lambda records, *limits: (
+                len(complete(records)) / max(r.last for r in records if r.last is not None)
+            ),
+            "until the last token of any answer, not until the last arrival": lambda records, *limits: (
+                len(complete(records))
+                / ((max(r.arrival for r in records) - min(r.arrival for r in records)) or seconds_of(records))
+            ),
+        },
+    ),
+    "goodput": Expected(
+        goodput,
+        {
+            "an answer that failed or was refused is not good, however fast it began": partial(
+                goodput, good=_in_time_alone
+            ),
+            "a good answer keeps both limits": partial(
+                goodput, good=lambda r, first, gap: is_good(r, first, float("inf"))
+            ),
+            "a time equal to its limit keeps it": partial(
+                goodput, good=lambda r, a, b: r.how == "complete" and ttft(r) < a and (tpot(r) < b or tpot(r) == 0)
+            ),
+            "n tokens have n - 1 gaps between them": partial(goodput, good=partial(is_good, gaps=0)),
+            "answers per second, not answers": lambda records, *limits: float(
+                sum(is_good(r, *limits) for r in records)
+            ),
+        },
+    ),
+    "attained": Expected(
+        attained,
+        {
+            "of all requests: one that was refused or failed is not good": lambda records, *limits: (
+                sum(is_good(r, *limits) for r in records) / len(complete(records))
+            ),
+        },
+    ),
+    "p99_ttft": Expected(
+        p99_ttft,
+        {
+            "nearest rank: the smallest value that at least 99 in a hundred do not exceed": partial(
+                p99_ttft, rank=lambda n: int(0.99 * (n - 1))
+            ),
+            "a percentile, not the mean": lambda records, *limits: (
+                sum(map(ttft, complete(records))) / len(complete(records))
+            ),
+            "a percentile, not the largest": partial(p99_ttft, rank=lambda n: n - 1),
+            "of complete answers: the others have no whole one": lambda records, *limits: (
+                (found := sorted(ttft(r) for r in records if r.first is not None))[ceil(0.99 * len(found)) - 1]
+            ),
+        },
+    ),
+}  # fmt: skip
+
+
+def _record(rng: Random, begin: float, parts: int) -> Record:
+    arrival = begin + rng.randint(0, 40) / 8
+    how = rng.choice(("complete", "complete", "complete", "refused", "failed"))
+    if how == "refused" or (how == "failed" and rng.random() < 0.5):
+        return Record(arrival, None, None, 0, how)
+    tokens = rng.choice((1, 2, 3, 5, 9))
+    first = arrival + rng.randint(1, parts) / parts
+    return Record(arrival, first, first + (tokens - 1) * rng.randint(1, 4) / 8, tokens, how)
+
+
+def _draw_records(rng: Random) -> tuple[Records, float, float]:
+    count = rng.choice((1, 2, 3, 4, 6, 250))
+    begin = rng.choice((0.0, 2.0, 100.0))
+    parts = 8 if count < 100 else 8192  # of a second: in a large load no two TTFTs are the same
+    records = [_record(rng, begin, parts) for _ in range(count)]
+    records.append(Record(begin, begin + rng.randint(1, parts) / parts, begin + 3.0, 5, "complete"))
+    return sorted(records, key=lambda r: r.arrival), rng.randint(2, 8) / 8, rng.randint(1, 4) / 8
+
+
+def one(arrival: float, first: float, last: float, tokens: int, how: str = "complete") -> Record:
+    return Record(arrival, first, last, tokens, how)
+
+
+LOADS: list[tuple[Records, float, float]] = [
+    ([one(0.0, 0.5, 1.5, 3)], 0.5, 0.5),
+    ([one(1.0, 1.5, 2.5, 3)], 0.5, 0.5),
+    ([one(0.0, 0.5, 0.5, 1)], 0.5, 0.5),
+    ([one(0.0, 0.5, 1.5, 3), one(1.0, 2.0, 3.0, 3)], 0.5, 0.5),
+    ([one(0.0, 0.5, 2.5, 3), one(1.0, 1.5, 2.5, 3)], 0.5, 0.5),
+    ([one(0.0, 0.5, 1.5, 3), Record(0.5, None, None, 0, "refused")], 0.5, 0.5),
+    ([one(0.0, 0.5, 1.5, 3), one(0.5, 0.75, 1.0, 2, "failed")], 0.5, 0.5),
+    *draw(_draw_records, 60),
+]
+QUALITIES = Comparison(LOADS, QUALITY, inputs("records", "ttft_limit", "tpot_limit"))

@@ -1,0 +1,106 @@
+"""start_server: `roseinfer serve` in its own process, for a notebook; it ends with the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from roseinfer.bench.serving.server_process import ServerProcess, engine_command
+
+from ..measure.progress_bar import progress_bar
+
+T = TypeVar("T")
+SECONDS = 60  # for anything that is waited for
+LOOK_SECONDS = 0.01
+SUM = re.compile(r"^vllm:(\w+)_sum\{.*\} (\S+)$", re.MULTILINE)
+
+
+class LessonServer:
+    """A server that runs. model: as clients ask for it. max_num_seqs, max_queue: requests that run and wait at most."""
+
+    def __init__(self, model: str, max_num_seqs: int, max_queue: int) -> None:
+        self.model, self.max_num_seqs, self.max_queue = model, max_num_seqs, max_queue
+        flags = ("--max-num-seqs", str(max_num_seqs), "--max-queue", str(max_queue), "--served-model-name", model)
+        self._process = ServerProcess("the server", engine_command(model, *flags))
+        self.url = self._process.url
+        self.vocab_size: int = self.get("/v1/models")["data"][0]["vocab_size"]
+
+    def __repr__(self) -> str:
+        state = "answers" if self._process.is_running else "has ended"
+        return f"a server of {self.model} that {state}: {self.max_num_seqs} requests run, {self.max_queue} may wait"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.url.removeprefix("http://").rsplit(":", 1)
+        return host, int(port)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=SECONDS) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+        """Status, body and headers of an answer. body: JSON, or bytes as they are."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                return answer.status, json.load(answer), dict(answer.headers)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error), dict(error.headers)
+
+    def state(self) -> dict[str, Any]:
+        """What the engine is doing: running, waiting, blocks, free_blocks, refused and more."""
+        state: dict[str, Any] = self.get("/live")
+        return state
+
+    def seconds_so_far(self) -> dict[str, float]:
+        """The sums of the times that /metrics has, by vLLM's names."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
+            return {name: float(value) for name, value in SUM.findall(answer.read().decode())}
+
+    def wait_for(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first state for which is_so. Raises TimeoutError."""
+        deadline = time.monotonic() + SECONDS
+        while not is_so(state := self.state()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server has not come to the state that was waited for in {SECONDS} s: {state}")
+            time.sleep(LOOK_SECONDS)
+        return state
+
+    def wait_until_idle(self) -> dict[str, Any]:
+        """Its state when nothing runs or waits."""
+        return self.wait_for(lambda state: not (state["running"] or state["waiting"] or state["num_requests"]))
+
+    def close(self) -> None:
+        """End it; more than once is no error."""
+        self._process.close()
+
+
+_current: list[LessonServer] = []
+
+
+def start_server(model: str = "tiny", *, max_num_seqs: int = 8, max_queue: int = 4096) -> LessonServer:
+    """Start `roseinfer serve` in its own process on a free port, and wait until it is ready.
+
+    model: as load_model takes it. The server that this function started before is ended. Raises ContenderFailed, with
+    the server's last line, where it does not start.
+    """
+    while _current:
+        _current.pop().close()
+    with progress_bar("starting the server", 1):
+        server = LessonServer(model, max_num_seqs, max_queue)
+    _current.append(server)
+    return server
+
+
+def in_a_thread(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, on an event loop of its own: a notebook's thread has one that runs already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

@@ -1,0 +1,134 @@
+"""simulate_load: requests by the clock through the engine's own scheduler, with stated costs, and how good it was."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Any
+
+from roseinfer.arrivals import Arrival, poisson
+from roseinfer.planning.definitions import percentile
+from roseinfer.simulator import Cluster, EngineSetting, StepWork
+from roseinfer.simulator.replica import Replica, SimulatedRequest
+
+RECENT_ENDS = 32  # that an admission rule is told
+SLOTS, BLOCK_SIZE, LONGEST = 8, 16, 128
+PROMPT_LENS, OUTPUT_LENS = (16, 48), (16, 32)
+TTFT_LIMIT, TPOT_LIMIT = 0.25, 0.025  # seconds
+SEED = 20
+
+Admit = Callable[[int, int, list[float], float], Any]  # num_queued, num_free, ends, limit
+
+
+@dataclass(frozen=True)
+class StatedCost:
+    """Seconds that are stated, not measured: of a step, of each sequence in it, of each prompt token."""
+
+    step: float = 0.005
+    sequence: float = 0.0005
+    prompt_token: float = 0.00005
+    about: str = "stated times, not measured ones"
+
+    def seconds(self, work: StepWork) -> tuple[float, float]:
+        return 0.0, self.step + self.sequence * work.num_seqs + self.prompt_token * work.prompt_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "stated", "step": self.step, "sequence": self.sequence, "prompt_token": self.prompt_token}
+
+
+def a_server() -> EngineSetting:
+    """An engine with room for all requests that run."""
+    return EngineSetting(
+        num_blocks=SLOTS * LONGEST // BLOCK_SIZE,
+        block_size=BLOCK_SIZE,
+        max_num_seqs=SLOTS,
+        max_model_len=LONGEST,
+        enable_prefix_caching=False,
+    )
+
+
+@dataclass(frozen=True)
+class SimulatedLoad:
+    """rate: requests a second. seconds: for which they came. requests: those that were let in, all ended. refused: how
+    many were not."""
+
+    rate: float
+    seconds: float
+    requests: List[SimulatedRequest]
+    refused: int
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first arrival to the last token."""
+        return max(one.end for one in self.requests) - min(one.arrival.seconds for one in self.requests)
+
+    @property
+    def throughput(self) -> float:
+        """Answers a second."""
+        return len(self.requests) / self.duration
+
+    @property
+    def goodput(self) -> float:
+        """Answers a second within both limits."""
+        return sum(map(is_good, self.requests)) / self.duration
+
+    @property
+    def p99_ttft(self) -> float:
+        """99th percentile in seconds, of requests that were let in."""
+        return percentile(sorted(map(ttft, self.requests)), 99)
+
+
+def ttft(request: SimulatedRequest) -> float:
+    return request.times.steps[0].finish - request.arrival.seconds
+
+
+def is_good(request: SimulatedRequest) -> bool:
+    steps = request.times.steps
+    gaps = len(steps) - 1
+    tpot = (steps[-1].finish - steps[0].finish) / gaps if gaps else 0.0
+    return ttft(request) <= TTFT_LIMIT and tpot <= TPOT_LIMIT
+
+
+def simulate_load(rate: float, seconds: float, admit: Admit | None = None) -> SimulatedLoad:
+    """Simulate rate * seconds requests, a Poisson process, on a server of eight slots.
+
+    The same seed for every rate: the same requests, closer together. admit: as exercise 20.4 has it.
+    """
+    count = round(rate * seconds)
+    arrivals = poisson(count, rate, prompt_lens=PROMPT_LENS, output_lens=OUTPUT_LENS, seed=SEED)
+    rule = Rule(admit) if admit else None
+    cluster = Cluster(a_server(), StatedCost(), admit=rule.decide if rule else None)
+    if rule:
+        rule.cluster = cluster
+    cluster.run(list[Arrival](arrivals))
+    return SimulatedLoad(rate, seconds, cluster.requests, len(cluster.refused))
+
+
+class Rule:
+    """An admission rule of a learner's, asked as a simulated request comes."""
+
+    cluster: Cluster
+
+    def __init__(self, admit: Admit) -> None:
+        self._admit = admit
+        self._running: deque[SimulatedRequest] = deque()
+        self._ends: list[float] = []
+        self._num_seen = 0
+
+    def decide(self, replica: Replica) -> bool:
+        """Whether a request that comes now is let in."""
+        self._note_ends()
+        scheduler = replica.scheduler
+        num_free = SLOTS - len(scheduler.running)
+        return bool(self._admit(scheduler.num_waiting, num_free, self._ends[-RECENT_ENDS:], TTFT_LIMIT))
+
+    def _note_ends(self) -> None:
+        """Answers that have ended since the last request came."""
+        requests = self.cluster.requests
+        self._running += requests[self._num_seen :]
+        self._num_seen = len(requests)
+        ended = [one for one in self._running if one.times.ended is not None]
+        self._ends += sorted(one.end for one in ended)
+        self._running = deque(one for one in self._running if one.times.ended is None)

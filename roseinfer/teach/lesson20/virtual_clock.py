@@ -1,0 +1,84 @@
+"""VirtualLoop: an event loop whose clock jumps to the next thing that is due, so that seconds of waiting take none."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from threading import Thread
+from typing import Any, TypeVar
+
+from ..exercises.wrong import Wrong
+
+T = TypeVar("T")
+START = 1000.0  # of the clock: a load does not begin at 0
+MOST_LOOKS = 100_000  # at the clock, in one run
+REAL_SECONDS = 10
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Waits for nothing: where the loop would sleep, the clock moves on by as much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = START
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready:
+            if timeout is None:
+                raise Wrong("nothing is left to wait for, and open_loop has not returned")
+            self.now += max(0.0, timeout)
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A program that looks at its clock without end gets Wrong: only sleeping moves it."""
+
+    def __init__(self) -> None:
+        self.clock = JumpingSelector()
+        self._num_looks = 0
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+    def now(self) -> float:
+        """Seconds, for the program that runs on this loop."""
+        self._num_looks += 1
+        if self._num_looks > MOST_LOOKS:
+            raise Wrong("the clock is asked again and again: `await asyncio.sleep(seconds)` lets others run meanwhile")
+        return self.clock.now
+
+    def work(self, seconds: float) -> None:
+        """Hold up everything, as a program does that computes for so long."""
+        self.clock.now += seconds
+
+
+def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
+    """What a coroutine returns that runs on a new VirtualLoop, in a thread of its own: a notebook's has a loop already.
+
+    Raises what it raises, and Wrong where it has not ended after some seconds.
+    """
+    outcome: dict[str, Any] = {}
+
+    def run() -> None:
+        loop = VirtualLoop()
+        try:
+            outcome["value"] = loop.run_until_complete(make(loop))
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+        except BaseException as error:
+            outcome["error"] = error
+        finally:
+            loop.close()
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(REAL_SECONDS)
+    if thread.is_alive():
+        raise Wrong(f"open_loop has not returned after {REAL_SECONDS} seconds of real time")
+    if error := outcome.get("error"):
+        raise error
+    value: T = outcome["value"]
+    return value

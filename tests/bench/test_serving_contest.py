@@ -1,0 +1,130 @@
+"""roseinfer bench serve --contenders: the engine's server and llama.cpp's, a fake one here, under one load."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from roseinfer.bench.contenders import ContenderFailed
+from roseinfer.bench.serving import servers
+from roseinfer.bench.serving.client import COMPLETE, FAILED, Outcome
+from roseinfer.bench.serving.contest import ContestResult, check_answer, contest
+from roseinfer.bench.serving.dialect import LLAMA, OPENAI, Said
+from roseinfer.bench.serving.plan import Planned
+from roseinfer.bench.serving.server_process import ServerProcess, without_settings_of_ours
+from roseinfer.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+FAKE = Path(__file__).parent / "fake_llama"
+SMALL = {"rate": 40, "seconds": 0.2, "prompt_lens": (3, 5), "output_lens": (2, 4), "repeats": 1, "slots": 2}
+
+
+@pytest.fixture
+def fake_llama(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """In the place of what `make peers` compiles."""
+    script = tmp_path / "llama-server"
+    script.write_text(
+        f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(FAKE))}/fake_llama_server.py $@\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(servers, "LLAMA_SERVER", script)
+    monkeypatch.setattr(servers, "PYTHON", sys.executable)
+    monkeypatch.setattr(servers, "HERE", FAKE)
+    return script
+
+
+def test_both_servers_answer_every_request(fake_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    flags = "--contenders engine,llama-server --model tiny -X 40 -T 0.2 --prompt-len 3-5 --output-len 2-4 --repeats 2"
+    assert main(["bench", "serve", *flags.split(), "--slots", "2", "--clients", "2", "-O", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "engine over llama-server, tokens per second: " in out and "closed loop of 2 clients" in out
+    found = json.loads((tmp_path / "contest.json").read_text())
+    assert [row["name"] for row in found["rows"]] == ["engine", "llama-server"]
+    assert {one["complete"] for one in found["samples"]} == {8} and len(found["samples"]) == 4
+    tokens = {one["repeat"]: set() for one in found["samples"]}
+    for one in found["samples"]:
+        tokens[one["repeat"]].add(round(one["tokens_per_second"] * one["seconds"]))
+    assert all(len(both) == 1 for both in tokens.values())  # the same load for both
+
+
+def test_an_open_loop_of_one_server(fake_llama: Path):
+    result = contest("tiny", contenders=["llama-server"], **SMALL)
+    [row] = result.rows
+    assert row["requests"] == 8 and row["itl_p50"] is not None
+    assert "40 requests/s for 0.2 s, open loop" in result.text() and "over" not in result.notes()[-1]
+
+
+def test_a_server_that_ends_says_why(fake_llama: Path):
+    with pytest.raises(ContenderFailed, match="^llama-server ended with status 1: three slots are too many$"):
+        contest("tiny", contenders=["llama-server"], **SMALL | {"slots": 3})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("", "llama-server is not there: `make peers` compiles it"),
+        ("--contenders engine,vllm", "contenders: unknown one 'vllm'"),
+        ("--contenders engine,engine", "contenders must be a list with each value once"),
+        ("--slots 0", "--slots must be an integer of at least 1, got 0"),
+        ("--clients 0", "--clients must be an integer of at least 1, got 0"),
+        ("--url http://a", "--url http://a: not with --contenders"),
+        ("--cancelled 0.1", "--cancelled 0.1: not with --contenders"),
+        ("--no-stream", "--no-stream: not with --contenders"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(monkeypatch, tmp_path, capsys, flags, message):
+    monkeypatch.setattr(servers, "LLAMA_SERVER", tmp_path / "none")
+    assert main(["bench", "serve", "--contenders", "engine,llama-server", "--model", "tiny", *flags.split()]) == 2
+    _, err = capsys.readouterr()
+    assert message in err and err.count("\n") == 1
+
+
+def test_an_answer_with_other_tokens_ends_the_contest():
+    sent = Planned(0.0, [1], 4)
+    check_answer("x", sent, Outcome(0, 0, num_tokens=4, how=COMPLETE))
+    with pytest.raises(ContenderFailed, match="^x gave 3 tokens, asked were 4$"):
+        check_answer("x", sent, Outcome(0, 0, num_tokens=3, how=COMPLETE))
+    with pytest.raises(ContenderFailed, match=r"^x: a request failed \(gone\)$"):
+        check_answer("x", sent, Outcome(0, 0, how=FAILED, error="gone"))
+
+
+def test_what_each_dialect_says():
+    assert OPENAI.read({"choices": [{"text": "a"}, {"text": None}]}) == Said("a", True)
+    assert OPENAI.read({"choices": [], "usage": {"completion_tokens": 3}}) == Said("", False, 3)
+    assert OPENAI.read({"error": {"message": "no"}}) == Said(error="no")
+    assert LLAMA.read({"content": "a", "stop": False}) == Said("a", True)
+    assert LLAMA.read({"content": "", "stop": True, "tokens_predicted": 3}) == Said("", False, 3, True)
+    assert LLAMA.read({"content": "all", "stop": True, "tokens_predicted": 3}) == Said("all", True, 3, True)
+    body = json.loads(LLAMA.encoded("m", Planned(0, [1, 2], 5), stream=False))
+    assert body["prompt"] == [1, 2] and body["n_predict"] == 5 and body["stream"] is False
+    assert OPENAI.encoded("m", Planned(0, [1], 5, malformed=b"{"), stream=True) == b"{"
+
+
+def test_verdicts_and_a_ratio_without_a_divisor():
+    def sample(name, tokens, goodput):
+        row = {"name": name, "requests": 2, "tokens_per_second": tokens, "goodput": goodput}
+        return row | {"ttft": {"p50": 0.1, "p99": 0.2}, "itl": None}
+
+    samples = [sample("a", 30.0, 2.0), sample("a", 20.0, 2.0), sample("b", 10.0, 0.0), sample("b", 9.0, 0.0)]
+    arguments = {"model": "m", "precision": "float32", "rate": 1, "seconds": 1, "clients": None, "slots": 1}
+    arguments |= {"prompt_len": [1, 1], "output_len": [2, 2], "ttft_ms": 1, "itl_ms": 1, "repeats": 2}
+    result = ContestResult.of(["a", "b"], samples, arguments)
+    assert result.ratio("tokens_per_second") == "a over b, tokens per second: ×2.63 (more in 2 of 2 runs)."
+    assert result.ratio("goodput") == "a over b, good requests per second: no ratio, as b has none."
+    assert result.rows[0]["ttft_p99"] == 0.2 and result.rows[0]["itl_p50"] is None and json.loads(result.to_line())
+
+
+def test_a_server_process_is_ended_and_may_be_closed_twice(fake_llama: Path, tmp_path: Path):
+    model = tmp_path / "model"
+    model.write_text('{"vocab_size": 9}')
+    given = [str(fake_llama), "--model", str(model), "--host", "127.0.0.1"]
+    server = ServerProcess("x", lambda port: [*given, "--port", str(port)], without_settings_of_ours(("OMP_",)))
+    assert server.is_running
+    server.close()
+    assert not server.is_running
+    server.close()
