@@ -85,6 +85,10 @@ from .lesson19.drafts import draw_drafts
 from .lesson19.engine_drafts import race_engine_drafts
 from .lesson19.own_draft import with_draft
 from .lesson19.token_distribution import draw_token_distribution
+from .lesson21.own_layer import with_row_parallel
+from .lesson21.rank_sizes import split_sizes
+from .lesson21.reduce_times import reduce_share, ring_seconds, say_links, time_all_reduces
+from .lesson21.split_picture import draw_split
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads
