@@ -22,7 +22,7 @@ from __future__ import annotations
 import io
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -42,6 +42,7 @@ from roseinfer.sequence import Sequence
 from .s10_one_table import OneTable, WriteThenAttend
 
 SIZE = 2
+HALVED = ("num_heads", "num_kv_heads", "intermediate_size")
 ROW_PARALLEL = ("c_proj", "o_proj", "down_proj")  # cut by inputs: what they give is a part of a sum
 INPUTS = ("token_ids", "positions", "slot_mapping", "query_start", "context_lens", "block_tables")
 AllReduce = Callable[[Tensor], Tensor]
@@ -68,6 +69,7 @@ class TensorParallel(OneTable):
         self.other = second_rank_here() if divides(model.config) else None
         part = with_sums(part_of(model, 0), self.row_parallel, self.other.all_reduce) if self.other else model
         super().__init__(part, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
+        self.is_one_function = bool(self.other)  # no product can be timed apart: it would wait for the other rank
         if self.other:
             sizes = num_blocks, block_size, self.max_num_tokens
             self.key = self.other.hold(part_of(model, 1), sizes)
@@ -95,20 +97,13 @@ class TensorParallel(OneTable):
 
 
 def divides(config: ModelConfig) -> bool:
-    return not (config.num_kv_heads % SIZE or config.intermediate_size % SIZE)
+    return not any(getattr(config, name) % SIZE for name in HALVED)
 
 
 def part_of(model: Model, rank: int) -> Model:
     """A rank's part: the same modules, with half of the heads and half of the MLP."""
     c = model.config
-    part = empty_model(
-        replace(
-            c,
-            num_heads=c.num_heads // SIZE,
-            num_kv_heads=c.num_kv_heads // SIZE,
-            intermediate_size=c.intermediate_size // SIZE,
-        )
-    )
+    part = empty_model(replace(c, **{name: getattr(c, name) // SIZE for name in HALVED}))
     weights = {name: cut_for(rank, name, w.detach(), c).contiguous() for name, w in model.named_parameters()}
     part.load_state_dict(weights, assign=True)
     return part.requires_grad_(False).eval()
@@ -148,7 +143,8 @@ class Other:
     """Rank 0's view of the second rank. unused: keys of parts whose stages are gone."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection, self.steps, self.keys, self.unused = connection, 0, itertools.count(), []
+        self.connection, self.steps, self.keys = connection, 0, itertools.count()
+        self.unused: list[int] = []
 
     def hold(self, part: Model, sizes: tuple[int, int, int]) -> int:
         """Send a part of a model, and how large its pool is. The key to it."""
@@ -240,12 +236,11 @@ def as_bytes(x: Tensor) -> bytes:
 
 
 def from_bytes(part: bytes, like: Tensor) -> Tensor:
-    numbers = torch.frombuffer(bytearray(part), dtype=like.dtype).view(like.shape)
-    return numbers.to(like.device)
+    return torch.frombuffer(bytearray(part), dtype=like.dtype).view(like.shape).to(like.device)
 
 
 @contextmanager
-def half_of_the_threads() -> Any:
+def half_of_the_threads() -> Iterator[None]:
     """The two ranks share this machine's cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, before // SIZE))

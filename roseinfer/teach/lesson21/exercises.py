@@ -65,7 +65,9 @@ PARTIAL_MISTAKES: dict[str, Callable[..., Any]] = {
     "the entries of b1 belong to the columns of w1: they are cut like these": changed(of_b1=_first),
     "the rows of w2 belong to the columns of w1: they are cut like these": changed(of_w2=_first),
     "relu is missing": changed(act=lambda h: h),
-    "each rank computes the whole MLP: the sum is `size` times too large": lambda *case: partial_mlp(*case[:5], 0, 1),
+    "each rank computes the whole MLP: the sum is `size` times too large": lambda x, w1, b1, w2, b2, rank, size: (
+        partial_mlp(x, w1, b1, w2, b2, 0, 1)
+    ),
 }
 
 
