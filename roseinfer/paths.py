@@ -6,7 +6,7 @@ from pathlib import Path
 
 PACKAGED = Path(__file__).resolve().parent / "data"  # installed with the engine
 TINY = PACKAGED / "tiny-gpt2"  # the bundled model
-GPUS = PACKAGED / "gpus.json"  # data sheets
+GPUS, LINKS = PACKAGED / "gpus.json", PACKAGED / "links.json"  # data sheets
 
 ROOT = PACKAGED.parents[1]
 DATA = ROOT / "data"  # recorded runs and the posts' tables: in a clone only

@@ -35,7 +35,8 @@ class Stage(ABC):
     """
 
     name: ClassVar[str]
-    is_one_function: bool = False  # whether a decode step is one compiled function, with no products to time apart
+    # Whether the products of a decode step cannot be timed apart: it is one compiled function, or needs two processes.
+    is_one_function: bool = False
     tokens_per_step: int = 1  # new tokens that a sequence gets from one step of a queue, at most
 
     def __init_subclass__(cls) -> None:

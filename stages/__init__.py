@@ -18,15 +18,16 @@ from .s16_overlap import Overlap
 from .s17_policies import Policies
 from .s18_one_kernel import OneKernel
 from .s19_speculative import Speculative
+from .s21_tensor_parallel import TensorParallel
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
     OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
-    Policies, OneKernel, Speculative,
+    Policies, OneKernel, Speculative, TensorParallel,
 )  # fmt: skip
 
 __all__ = [
     "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneKernel", "OneTable",
     "Overlap", "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "Speculative",
-    "TokenBudget", "TritonPaged", "VectorizedGather",
+    "TensorParallel", "TokenBudget", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ LAYERS = (
     {"stage", "display"},
     {"generate", "reference"},
     {"contract", "engine"},
-    {"planning"},
+    {"planning", "parallel"},
     {"llm"},
     {"bench", "server", "simulator"},
     {"posts"},
@@ -115,5 +115,6 @@ def test_names_as_text_are_seen():
                 assert named(node.args[0], module) or module in ASKED_BY_NAME, f"{module}: {ast.unparse(node)}"
 
 
-# The name of the module is an argument: a lesson's own kernel, of whichever module it comes from.
-ASKED_BY_NAME = {"roseinfer.teach.measure.kernel_loads", "roseinfer.teach.exercises"}
+# The name of the module is an argument: a lesson's own kernel, of whichever module it comes from, or the function
+# that a new process runs.
+ASKED_BY_NAME = {"roseinfer.teach.measure.kernel_loads", "roseinfer.teach.exercises", "roseinfer.parallel.process"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from roseinfer.models import Model
@@ -22,7 +23,8 @@ from .step import Step
 
 
 class Engine:
-    """Requests in, tokens out. model: from load_model. settings: the fields of EngineConfig.
+    """Requests in, tokens out. model: from load_model. make_runner: what makes the runner of its steps. settings: the
+    fields of EngineConfig.
 
     It keeps up to `depth` steps in flight.
     1: a step is launched and committed, and then the next one is scheduled. While the device computes the host waits
@@ -38,7 +40,7 @@ class Engine:
     Raises ValueError as EngineConfig does, and for a max_model_len above the model's.
     """
 
-    def __init__(self, model: Model, **settings: Any) -> None:
+    def __init__(self, model: Model, *, make_runner: Callable[..., Runner] = Runner, **settings: Any) -> None:
         self.model, self.config = model, EngineConfig(**settings)
         config, shape = self.config, model.config
         self.max_model_len = config.longest(shape)
@@ -50,7 +52,9 @@ class Engine:
         overlap = config.async_scheduling
         if overlap is None:
             overlap = model.device.type == "cuda" and self.speculation is None
-        self.runner = Runner(model, self.blocks, config.step_tokens, config.enforce_eager, overlap, config.step_rows)
+        self.runner = make_runner(
+            model, self.blocks, config.step_tokens, config.enforce_eager, overlap, config.step_rows
+        )
         self.pool = self.runner.pool
         self.metrics = EngineMetrics(self.scheduler)
         self.depth = 1 + overlap

@@ -11,7 +11,6 @@ from torch import Tensor
 from roseinfer.models import Model
 from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, Sequence
-from roseinfer.stage import PromptAttention
 
 PROMPT_ROWS = 256  # of a prompt's logits at a time: all of a long one's may not fit the memory
 
@@ -69,11 +68,11 @@ def entries(ids: list[int], values: list[float], rank: int) -> dict[int, Logprob
     return found
 
 
-def prompt_logprobs(model: Model, token_ids: list[int], most: int) -> list[dict[int, Logprob] | None]:
+def prompt_logprobs(model: Model, token_ids: list[int], hidden: Tensor, most: int) -> list[dict[int, Logprob] | None]:
     """Log-probabilities of each token of a prompt given those before it, and of the `most` likeliest ones in its place;
-    None for the first token. Raises ValueError for logits that are not finite."""
+    None for the first token. hidden [N, C]: what the model makes of the prompt. Raises ValueError for logits that are
+    not finite."""
     tokens = torch.tensor(token_ids, device=model.device)
-    hidden = model(tokens, torch.arange(len(token_ids), device=model.device), PromptAttention())
     found: list[dict[int, Logprob] | None] = [None]
     for begin in range(0, len(token_ids) - 1, PROMPT_ROWS):
         after = tokens[begin + 1 : begin + 1 + PROMPT_ROWS]

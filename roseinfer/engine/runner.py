@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.kernels.attention import attention_for
+from roseinfer.kernels.attention import PagedAttention, attention_for
 from roseinfer.models import Attend, Model
 from roseinfer.overlap import Device, InTurn, OwnClock
 from roseinfer.profiling import span
 from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, SamplingParams, Sequence
+from roseinfer.stage import PromptAttention
 
 from .batch import Batch, BatchBuffers, make_batch, row_lengths
 from .block_manager import BlockManager
@@ -24,7 +25,9 @@ from .logit_changes import ChangedRow, LogitChanges, changed_rows, read_last_tok
 from .logprobs import prompt_logprobs, step_logprobs
 from .sampler import Sampler
 from .step import Step, StepTokens
-from .whole_step import whole_step_of
+from .whole_step import WholeStep, whole_step_of
+
+Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, context_lens, block_tables
 
 
 class KVPool:
@@ -73,10 +76,14 @@ class Runner:
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, max_num_rows, model.device, 1 + overlap)
         self.attention = attention_for(model.device)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
-        self.whole = whole_step_of(model, self.pool.memory)
+        self.whole = self.whole_step()
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
+
+    def whole_step(self) -> WholeStep | None:
+        """The compiled function that computes a step, where there is one for the model."""
+        return whole_step_of(self.model, self.pool.memory)
 
     def run(self, step: Step) -> list[int]:
         """Compute a step: the token that follows each of step.chosen.
@@ -141,8 +148,9 @@ class Runner:
 
         @torch.inference_mode()
         def work() -> list[dict[int, Logprob] | None]:
+            hidden = self.prompt_hidden(token_ids)
             with interruptible():
-                return prompt_logprobs(self.model, token_ids, num_likeliest)
+                return prompt_logprobs(self.model, token_ids, hidden, num_likeliest)
 
         return self.device.launch(work, len(token_ids)).result()
 
@@ -224,21 +232,28 @@ class Runner:
             hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
 
+    def prompt_hidden(self, token_ids: list[int]) -> Tensor:
+        """Hidden states [N, C] of a prompt alone, without the pool."""
+        tokens = torch.tensor(token_ids, device=self.model.device)
+        with interruptible():
+            return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
+
     def attend(self, batch: Batch) -> Attend:
         """Attention over the pool, whose result lies in the same memory in every layer and step."""
-        out = self.attended[: len(batch.token_ids)]
+        where = batch.slot_mapping, batch.query_start, batch.context_lens, batch.block_tables
+        return partial(paged_attend, self.attention, self.pool, where, self.attended[: len(batch.token_ids)])
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return self.attention(
-                q,
-                k,
-                v,
-                *self.pool.layers[layer],
-                batch.slot_mapping,
-                batch.query_start,
-                batch.context_lens,
-                batch.block_tables,
-                out,
-            )
 
-        return attend
+def paged_attend(
+    attention: PagedAttention,
+    pool: KVPool,
+    where: Where,
+    out: Tensor,
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> Tensor:
+    """One layer's attention over the pool. where: see kernels/attention.py. out:
+    [N, H, D], filled and returned."""
+    return attention(q, k, v, *pool.layers[layer], *where, out)

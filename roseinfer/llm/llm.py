@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence as List
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,9 @@ from roseinfer.arguments import refuse_named, refuse_wrong_arguments, takes_sett
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
-from roseinfer.planning.pool_size import bytes_of_steps, most_blocks, pool_blocks
+from roseinfer.parallel.ranks import Ranks
+from roseinfer.parallel.runner import ParallelRunner
+from roseinfer.planning.pool_size import most_blocks, pool_blocks
 from roseinfer.sampling_params import MOST_SEED, SamplingParams, is_count
 from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
@@ -30,6 +32,7 @@ from .prompts import Prompt, as_list, text_and_ids
 from .request import Request
 from .request_stream import RequestStream
 from .resolving import Resolver
+from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
 
 
 @refuse_named(NOT_TAKEN)
@@ -58,10 +61,13 @@ class LLM:
     The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
     either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
     memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
-    is still there, the full blocks of a text that both begin with.
+    is still there, the full blocks of a text that both begin with. tensor_parallel_size: processes that each have a
+    part of every layer, and of the KV cache; on GPUs, one each. It excludes async_scheduling, quantization and a draft
+    model, and steps have no graphs; `close` ends the processes.
 
     Raises ValueError (ModelLoadError is one) for a wrong value, and for an argument that is unknown (with the nearest
-    name) or missing.
+    name) or missing, and RuntimeError when a process of tensor_parallel_size does not start; once one has died every
+    call raises a RuntimeError that names it.
     """
 
     def __init__(
@@ -75,15 +81,37 @@ class LLM:
         num_kvcache_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
         gpu_memory_utilization: float | None = None,
+        tensor_parallel_size: int = 1,
         seed: int = 0,
         **settings: Any,
     ) -> None:
         config = EngineConfig(num_blocks=1, **settings)  # checked before a model is loaded; its pool is sized after it
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
-        self.model = model_to_serve(model, dtype, device, quantization)
-        check_block_size(config.block_size, self.model.device.type)
+        check_parallel(tensor_parallel_size, config, quantization)
+        self._ranks: Ranks | None = None
+        if tensor_parallel_size == 1:
+            self.model = model_to_serve(model, dtype, device, quantization)
+        else:
+            self.model, self._ranks = parallel_model(model, tensor_parallel_size, dtype, device)
         self.spec = model if isinstance(model, str) else None
+        try:
+            pool_sizes = num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization
+            self._set_up(config, settings, tokenizer, pool_sizes)
+        except BaseException:
+            self.close()
+            raise
+        torch.manual_seed(seed)
+
+    def _set_up(
+        self,
+        config: EngineConfig,
+        settings: dict[str, Any],
+        tokenizer: str | Tokenizer | None,
+        pool_sizes: tuple[int | None, int | None, float | None],
+    ) -> None:
+        """All that comes after the model. pool_sizes: the three arguments that size the KV cache."""
+        check_block_size(config.block_size, self.model.device.type)
         self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
         self._default_params = default_params(self.spec)
         self._template_spec = self.spec if tokenizer is None else tokenizer
@@ -95,19 +123,30 @@ class LLM:
             self.model,
             config.block_size,
             most_blocks(self.max_model_len, config.block_size, config.max_num_seqs),
-            num_kvcache_blocks,
-            kv_cache_memory_bytes,
-            gpu_memory_utilization,
-            sum(bytes_of_steps(one, config.step_tokens, config.step_rows) for one in (self.model, draft) if one),
-            draft,
+            *pool_sizes,
+            step_bytes=sum(step_bytes(one, config, self._ranks) for one in (self.model, draft) if one),
+            draft=draft,
         )
+        if self._ranks:
+            settings |= {"make_runner": partial(ParallelRunner, self._ranks), **IN_TURN}
         self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
-        torch.manual_seed(seed)
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)
         self._request_ids = itertools.count()
         self._live = LiveRequests(self.engine)
+
+    def close(self) -> None:
+        """End the other processes of tensor_parallel_size: a call after that raises RuntimeError. Without them nothing
+        changes. `with LLM(...) as llm:` calls it at the end; a program that ends needs no call."""
+        if self._ranks:
+            self._ranks.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def generate(
         self,

@@ -49,8 +49,7 @@ NOT_APPLIED = {
 
 # What vLLM's LLM has beyond this one's arguments, and what to use instead.
 NOT_TAKEN = {
-    "tensor_parallel_size": "one process runs a model here",
-    "pipeline_parallel_size": "one process runs a model here",
+    "pipeline_parallel_size": "a model is split inside its layers: use tensor_parallel_size",
     "data_parallel_size": "one process runs a model here",
     "trust_remote_code": "Python code of a model's folder is never run",
     "revision": "download that revision, and give its folder",
@@ -80,8 +79,10 @@ NOT_TAKEN = {
 }
 
 
-def model_to_serve(model: str | Model, dtype: str | None, device: str | None, quantization: str | None) -> Model:
-    """A Model as it is, or the one that a spec names, its matrices in the layout for this machine.
+def model_to_serve(
+    model: str | Model, dtype: str | None, device: str | None, quantization: str | None, prepared: bool = True
+) -> Model:
+    """A Model as it is, or the one that a spec names; prepared: its matrices in the layout for this machine.
 
     None is float32 ("auto" is what the checkpoint has), a GPU where there is one and else the CPU, and no quantisation.
     Raises ValueError for a wrong value, and for any beside a Model.
@@ -101,7 +102,8 @@ def model_to_serve(model: str | Model, dtype: str | None, device: str | None, qu
     check_device(device)
     check_quantization(quantization, device)
     loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
-    prepare_weights(loaded, quantization)
+    if prepared:
+        prepare_weights(loaded, quantization)
     return loaded
 
 

@@ -21,6 +21,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.llm.live_requests import Inbox, LiveRequests
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
+from roseinfer.parallel.ranks import RankFailed
 from roseinfer.sequence import SamplingParams
 
 from .engine_state import EngineState, state_of
@@ -193,7 +194,7 @@ class AsyncEngine:
             llm = self._make_llm()
             warm_up(llm)
             self._llm, self._live = llm, llm.live
-            with self._live.call():
+            with llm, self._live.call():
                 self.state = state_of(llm.engine)
                 self._call_loop(self._is_ready.set_result, None)
                 self._serve(llm.engine)
@@ -209,6 +210,8 @@ class AsyncEngine:
             failure = None
             try:
                 self._live.step()
+            except RankFailed:
+                raise  # no step will work again
             except Exception as error:
                 failure = error
             self._tell()

@@ -92,6 +92,10 @@ from .lesson20.loads import compare_loops, draw_knee, load_clients, load_rate, s
 from .lesson20.served import prove_served, say_server_price
 from .lesson20.server import start_server
 from .lesson20.streaming import stream_answer
+from .lesson21.own_layer import with_row_parallel
+from .lesson21.rank_sizes import split_sizes
+from .lesson21.reduce_times import reduce_share, ring_seconds, say_links, time_all_reduces
+from .lesson21.split_picture import draw_split
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

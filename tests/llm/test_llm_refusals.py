@@ -103,8 +103,8 @@ def test_one_params_or_one_for_each(llm, given):
         ({"device": "meta", "quantization": "int8"}, "quantization='int8' runs on a CPU, and the model is on 'meta'"),
         ({"device": "meta", "quantization": "int4"}, "quantization='int4' runs on a CPU, and the model is on 'meta'"),
         (
-            {"tensor_parallel_size": 2},
-            "LLM does not take tensor_parallel_size, as vLLM's does: one process runs a model",
+            {"pipeline_parallel_size": 2},
+            "LLM does not take pipeline_parallel_size, as vLLM's does: a model is split inside its layers",
         ),
         ({"enforce_eager": 1}, "enforce_eager must be True or False, got 1"),
         ({"seed": -1}, "seed must be an integer from 0 to 9223372036854775807, got -1"),

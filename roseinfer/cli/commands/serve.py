@@ -51,6 +51,13 @@ class ModelSettings:
     device: str | None = flag(None, DEVICE, optional=True)
     tokenizer: str | None = flag(None, "a folder or hub id; the model's own when not given", optional=True)
     num_kvcache_blocks: int | None = flag(None, "blocks of the KV pool, --block-size tokens each", optional=True)
+    tensor_parallel_size: int | None = flag(
+        None,
+        "processes, or GPUs, that share each layer",
+        short="--tensor-parallel",
+        optional=True,
+        dest="tensor_parallel_size",
+    )
     scheduling_policy: str | None = flag(None, "fcfs, shortest, longest_output or packed", optional=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from roseinfer.display.table import Table
 from roseinfer.engine.engine import Engine
@@ -22,7 +22,7 @@ class EngineAlone:
     name = "engine"
     speculative: ClassVar[SpeculativeConfig | None] = None
 
-    def __init__(self, model: Model, **sizes: int) -> None:
+    def __init__(self, model: Model, **sizes: Any) -> None:
         self.engine = Engine(prepared_copy(model), speculative=self.speculative, **sizes)
         self.add, self.step = self.engine.add, self.engine.step
 

@@ -62,7 +62,7 @@ def test_no_text_is_wider_than_its_box():
 
 
 def test_an_unknown_lesson_is_refused():
-    with pytest.raises(ValueError, match="lesson must be one of 00, 01, .*, 20.*, got '99'"):
+    with pytest.raises(ValueError, match="lesson must be one of 00, 01, .*, 21.*, got '99'"):
         teach.engine_page("99")
 
 

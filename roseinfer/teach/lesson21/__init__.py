@@ -1,0 +1,1 @@
+"""Lesson 21: a model on more than one device."""

@@ -1,0 +1,90 @@
+"""Times of an all-reduce: measured over gloo between two processes, computed for the links between GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence as List
+from typing import Any
+
+from roseinfer.display.table import Table
+from roseinfer.generate import decode_step
+from roseinfer.models import Model
+from roseinfer.parallel.timing import all_reduce_seconds
+from roseinfer.paths import LINKS
+from roseinfer.profiling.spans import SpanTimes, listening
+from roseinfer.stage import Stage
+
+from ..measure.ready_batch import ready_batch
+from ..views.rows_table import table
+from ..views.said import Said, say
+
+REDUCE, STEP = "roseinfer.parallel.all_reduce", "roseinfer.decode_step_sessions.total"
+CONTEXT, STEPS = 64, 20
+BYTES = (4_096, 65_536, 1_048_576, 16_777_216)
+
+
+def link_of(name: str) -> dict[str, Any]:
+    """bytes_per_s, assumed_latency_s and source of a link. Raises ValueError for an unknown name."""
+    links = json.loads(LINKS.read_text(encoding="utf-8"))
+    if name not in links:
+        raise ValueError(f"link={name!r} is not in roseinfer/data/links.json, allowed: {', '.join(links)}")
+    return links[name]
+
+
+def ring_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) -> float:
+    """Seconds of a ring all-reduce by its formula: 2 (size - 1) messages, one after another, each a 1/size of the bytes
+    long. latency: of one message."""
+    messages = 2 * (size - 1)
+    return messages * (num_bytes / size / bytes_per_s + latency)
+
+
+def time_all_reduces(num_bytes: List[int] = BYTES, size: int = 2) -> Table:
+    """Seconds of an all-reduce of so many bytes: gloo between processes of this machine, and what ring_seconds says of
+    each link in roseinfer/data/links.json."""
+    measured = all_reduce_seconds(num_bytes, size)
+    links = json.loads(LINKS.read_text(encoding="utf-8"))
+    rows = []
+    for number, seconds in zip(num_bytes, measured, strict=True):
+        computed = {
+            f"{name}, computed µs": 1e6 * ring_seconds(number, size, link["bytes_per_s"], link["assumed_latency_s"])
+            for name, link in links.items()
+        }
+        rows.append({"bytes": number, "gloo here, µs": 1e6 * seconds, **computed})
+    assumed = ", ".join(f"{name} {1e6 * link['assumed_latency_s']:g} µs" for name, link in links.items())
+    note = f"gloo: the median of 51. Computed with an assumed latency of a message: {assumed}"
+    formats = {name: "{:,.1f}" for name in rows[0] if "µs" in name} | {"bytes": "{:,}"}
+    return table(rows, ["gloo here, µs"], f"an all-reduce between {size} ranks", note, formats)
+
+
+def say_links(times: Table) -> Said:
+    """How many times as long gloo takes as the fastest link, for the fewest and the most bytes."""
+    measured, fastest = times.df["gloo here, µs"], times.df.filter(like="computed").min(axis=1)
+    ratios = [measured.iloc[i] / fastest.iloc[i] for i in (0, -1)]
+    few, many = (times.df["bytes"].iloc[i] for i in (0, -1))
+    return say(
+        "gloo beside a link between GPUs",
+        f"For {few:,} bytes gloo takes {ratios[0]:,.0f} times as long as the fastest link, and for {many:,} bytes "
+        f"{ratios[1]:,.0f} times.",
+    )
+
+
+def reduce_share(stage_class: type[Stage], model: Model, batch_sizes: List[int] = (1, 16)) -> Table:
+    """Which part of a decode step its all-reduces take, on rank 0: waiting for the other rank's part included."""
+    rows = []
+    for batch_size in batch_sizes:
+        stage, seqs = ready_batch(stage_class, model, [CONTEXT] * batch_size, steps=3)
+        spans = SpanTimes(lambda name, around: name in (REDUCE, STEP))
+        with listening(spans):
+            for _ in range(STEPS):
+                decode_step(stage, seqs)
+        step, reduce = (sum(one.seconds for one in spans.kept if one.name == name) for name in (STEP, REDUCE))
+        rows.append({
+            "sequences": batch_size,
+            "all-reduces per step": sum(one.name == REDUCE for one in spans.kept) // STEPS,
+            "step, ms": 1000 * step / STEPS,
+            "all-reduces, ms": 1000 * reduce / STEPS,
+            "share, %": 100 * reduce / step,
+        })  # fmt: skip
+    live = ["step, ms", "all-reduces, ms", "share, %"]
+    title = f"decode steps of {stage_class.name}, {CONTEXT} cached tokens per sequence"
+    return table(rows, live, title, f"means of {STEPS} steps", {name: "{:.2f}" for name in live})
