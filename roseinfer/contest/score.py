@@ -67,8 +67,8 @@ def cells(score: Score) -> tuple[str, ...]:
 def meaning(repeats: int) -> str:
     """What the columns mean."""
     return (
-        "Score: median time of the baseline over the entry's, in the same contest; every token was right. Range: of the "
-        f"runs on the same requests. {explanation(repeats)}"
+        "Score: median time of the baseline over the entry's, in the same contest; every token was right. Range: of "
+        f"the runs on the same requests. {explanation(repeats)}"
     )
 
 

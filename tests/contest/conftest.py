@@ -22,5 +22,5 @@ def entry_of(tmp_path):
 
 @pytest.fixture(scope="module")
 def contest():
-    with Contest(SMALL, repeats=2, limits=LIMITS) as made:
+    with Contest(SMALL, repeats=1, limits=LIMITS) as made:
         yield made
