@@ -59,7 +59,7 @@ class Contest:
         that breaks a rule.
         """
         self.say(f"loading {file.path}")
-        before = board and contents(board)
+        before = contents(board) if board else None
         try:
             with Contender(file, self.limits) as own:
                 row = {"name": name or own.name, "kind": own.kind}

@@ -11,7 +11,7 @@ may switch all of it on. A stage replaces the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from typing import Any, ClassVar
 
@@ -23,8 +23,6 @@ from roseinfer.generate import stream
 from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
-
-Run = Callable[[list[Sequence]], None]  # runs new sequences to their ends
 
 # What every entry has to work with.
 ROOM: dict[str, Any] = {"num_blocks": 96, "block_size": 16, "max_num_seqs": 8}
@@ -54,52 +52,35 @@ class Settings:
         return model
 
 
-def engine_run(model: Model, **changes: Any) -> Run:
-    """Run requests on the baseline's engine with these settings changed. Raises ValueError as EngineConfig does, and
-    for a setting of ROOM."""
+def engine_of(model: Model, **changes: Any) -> Engine:
+    """The baseline's engine with these settings changed. Raises ValueError as EngineConfig does, and for a setting of
+    ROOM."""
     if fixed := ROOM.keys() & changes.keys():
         raise ValueError(f"{min(fixed)} is the same for every entry: leave it out")
-    return run_of(Engine(model, **{**BASELINE, **changes, **ROOM}))
+    return Engine(model, **{**BASELINE, **changes, **ROOM})
 
 
-def run_of(engine: Engine) -> Run:
-    engine.warm_up()
-    return lambda seqs: _finish(drive(engine, seqs))
+def policy_engine(policy: type[Policy], model: Model) -> Engine:
+    return engine_of(model, scheduling_policy=policy())
 
 
-def _finish(steps: Any) -> None:
-    for _ in steps:
-        pass
-
-
-def policy_run(policy: type[Policy], model: Model) -> Run:
-    return engine_run(model, scheduling_policy=policy())
-
-
-def settings_run(entry: type[Settings], model: Model) -> Run:
+def settings_engine(entry: type[Settings], model: Model) -> Engine:
     made = entry()
-    return engine_run(made.prepare(model), **made.settings)
+    return engine_of(made.prepare(model), **made.settings)
 
 
-def draft_run(draft: type[Draft], model: Model) -> Run:
-    return run_of(drafting_engine(draft(), model))
-
-
-def drafting_engine(draft: Draft, model: Model) -> Engine:
+def drafting_engine(draft: type[Draft], model: Model) -> Engine:
     """The baseline's engine with that draft in every step."""
-    speculative = {"method": NGRAM, "num_tokens": draft.num_tokens}  # the engine makes room for so many
-    engine = Engine(model, **{**BASELINE, **ROOM, "speculative": speculative})
+    made = draft()
+    engine = engine_of(model, speculative={"method": NGRAM, "num_tokens": made.num_tokens})  # makes room for so many
     assert engine.speculation is not None, "it was asked for"
-    engine.speculation.proposer = OwnProposer(draft)
-    engine.speculation.payoff = AlwaysWorth()
+    engine.speculation.proposer = OwnProposer(made)
+    engine.speculation.payoff = AlwaysWorth()  # type: ignore[assignment]
     return engine
 
 
-def stage_run(stage_class: type[Stage], model: Model) -> Run:
-    """With its own queue, where it has one (lessons 14 to 19); else in the loop of roseinfer.generate."""
-    stage: Any = stage_class(model, **ROOM)
-    has_queue = hasattr(stage, "has_work")
-    return lambda seqs: _finish(drive(stage, seqs) if has_queue else stream(stage, seqs))
+def stage_of(stage_class: type[Stage], model: Model) -> Stage:
+    return stage_class(model, **ROOM)
 
 
 class OwnProposer:
@@ -132,11 +113,11 @@ class AlwaysWorth:
         """Measure nothing."""
 
 
-KINDS: dict[type, Callable[[Any, Model], Run]] = {
-    Policy: policy_run,
-    Draft: draft_run,
-    Settings: settings_run,
-    Stage: stage_run,
+KINDS: dict[type, Callable[[Any, Model], Engine | Stage]] = {
+    Policy: policy_engine,
+    Draft: drafting_engine,
+    Settings: settings_engine,
+    Stage: stage_of,
 }
 
 
@@ -153,6 +134,15 @@ def names_of_kinds() -> str:
     return f"{', '.join(others)} or {last}"
 
 
-def make_run(entry: type | None, model: Model) -> Run:
-    """What runs requests as the entry has it; None for the baseline."""
-    return engine_run(model) if entry is None else KINDS[kind_of(entry)](entry, model)
+def make_engine(entry: type | None, model: Model) -> Engine | Stage:
+    """What runs requests as the entry has it, warm; None for the baseline."""
+    made = engine_of(model) if entry is None else KINDS[kind_of(entry)](entry, model)
+    if isinstance(made, Engine):
+        made.warm_up()
+    return made
+
+
+def steps_of(made: Engine | Stage, seqs: list[Sequence]) -> Iterator[Any]:
+    """Run new sequences to their ends, step by step: with the queue of an engine and of stages 14 to 19, or in the loop
+    of roseinfer.generate."""
+    return drive(made, seqs) if hasattr(made, "has_work") else stream(made, seqs)

@@ -13,10 +13,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, load_model
 from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
 
-from .entry import Run, kind_of, make_run
+from .entry import kind_of, make_engine, steps_of
 from .entry_file import EntryFile, class_in
 from .workload import SPEC
 
@@ -31,13 +33,13 @@ def main() -> None:
     file = EntryFile(**told["file"]) if told["file"] else None
     model = load_model(SPEC, device="cpu")
     limit_memory(told["memory_bytes"])
-    run, answer = loaded(file, model)
+    made, answer = loaded(file, model)
     say(outbox, answer)
-    while run and (line := inbox.readline()):
-        say(outbox, answered(run, json.loads(line), file))
+    while made and (line := inbox.readline()):
+        say(outbox, answered(made, json.loads(line), file))
 
 
-def loaded(file: EntryFile | None, model: Model) -> tuple[Run | None, dict[str, Any]]:
+def loaded(file: EntryFile | None, model: Model) -> tuple[Engine | Stage | None, dict[str, Any]]:
     """What runs requests, and what to say about it."""
     try:
         entry = class_in(file) if file else None
@@ -47,17 +49,18 @@ def loaded(file: EntryFile | None, model: Model) -> tuple[Run | None, dict[str, 
     except BaseException as error:  # SystemExit, too
         return None, {"failed": described(error, file)}
     try:
-        return make_run(entry, model), {"ready": entry.__name__ if entry else "baseline", "kind": kind}
+        return make_engine(entry, model), {"ready": entry.__name__ if entry else "baseline", "kind": kind}
     except BaseException as error:
         return None, {"failed": described(error, file)}
 
 
-def answered(run: Run, requests: dict[str, Any], file: EntryFile | None) -> dict[str, Any]:
+def answered(made: Engine | Stage, requests: dict[str, Any], file: EntryFile | None) -> dict[str, Any]:
     """The new tokens of each request, in the order in which they were sent."""
     params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in requests["max_tokens"]]
     seqs = [Sequence(prompt, one) for prompt, one in zip(requests["prompts"], params, strict=True)]
     try:
-        run(list(seqs))
+        for _ in steps_of(made, list(seqs)):
+            pass
         return {"tokens": [seq.output_ids for seq in seqs]}
     except BaseException as error:
         return {"failed": described(error, file)}

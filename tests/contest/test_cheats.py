@@ -31,9 +31,9 @@ TAMPERS = """
     import roseinfer.contest.worker as worker
     honest, runs = worker.answered, []
 
-    def answered(run, requests, file):
+    def answered(made, requests, file):
         runs.append(requests)
-        answer = honest(run, requests, file)
+        answer = honest(made, requests, file)
         tokens = answer.get("tokens")
         {change}
         return answer

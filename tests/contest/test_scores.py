@@ -152,7 +152,7 @@ def test_a_draft_decides_how_many_steps_there_are_and_no_token(model):
             return [0] * num_tokens
 
     steps = []
-    for draft in (Knows(), Wrong()):
+    for draft in (Knows, Wrong):
         engine = drafting_engine(draft, model)
         seqs = [Sequence(list(one.prompt), SamplingParams(max_tokens=12, ignore_eos=True)) for one in requests]
         steps.append(sum(1 for _ in drive(engine, seqs)))
