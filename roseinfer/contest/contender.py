@@ -47,24 +47,26 @@ class Limits:
 class Contender:
     """file: of the entry; None for the baseline. A context manager, which ends the process and its children.
 
-    Raises ValueError for a file without exactly one entry, and Refused for one that fails, hangs, leaves or takes too
-    much memory.
+    wait_until_ready and run raise ValueError for a file without exactly one entry, and Refused for one that fails,
+    hangs, leaves or takes too much memory.
     """
 
     def __init__(self, file: EntryFile | None, limits: Limits) -> None:
-        self.limits = limits
+        self.file, self.limits = file, limits
         self.path = file.path if file else "baseline"
+        self.name = self.kind = ""
         self._start()
-        try:
-            told = {"file": asdict(file) if file else None, "memory_bytes": limits.memory_bytes}
-            ready = self._asked(told, limits.load_seconds, "while it was loaded")
-            if "invalid" in ready:
-                raise ValueError(f"file {self.path}: {ready['invalid']}")
-            self.name, self.kind = str(ready.get("ready"))[:60], str(ready.get("kind"))[:60]
-            self._signal(signal.SIGSTOP)
-        except BaseException:
-            self.close()
-            raise
+
+    def wait_until_ready(self) -> None:
+        """Wait until it is loaded; until then, two of them load beside each other. Then it stands still."""
+        if self.name:
+            return
+        told = {"file": asdict(self.file) if self.file else None, "memory_bytes": self.limits.memory_bytes}
+        ready = self._asked(told, self.limits.load_seconds, "while it was loaded")
+        if "invalid" in ready:
+            raise ValueError(f"file {self.path}: {ready['invalid']}")
+        self.name, self.kind = str(ready.get("ready"))[:60], str(ready.get("kind"))[:60]
+        self._signal(signal.SIGSTOP)
 
     def _start(self) -> None:
         (read, self._to), (self._from, write) = os.pipe(), os.pipe()

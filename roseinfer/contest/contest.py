@@ -41,7 +41,6 @@ class Contest:
         require_count("repeats", repeats, at_least=1)
         self.workload, self.repeats, self.say = workload, repeats, say
         self.limits = limits or Limits()
-        say("loading the baseline")
         self.baseline = Contender(None, self.limits)
         self.model: Model = load_model(SPEC, device="cpu")
 
@@ -62,6 +61,8 @@ class Contest:
         before = contents(board) if board else None
         try:
             with Contender(file, self.limits) as own:
+                own.wait_until_ready()
+                self.baseline.wait_until_ready()
                 row = {"name": name or own.name, "kind": own.kind}
                 if board:
                     require_free(board, row["name"])

@@ -121,12 +121,16 @@ KINDS: dict[type, Callable[[Any, Model], Engine | Stage]] = {
 }
 
 
+class NoEntry(ValueError):
+    """What a file has instead of exactly one entry."""
+
+
 def kind_of(entry: type) -> type:
-    """Policy, Draft, Settings or Stage. Raises ValueError for another class."""
+    """Policy, Draft, Settings or Stage. Raises NoEntry for another class."""
     for kind in KINDS:
         if issubclass(entry, kind) and entry is not kind:
             return kind
-    raise ValueError(f"{entry.__name__} is no entry: derive it from {names_of_kinds()}")
+    raise NoEntry(f"{entry.__name__} is no entry: derive it from {names_of_kinds()}")
 
 
 def names_of_kinds() -> str:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
-from .entry import KINDS, kind_of, names_of_kinds
+from .entry import KINDS, NoEntry, kind_of, names_of_kinds
 
 MODULE = "contest_entry"  # the name under which a file is executed
 
@@ -49,7 +49,7 @@ def read_entry(path: Path | str) -> EntryFile:
 
 
 def class_in(file: EntryFile) -> type:
-    """Execute the file, and return its entry. Raises ValueError unless it defines exactly one, and what it raises."""
+    """Execute the file, and return its entry. Raises NoEntry unless it defines exactly one, and what it raises."""
     module = ModuleType(MODULE)
     module.__file__ = file.path
     sys.modules[MODULE] = module
@@ -60,8 +60,8 @@ def class_in(file: EntryFile) -> type:
     entries = [cls for cls in entries if not any(other is not cls and issubclass(other, cls) for other in entries)]
     if not entries:
         kind_of(own[0]) if own else None
-        raise ValueError(f"has no class of its own at the top level; derive one from {names_of_kinds()}")
+        raise NoEntry(f"has no class of its own at the top level; derive one from {names_of_kinds()}")
     if len(entries) > 1:
         names = ", ".join(cls.__name__ for cls in entries)
-        raise ValueError(f"has {len(entries)} entries, {names}: keep one in each file")
+        raise NoEntry(f"has {len(entries)} entries, {names}: keep one in each file")
     return entries[0]

@@ -18,7 +18,7 @@ from roseinfer.models import Model, load_model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .entry import kind_of, make_engine, steps_of
+from .entry import NoEntry, kind_of, make_engine, steps_of
 from .entry_file import EntryFile, class_in
 from .workload import SPEC
 
@@ -44,8 +44,8 @@ def loaded(file: EntryFile | None, model: Model) -> tuple[Engine | Stage | None,
     try:
         entry = class_in(file) if file else None
         kind = kind_of(entry).__name__ if entry else ""
-    except ValueError as error:
-        return None, {"invalid": described(error, file)}
+    except NoEntry as error:
+        return None, {"invalid": str(error)}
     except BaseException as error:  # SystemExit, too
         return None, {"failed": described(error, file)}
     try:

@@ -85,7 +85,7 @@ from .lesson19.drafts import draw_drafts
 from .lesson19.engine_drafts import race_engine_drafts
 from .lesson19.own_draft import with_draft
 from .lesson19.token_distribution import draw_token_distribution
-from .lesson22.contest_cell import run_contest, say_contest
+from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
 from .lesson22.step_counts import count_steps
 from .measure.compare_shapes import compare_shapes, sql

@@ -237,6 +237,7 @@ def test_threads_and_children_stand_still_between_runs(entry_of, contest):
         return [open(path).read() for path in beats]
 
     with Contender(file, LIMITS) as own:
+        own.wait_until_ready()
         still = [read(), read()]
         own.run(contest.workload.draw(0))
         later = [read(), read()]
@@ -246,6 +247,7 @@ def test_threads_and_children_stand_still_between_runs(entry_of, contest):
 
 def test_all_of_it_ends_with_the_contest(entry_of):
     with Contender(entry_of(dedent(THREAD) + dedent(HONEST)), LIMITS) as own:
+        own.wait_until_ready()
         group = own._process.pid
     for _ in range(100):  # an orphan that was killed is there until init has read its status
         try:
@@ -271,7 +273,7 @@ def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
         init(self, *arguments)
 
     def spy_judge(*arguments):
-        assert own[0]._process.returncode is not None, "its process has ended"
+        assert [one._process.returncode is not None for one in own] == [True], "its process has ended"
         return judge(*arguments)
 
     monkeypatch.setattr(Contender, "_asked", spy_asked)

@@ -225,8 +225,11 @@ def test_helpers_and_bases_of_an_entry_are_none(entry_of):
 @pytest.mark.slow
 def test_a_file_with_two_entries_is_an_argument_that_is_wrong(entry_of):
     source = IMPORTS + "class A(Policy):\n    pass\nclass B(Draft):\n    pass\n"
-    with pytest.raises(ValueError, match="my_entry.py: ValueError: has 2 entries, A, B"):
-        Contender(entry_of(source), LIMITS)
+    with (
+        pytest.raises(ValueError, match="my_entry.py: has 2 entries, A, B"),
+        Contender(entry_of(source), LIMITS) as own,
+    ):
+        own.wait_until_ready()
 
 
 # The board

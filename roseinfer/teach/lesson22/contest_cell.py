@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from roseinfer.bench.verdict import OVERLAP, explanation, ratio_text
 from roseinfer.contest import Contest, EntryFile, Limits, Refused, Score, read_entry, workload_of
+from roseinfer.contest.board import RECORDED
 from roseinfer.display.table import Table
 
 from ..exercises.attempt import is_stub
@@ -19,6 +20,7 @@ from ..views.said import Said, say
 
 REPEATS = 3
 LIMITS = Limits(run_seconds=20.0)
+ENGINE_ENTRY = str(RECORDED.with_suffix(".py"))  # the finished engine, as an entry
 NO_ENTRY = {"entry": "none yet: see the exercise above", "tokens": "", "score": "", "range": "", "verdict": ""}
 
 
