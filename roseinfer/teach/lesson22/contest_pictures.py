@@ -86,7 +86,8 @@ def _frame(name: str, run: ContestRun, end: int, most: int) -> Frame:
 def profile_contest(entry: type | None, model: Model, workload: Workload | str = "mixed") -> Table:
     """Steps of a run by how many slots they use: how many steps, how many tokens, and how much of the time."""
     run = record_contest(entry, model, workload)
-    steps, tokens, seconds = Counter[str](), Counter[str](), Counter[str]()
+    steps, tokens = Counter[str](), Counter[str]()
+    seconds = dict.fromkeys(BANDS, 0.0)
     for step, took in zip(run.made, run.seconds, strict=True):
         band = BANDS[0] if len(step) == SLOTS else BANDS[1] if len(step) > 3 else BANDS[2]
         steps[band] += 1
