@@ -95,7 +95,13 @@ SHORT = Workload(
     "long prompts that share nothing, and answers of a few tokens",
     _lengths("plain", (96, 104, 112, 120, 128, 136, 144, 152) * 4, (2, 3, 4, 5) * 8),
 )
-WORKLOADS = {workload.name: workload for workload in (MIXED, SHORT)}
+TURNED = Workload(
+    "turned",
+    "short prompts with long answers, and longer prompts with short ones",
+    _lengths("plain", (8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40), (48, 44, 52, 48, 56, 48) * 2)
+    + _lengths("plain", (48, 50, 52, 54, 56, 58, 60, 62, 64, 66, 68, 72), (8, 12, 8, 8, 12, 8) * 2),
+)
+WORKLOADS = {workload.name: workload for workload in (MIXED, SHORT, TURNED)}
 
 
 def workload_of(name: str) -> Workload:

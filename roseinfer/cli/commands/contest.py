@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         add("files", type=Path, nargs="+", metavar="FILE", help="Python files, each with one entry")
         add("--name", help="on the scoreboard; the class's when not given")
-        add("--workload", default="mixed", help="mixed, or short")
+        add("--workload", default="mixed", help="mixed, short or turned")
         add("--repeats", type=int, default=5, help="runs of each, in turn, after one for warm-up")
 
 

@@ -140,3 +140,15 @@ def test_a_contest_scores_and_refuses():
     outcomes = teach.run_contest({"mine": honest, "leaves": wrong}, workload="short", repeats=1)
     assert outcomes.score("mine") > 0
     assert outcomes.scores["leaves"] == "it failed in its first run: SystemExit: 3, in line 4 of entry.py"
+
+
+def test_a_policy_tuned_to_one_workload_loses_on_another():
+    class Tuned(Policy):
+        def key(self, seq):
+            return 0 if 48 <= seq.num_prompt_tokens <= 72 else 1
+
+    shown = teach.compare_steps({"first come": "fcfs", "tuned": Tuned()}, ["mixed", "turned"], num_runs=4)
+    counts = {(row.workload, row.policy): row.steps for row in shown.df.itertuples()}
+    assert counts["mixed", "first come"] == (112 + 128 + 100 + 104) / 4
+    assert counts["mixed", "tuned"] < counts["mixed", "first come"]
+    assert counts["turned", "tuned"] > counts["turned", "first come"]
