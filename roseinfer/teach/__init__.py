@@ -87,7 +87,7 @@ from .lesson19.own_draft import with_draft
 from .lesson19.token_distribution import draw_token_distribution
 from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
-from .lesson22.step_counts import compare_steps, count_steps
+from .lesson22.step_counts import compare_policies, count_steps
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

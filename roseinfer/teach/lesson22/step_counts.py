@@ -35,7 +35,7 @@ def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int
     return steps
 
 
-def compare_steps(policies: Mapping[str, str | Policy], workloads: List[str], num_runs: int = 10) -> Table:
+def compare_policies(policies: Mapping[str, str | Policy], workloads: List[str], num_runs: int = 10) -> Table:
     """Mean number of steps over runs 0 to num_runs - 1 of each workload. policies: by the name that the table shows."""
     rows = [
         {
