@@ -25,7 +25,7 @@ LAYERS = (
     {"planning", "parallel"},
     {"llm"},
     {"bench", "server", "simulator"},
-    {"posts"},
+    {"posts", "contest"},
     {"teach"},
     {"cli"},
     {"benchmark_scheduler", "__main__"},

@@ -96,6 +96,9 @@ from .lesson21.own_layer import with_row_parallel
 from .lesson21.rank_sizes import split_sizes
 from .lesson21.reduce_times import reduce_share, ring_seconds, say_links, time_all_reduces
 from .lesson21.split_picture import draw_split
+from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
+from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
+from .lesson22.step_counts import compare_policies, count_steps
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

@@ -39,6 +39,7 @@ def test_without_a_command_it_lists_them(capsys):
         "serve",
         "simulate",
         "reproduce",
+        "contest",
         "trace",
         "dry-run",
         "aot",

@@ -34,7 +34,7 @@ class Part:
 
 
 TOKENIZER = Part("tokenizer", "turns text into tokens", ("00",), 0, 76)
-QUEUE = Part("queue", "holds requests until a policy chooses one", ("17",), 92, 60)
+QUEUE = Part("queue", "holds requests until a policy chooses one", ("17", "22"), 92, 60)
 SCHEDULER = Part("scheduler", "chooses the tokens of a step within a budget, and reserves blocks", ("14",), 168, 88)
 INPUTS = Part("inputs", "writes block tables, positions and slots", ("05", "06", "10"), 276, 84)
 LAUNCH = Part("launch", "starts a step, captured once as a graph", ("13", "18"), 370, 74)

@@ -1,0 +1,47 @@
+# --- 22.1
+from statistics import median
+
+
+def score(baseline, own):
+    ratio = median(baseline) / median(own)
+    if max(own) < min(baseline):
+        return ratio, "faster"
+    if min(own) > max(baseline):
+        return ratio, "slower"
+    return ratio, "overlap"
+
+
+# --- 22.2
+def wrong_requests(next_token, requests, answers):
+    wrong = []
+    for i, (prompt, max_tokens) in enumerate(requests):
+        text = list(prompt)
+        for _ in range(max_tokens):
+            text.append(next_token(text))
+        if list(answers[i]) != text[len(prompt) :]:
+            wrong.append(i)
+    return wrong
+
+
+# --- 22.3
+class FewerSteps(Policy):
+    """The longest output first: no request is left alone at the end."""
+
+    name = "fewer_steps"
+
+    def key(self, seq):
+        return len(seq) - seq.max_len
+
+
+# --- 22.4
+my_entry = '''
+from roseinfer.contest import Settings
+from roseinfer.models.weights import prepared_copy
+
+
+class Both(Settings):
+    settings = {"scheduling_policy": "longest_output"}
+
+    def prepare(self, model):
+        return prepared_copy(model)
+'''

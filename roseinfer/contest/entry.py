@@ -1,0 +1,152 @@
+"""Entry: what a file hands in. One class of four kinds, and how each runs the requests of a contest.
+
+    class MyPolicy(Policy)      the order of the queue: `key` or `pick`, as in lesson 17
+    class MyDraft(Draft)        tokens that may follow a text: `draft`, as in lesson 19
+    class MySettings(Settings)  settings of the engine, and the layout of its weights, as in lesson 12
+    class MyStage(Stage)        a step of your own, as in lessons 08 to 19
+
+A policy and a draft change one thing of the baseline, which is the engine with everything else switched off. Settings
+may switch all of it on. A stage replaces the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as List
+from typing import Any, ClassVar
+
+from roseinfer.drive import drive
+from roseinfer.engine.engine import Engine
+from roseinfer.engine.policies import Policy
+from roseinfer.engine.speculation.settings import NGRAM
+from roseinfer.generate import stream
+from roseinfer.models import Model
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+# What every entry has to work with.
+ROOM: dict[str, Any] = {"num_blocks": 96, "block_size": 16, "max_num_seqs": 8}
+BASELINE: dict[str, Any] = {"scheduling_policy": "fcfs", "enable_prefix_caching": False, "enforce_eager": True}
+
+
+class Draft:
+    """Speculative decoding with a draft of your own. num_tokens: of a draft, at most.
+
+    Every step drafts, whether it pays or not: that is for `draft` to know, which may return fewer tokens, or none.
+    """
+
+    num_tokens: ClassVar[int] = 4
+
+    def draft(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        """Tokens that may follow the text token_ids, at most num_tokens of them."""
+        raise NotImplementedError
+
+
+class Settings:
+    """Fields of EngineConfig, as a dict, except those of ROOM; what is left out is as in the baseline."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def prepare(self, model: Model) -> Model:
+        """The model that the engine runs. Its tokens must stay the same."""
+        return model
+
+
+def engine_of(model: Model, **changes: Any) -> Engine:
+    """The baseline's engine with these settings changed. Raises ValueError as EngineConfig does, and for a setting of
+    ROOM."""
+    if fixed := ROOM.keys() & changes.keys():
+        raise ValueError(f"{min(fixed)} is the same for every entry: leave it out")
+    return Engine(model, **{**BASELINE, **changes, **ROOM})
+
+
+def policy_engine(policy: type[Policy], model: Model) -> Engine:
+    return engine_of(model, scheduling_policy=policy())
+
+
+def settings_engine(entry: type[Settings], model: Model) -> Engine:
+    made = entry()
+    return engine_of(made.prepare(model), **made.settings)
+
+
+def drafting_engine(draft: type[Draft], model: Model) -> Engine:
+    """The baseline's engine with that draft in every step."""
+    made = draft()
+    engine = engine_of(model, speculative={"method": NGRAM, "num_tokens": made.num_tokens})  # makes room for so many
+    assert engine.speculation is not None, "it was asked for"
+    engine.speculation.proposer = OwnProposer(made)
+    engine.speculation.payoff = AlwaysWorth()  # type: ignore[assignment]
+    return engine
+
+
+def stage_of(stage_class: type[Stage], model: Model) -> Stage:
+    return stage_class(model, **ROOM)
+
+
+class OwnProposer:
+    """A Draft as the engine asks for it: first how many tokens each sequence could get, then the tokens."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.own = draft
+        self.drafts: dict[int, list[int]] = {}  # by sequence, for the step that is being made
+
+    def warm_up(self) -> None:
+        """Do nothing: there is nothing to make ready."""
+
+    def wishes(self, seqs: List[Sequence]) -> list[int]:
+        most = self.own.num_tokens
+        drafts = (self.own.draft(list(seq.token_ids), most) for seq in seqs)
+        self.drafts = {seq.seq_id: [int(t) for t in draft][:most] for seq, draft in zip(seqs, drafts, strict=True)}
+        return [len(self.drafts[seq.seq_id]) for seq in seqs]
+
+    def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
+        return [self.drafts[seq.seq_id][:n] for seq, n in zip(seqs, most, strict=True)]
+
+
+class AlwaysWorth:
+    """In place of the engine's Payoff, which decides by the clock: the number of steps stays the same in every run."""
+
+    def is_worth(self, num_seqs: int, num_drafts: int) -> bool:
+        return True
+
+    def observe(self, num_seqs: int, num_drafted: int, num_accepted: int, seconds: float) -> None:
+        """Measure nothing."""
+
+
+KINDS: dict[type, Callable[[Any, Model], Engine | Stage]] = {
+    Policy: policy_engine,
+    Draft: drafting_engine,
+    Settings: settings_engine,
+    Stage: stage_of,
+}
+
+
+class NoEntry(ValueError):
+    """What a file has instead of exactly one entry."""
+
+
+def kind_of(entry: type) -> type:
+    """Policy, Draft, Settings or Stage. Raises NoEntry for another class."""
+    for kind in KINDS:
+        if issubclass(entry, kind) and entry is not kind:
+            return kind
+    raise NoEntry(f"{entry.__name__} is no entry: derive it from {names_of_kinds()}")
+
+
+def names_of_kinds() -> str:
+    *others, last = (kind.__name__ for kind in KINDS)
+    return f"{', '.join(others)} or {last}"
+
+
+def make_engine(entry: type | None, model: Model) -> Engine | Stage:
+    """What runs requests as the entry has it, warm; None for the baseline."""
+    made = engine_of(model) if entry is None else KINDS[kind_of(entry)](entry, model)
+    if isinstance(made, Engine):
+        made.warm_up()
+    return made
+
+
+def steps_of(made: Engine | Stage, seqs: list[Sequence]) -> Iterator[Any]:
+    """Run new sequences to their ends, step by step: with the queue of an engine and of stages 14 to 19, or in the loop
+    of roseinfer.generate."""
+    return drive(made, seqs) if hasattr(made, "has_work") else stream(made, seqs)

@@ -1,0 +1,1 @@
+"""Lesson 22: the contest."""

@@ -1,0 +1,286 @@
+"""Entries that cheat, break or take too much: each is refused with one line that says why, or gains nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from textwrap import dedent
+
+import pytest
+from small_contest import LIMITS
+
+from roseinfer.contest import Refused
+from roseinfer.contest import contest as contest_module
+from roseinfer.contest.contender import Contender, checked_shape
+from roseinfer.contest.workload import Request
+
+pytestmark = pytest.mark.slow
+
+HONEST = """
+    from roseinfer.contest import Policy
+
+    class Mine(Policy):
+        name = "mine"
+
+        def key(self, seq):
+            return 0
+"""
+# What a file may do to its own process: it changes what is sent back.
+TAMPERS = """
+    import os, sys, time, threading
+    import roseinfer.contest.worker as worker
+    honest, runs = worker.answered, []
+
+    def answered(made, requests, file):
+        runs.append(requests)
+        answer = honest(made, requests, file)
+        tokens = answer.get("tokens")
+        {change}
+        return answer
+
+    worker.answered = answered
+"""
+
+
+def tampers(change: str) -> str:
+    return dedent(TAMPERS.format(change=change)) + dedent(HONEST)
+
+
+REFUSED = {
+    "returns early": (tampers("tokens[1].pop()"), "request 1: it gives "),
+    "one wrong token": (tampers("tokens[2][-1] ^= 1"), "is wrong"),
+    "an id that is none": (tampers("tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
+    "tokens of the first run again": (
+        tampers("first = globals().setdefault('first', tokens); answer['tokens'] = first"),
+        "",
+    ),
+    "patches the judge": (
+        tampers("tokens[0][0] ^= 1")
+        + "import roseinfer.contest.contest as c, roseinfer.contest.judge as j\n"
+        + "c.mistake_in = j.mistake_in = j.first_wrong = lambda *arguments: None\n",
+        "request 0: token 0 is wrong",
+    ),
+    "crashes": (tampers("len(runs) > 1 and 1 / 0") , "its process ended in a run, exit status 1"),
+    "leaves": (tampers("os._exit(7)"), "its process ended in its first run, exit status 7"),
+    "is killed": (tampers("os.kill(os.getpid(), 11)"), "its process ended in its first run, signal SIGSEGV"),
+    "hangs": (tampers("time.sleep(60 * (len(runs) > 1))"), "it took longer than 4 s in a run, and was ended"),
+    "a child holds the pipe": (
+        tampers("os.fork() and os._exit(3)\n        time.sleep(60)"),
+        "its process ended in its first run, exit status 3",
+    ),
+    "garbage where tokens are read": (
+        tampers("print('hello', file=worker_outbox())")
+        + "import gc, io\n"
+        + "def worker_outbox():\n"
+        + "    return next(o for o in gc.get_objects() if isinstance(o, io.TextIOWrapper) and o.writable() "
+        + "and o.fileno() > 2)\n",
+        "it writes b'hello\\n{",
+    ),
+    "an endless answer": (tampers("answer['more'] = 'x' * (1 << 21)"), "its answer is longer than 1,048,576 bytes"),
+    "raises in a run": (
+        """
+        from roseinfer.contest import Policy
+
+        class Mine(Policy):
+            name = "mine"
+
+            def key(self, seq):
+                raise KeyError("lost")
+        """,
+        "it failed in its first run: KeyError: 'lost', in line 8 of my_entry.py",
+    ),
+    "exits in a run": (
+        """
+        import sys
+        from roseinfer.contest import Policy
+
+        class Mine(Policy):
+            name = "mine"
+
+            def key(self, seq):
+                sys.exit("enough")
+        """,
+        "it failed in its first run: SystemExit: enough, in line 9 of my_entry.py",
+    ),
+    "too much memory": (
+        """
+        import torch
+        from roseinfer.contest import Settings
+
+        class Mine(Settings):
+            def prepare(self, model):
+                self.kept = torch.ones(2 << 30, dtype=torch.int8)
+                return model
+        """,
+        "takes more memory than is allowed, in line 7 of my_entry.py",
+    ),
+    "weights that are not the model's": (
+        """
+        from roseinfer.contest import Settings
+
+        class Mine(Settings):
+            def prepare(self, model):
+                model.token_embedding.weight.data.mul_(-1)
+                return model
+        """,
+        "is wrong",
+    ),
+    "more room than others": (
+        """
+        from roseinfer.contest import Settings
+
+        class Mine(Settings):
+            settings = {"max_num_seqs": 64}
+        """,
+        "ValueError: max_num_seqs is the same for every entry: leave it out",
+    ),
+    "an unknown setting": (
+        """
+        from roseinfer.contest import Settings
+
+        class Mine(Settings):
+            settings = {"speed": 9}
+        """,
+        "it failed while it was loaded: ValueError: ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "line"), REFUSED.values(), ids=list(REFUSED))
+def test_it_is_refused(source, line, contest, entry_of):
+    with pytest.raises(Refused) as refused:
+        contest.score(entry_of(source))
+    said = str(refused.value)
+    assert line in said and "\n" not in said, said
+
+
+SHAPES = {
+    "None": (None, "it does not give tokens for each of the 3 requests"),
+    "too few requests": ([[1] * 6, [1] * 6], "it does not give tokens for each of the 3 requests"),
+    "no list": ([[1] * 6, "123456", [1] * 4], "request 1: its tokens are not a list of ids"),
+    "a text": ([["1"] * 6, [1] * 6, [1] * 4], "request 0: its tokens are not a list of ids"),
+    "True": ([[1] * 6, [1] * 6, [1, 1, 1, True]], "request 2: its tokens are not a list of ids"),
+    "a float": ([[1.0] * 6, [1] * 6, [1] * 4], "request 0: its tokens are not a list of ids"),
+    "too few": ([[1] * 6, [1] * 5, [1] * 4], "request 1: it gives 5 tokens, 6 were asked for"),
+    "too many": ([[1] * 6, [1] * 6, [1] * 5], "request 2: it gives 5 tokens, 4 were asked for"),
+}
+
+
+@pytest.mark.parametrize(("tokens", "line"), SHAPES.values(), ids=list(SHAPES))
+def test_tokens_of_another_shape_are_refused(tokens, line):
+    requests = [Request([5], num_tokens, "plain") for num_tokens in (6, 6, 4)]
+    with pytest.raises(Refused, match=line):
+        checked_shape(tokens, requests)
+    right = [[1] * 6, [1] * 6, [1] * 4]
+    assert checked_shape(right, requests) is right
+
+
+def test_the_tokens_of_another_request_are_called_so(contest, entry_of):
+    swap = "equal = [i for i, t in enumerate(tokens) if len(t) == 6]; a, b = equal; "
+    with pytest.raises(Refused, match=r"request \d: token \d is wrong, and these are the tokens of request \d"):
+        contest.score(entry_of(tampers(swap + "tokens[a], tokens[b] = tokens[b], tokens[a]")))
+
+
+def test_a_clock_that_stands_still_gains_nothing(contest, entry_of):
+    slow = "time.perf_counter = time.time = time.monotonic = lambda: 0.0; time.sleep(0.25)"
+    score = contest.score(entry_of(tampers(slow)))
+    assert all(one["seconds"] >= 0.25 for one in score.samples if one["name"] == "entry")
+
+
+def test_what_it_prints_is_read_by_nothing(contest, entry_of):
+    score = contest.score(
+        entry_of(tampers("print('{\"tokens\": []}\\n' * 10000, flush=True); print('x', file=sys.stderr)"))
+    )
+    assert score.row["name"] == "Mine"
+
+
+def test_it_has_nothing_to_read(contest, entry_of):
+    """Its input is empty."""
+    score = contest.score(entry_of(tampers("assert sys.stdin.read() == ''")))
+    assert len(score.samples) == 2
+
+
+@pytest.mark.parametrize("before", [None, b'{"entries":[]}'])
+def test_a_scoreboard_that_it_writes_is_restored(before, contest, entry_of, tmp_path):
+    board = tmp_path / "board.json"
+    if before is not None:
+        board.write_bytes(before)
+    with pytest.raises(Refused, match="it wrote to the scoreboard .*board.json, which is as before again"):
+        contest.score(entry_of(tampers(f"open({str(board)!r}, 'w').write('mine')")), board=board)
+    assert (board.read_bytes() if board.exists() else None) == before
+
+
+THREAD = """
+    import os, threading, time
+
+    def work(path):
+        n = 0
+        while True:
+            n += 1
+            with open(path, "w") as file:
+                file.write(str(n))
+            time.sleep(0.002)
+
+    path = __file__ + ".beat"
+    threading.Thread(target=work, args=(path + "1",), daemon=True).start()
+    if os.fork() == 0:
+        work(path + "2")
+"""
+
+
+def test_threads_and_children_stand_still_between_runs(entry_of, contest):
+    file = entry_of(dedent(THREAD) + dedent(HONEST))
+    beats = [f"{file.path}.beat{n}" for n in (1, 2)]
+
+    def read() -> list[str]:
+        time.sleep(0.2)
+        return [open(path).read() for path in beats]
+
+    with Contender(file, LIMITS) as own:
+        own.wait_until_ready()
+        still = [read(), read()]
+        own.run(contest.workload.draw(0))
+        later = [read(), read()]
+    assert still[0] == still[1] and later[0] == later[1]
+    assert all(before != after for before, after in zip(still[0], later[0], strict=True)), "they ran in the run"
+
+
+def test_all_of_it_ends_with_the_contest(entry_of):
+    with Contender(entry_of(dedent(THREAD) + dedent(HONEST)), LIMITS) as own:
+        own.wait_until_ready()
+        group = own._process.pid
+    for _ in range(100):  # an orphan that was killed is there until init has read its status
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
+
+
+def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
+    """It is told prompts and numbers of tokens; tokens are judged when its process has ended; no prompt comes twice."""
+    told, own = [], []
+    asked, init, judge = Contender._asked, Contender.__init__, contest_module.mistake_in
+
+    def spy_asked(self, message, *rest):
+        told.append(message)
+        return asked(self, message, *rest)
+
+    def spy_init(self, *arguments):
+        own.append(self)
+        init(self, *arguments)
+
+    def spy_judge(*arguments):
+        assert [one._process.returncode is not None for one in own] == [True], "its process has ended"
+        return judge(*arguments)
+
+    monkeypatch.setattr(Contender, "_asked", spy_asked)
+    monkeypatch.setattr(Contender, "__init__", spy_init)
+    monkeypatch.setattr(contest_module, "mistake_in", spy_judge)
+    contest.score(entry_of(HONEST))
+    runs = [message for message in told if "file" not in message]
+    assert [set(message) for message in runs] == [{"prompts", "max_tokens"}] * 4
+    texts = [tuple(prompt) for message in runs for prompt in message["prompts"]]
+    assert len(texts) == 12 and len(set(texts)) == 6  # each twice: for the baseline, and for the entry

@@ -1,0 +1,178 @@
+"""Lesson 22: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+import pytest
+from wrong_answers import right_answers, wrong_answers
+
+from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+from roseinfer.teach.lesson22 import exercises
+from roseinfer.teach.lesson22.step_counts import count_steps
+
+# 22.1
+
+
+def sorts_in_place(baseline, own):
+    baseline.sort()
+    own.sort()
+    return exercises.right_ratio(baseline, own), exercises.right_verdict(baseline, own)
+
+
+def one_value(baseline, own):
+    return exercises.right_ratio(baseline, own)
+
+
+def turned(baseline, own):
+    return exercises.right_verdict(baseline, own), exercises.right_ratio(baseline, own)
+
+
+def other_words(baseline, own):
+    return exercises.right_ratio(baseline, own), exercises.right_verdict(baseline, own).upper()
+
+
+def rounded(baseline, own):
+    return round(exercises.right_ratio(baseline, own)), exercises.right_verdict(baseline, own)
+
+
+test_wrong_scores = wrong_answers(
+    "22.1",
+    {
+        "sorts in place": (sorts_in_place, "which is the caller's: make a copy"),
+        "one value": (one_value, "expected (score, verdict), got 1.0"),
+        "turned round": (turned, "baseline=[1.0], own=[1.0]"),
+        "other words": (other_words, "expected 'overlap'"),
+        "rounded": (rounded, "expected 0.5"),
+    },
+)
+
+
+def by_sorting(baseline, own):
+    def middle(times):
+        times, half = sorted(times), len(times) // 2
+        return times[half] if len(times) % 2 else (times[half - 1] + times[half]) / 2
+
+    faster, slower = sorted(own)[-1] < sorted(baseline)[0], sorted(own)[0] > sorted(baseline)[-1]
+    return [middle(baseline) / middle(own), "faster" if faster else "slower" if slower else "overlap"]
+
+
+def by_numpy(baseline, own):
+    signs = np.sign(np.subtract.outer(baseline, own))
+    verdict = {1.0: "faster", -1.0: "slower"}.get(float(signs.min())) if signs.min() == signs.max() else None
+    return np.median(baseline) / np.median(own), verdict or "overlap"
+
+
+test_right_scores = right_answers("22.1", {"sorting": by_sorting, "NumPy": by_numpy})
+
+# 22.2
+
+
+def booleans(next_token, requests, answers):
+    wrong = exercises.right_wrong(requests, answers)
+    return [i in wrong for i in range(len(requests))]
+
+
+def printed(next_token, requests, answers):
+    print(exercises.right_wrong(requests, answers))
+
+
+def backwards(next_token, requests, answers):
+    return exercises.right_wrong(requests, answers)[::-1]
+
+
+def changes_prompts(next_token, requests, answers):
+    wrong = exercises.right_wrong(requests, answers)
+    for prompt, _ in requests:
+        prompt.append(next_token(prompt))
+    return wrong
+
+
+test_wrong_judges = wrong_answers(
+    "22.2",
+    {
+        "booleans": (booleans, "you return [True], expected [0]"),
+        "printed": (printed, "is a `return` missing?"),
+        "backwards": (backwards, "expected [0, 1]"),
+        "changes the prompts": (changes_prompts, "which is the caller's: make a copy"),
+    },
+)
+
+
+def by_teacher_forcing(next_token, requests, answers):
+    wrong = []
+    for i, ((prompt, max_tokens), answer) in enumerate(zip(requests, answers, strict=True)):
+        right = all(next_token(prompt + answer[:n]) == token for n, token in enumerate(answer))
+        if not right or len(answer) != max_tokens:
+            wrong.append(i)
+    return tuple(wrong)
+
+
+test_right_judges = right_answers("22.2", {"one token after the other": by_teacher_forcing})
+
+# 22.3
+
+
+class Broken(Policy):
+    def key(self, seq):
+        return seq.no_such
+
+
+test_wrong_policies = wrong_answers(
+    "22.3",
+    {
+        "an object": (FirstCome(), "expected a subclass of Policy, got <"),
+        "another class": (dict, "expected a subclass of Policy, got <class 'dict'>"),
+        "first come": (FirstCome, ": key does not tell long outputs from short ones"),
+        "the shortest prompt": (ShortestPrompt, ": key does not tell long outputs from short ones"),
+        "the longest that fits": (Packed, "served takes "),
+        "shortest outputs": (
+            type("Short", (Policy,), {"key": lambda self, seq: seq.max_len - len(seq)}),
+            ": the longest outputs begin last, and run on alone at the end",
+        ),
+        "an error": (Broken, "AttributeError"),
+    },
+)
+test_right_policies = right_answers(
+    "22.3",
+    {
+        "the engine's": LongestOutput,
+        "halves": type("Half", (Policy,), {"key": lambda self, seq: 0 if seq.params.max_tokens >= 24 else 1}),
+        "by max_tokens": type("Most", (Policy,), {"key": lambda self, seq: -seq.params.max_tokens}),
+    },
+)
+
+
+def test_the_drawn_runs_leave_something_to_gain():
+    for seed in exercises.DRAWN:
+        assert count_steps(LongestOutput(), seed) == 88
+        assert count_steps("fcfs", seed) >= 100
+
+
+# 22.4
+
+HONEST = "from roseinfer.contest import Policy\nclass Mine(Policy):\n    def key(self, seq):\n        return 0\n"
+CHEAT = HONEST + (
+    "import roseinfer.contest.worker as worker\n"
+    "worker.answered = lambda made, requests, file: {'tokens': [[7] * n for n in requests['max_tokens']]}\n"
+)
+test_wrong_entries = wrong_answers(
+    "22.4",
+    {
+        "a class": (FirstCome, "expected the name of a file or its text, got <class"),
+        "no such file": ("no_such_entry.py", "file no_such_entry.py: there is no such file"),
+        "no Python": ("class Mine(Policy)\n    pass\n", "entry.py, line 1: is no Python ("),
+        "no class": ("key = 1\n", "has no class; an entry is a class derived from"),
+    },
+)
+
+
+@pytest.mark.slow
+def test_an_entry_is_run():
+    with pytest.raises(exercises.Wrong, match="request 0: token 0 is wrong"):
+        exercises.own_entry(CHEAT)
+
+
+def test_a_median_is_no_mean():
+    assert exercises.right_ratio([2.0, 2.0, 9.0], [1.0, 1.0, 1.0]) == median([2.0, 2.0, 9.0])
