@@ -162,5 +162,5 @@ def num_running() -> int:
 
     from .replicas import NAME
 
-    deployment = serve.status().applications[NAME].deployments[NAME]
-    return deployment.replica_states.get("RUNNING", 0)
+    states = serve.status().applications[NAME].deployments[NAME].replica_states
+    return sum(count for state, count in states.items() if state == "RUNNING")
