@@ -63,6 +63,7 @@ def serve_replicas(
 
         from .replicas import NAME, deployed
 
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # which importing it has set
         cores = os.cpu_count() or 1
         resources = {"num_cpus": cores / num_replicas}
         app = deployed(serving, settings, (num_replicas, num_replicas), max_num_seqs, resources, bool(header))
@@ -97,7 +98,6 @@ def local_ray() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="roseinfer-ray-")
     try:
         start_ray(folder)
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         yield
     finally:
         with suppress(Exception):
