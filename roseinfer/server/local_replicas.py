@@ -63,6 +63,7 @@ def serve_replicas(
 
         from .replicas import NAME, deployed
 
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # which importing it has set
         cores = os.cpu_count() or 1
         resources = {"num_cpus": cores / num_replicas}
         app = deployed(serving, settings, (num_replicas, num_replicas), max_num_seqs, resources, bool(header))
@@ -97,7 +98,6 @@ def local_ray() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="roseinfer-ray-")
     try:
         start_ray(folder)
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         yield
     finally:
         with suppress(Exception):
@@ -162,5 +162,5 @@ def num_running() -> int:
 
     from .replicas import NAME
 
-    deployment = serve.status().applications[NAME].deployments[NAME]
-    return deployment.replica_states.get("RUNNING", 0)
+    states = serve.status().applications[NAME].deployments[NAME].replica_states
+    return sum(count for state, count in states.items() if state == "RUNNING")

@@ -34,6 +34,7 @@ NAME = "roseinfer"
 MOST_REPLICAS = 4096
 # Ray asks a replica so often whether its engine still runs. That a process is gone it notices by itself.
 HEALTH_SECONDS = 2.0
+LOADS = 2  # of a model, before a deployment is given up
 SPARE_REQUESTS = 16  # beside those that run and wait: /health, and those that the engine answers 429
 SPREAD = "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter"
 BY_HEADER = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
@@ -94,26 +95,25 @@ def deployed(
     if most > least:
         scaling = AutoscalingConfig(min_replicas=least, max_replicas=most, target_ongoing_requests=max_num_seqs)
         count = {"autoscaling_config": scaling}
-    return (
-        serve.deployment(EngineReplica)
-        .options(
-            name=NAME,
-            **count,
-            ray_actor_options=dict(resources),
-            max_ongoing_requests=max_num_seqs + settings.max_queue + SPARE_REQUESTS,
-            graceful_shutdown_timeout_s=settings.drain_seconds,
-            health_check_period_s=HEALTH_SECONDS,
-            request_router_config=RequestRouterConfig(request_router_class=BY_HEADER if by_header else SPREAD),
-        )
-        .bind(serving, settings)
-    )
+    router: Any = BY_HEADER if by_header else SPREAD
+    deployment: Any = serve.deployment(EngineReplica)
+    return deployment.options(
+        name=NAME,
+        **count,
+        ray_actor_options=dict(resources),
+        max_ongoing_requests=max_num_seqs + settings.max_queue + SPARE_REQUESTS,
+        graceful_shutdown_timeout_s=settings.drain_seconds,
+        health_check_period_s=HEALTH_SECONDS,
+        max_constructor_retry_count=LOADS,
+        request_router_config=RequestRouterConfig(request_router_class=router),
+    ).bind(serving, settings)
 
 
 @serve.ingress()
 class EngineReplica:
     """One engine and its app, in a process of its own. Ray sends it requests once the model is loaded and warm."""
 
-    async def __init__(self, serving: Serving, settings: ServerSettings) -> None:
+    async def __init__(self, serving: Serving, settings: ServerSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         from .async_engine import AsyncEngine
         from .run import SWITCH_SECONDS
         from .service import Service

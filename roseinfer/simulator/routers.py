@@ -41,7 +41,7 @@ class RandomReplica(Router):
 
 
 class LeastLoaded(Router):
-    """Where the sequences that wait or run have the fewest tokens so far; of equals, the first."""
+    """The replica whose sequences, those that wait included, have the fewest tokens so far; of equals, the first."""
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         loads = [replica.load for replica in replicas]
@@ -49,7 +49,7 @@ class LeastLoaded(Router):
 
 
 class PowerOfTwo(Router):
-    """Of two drawn at random, the one with fewer requests: the default of Ray Serve (Mitzenmacher, "The power of two
+    """The one with fewer requests of two drawn at random, as is Ray Serve's default (Mitzenmacher, "The power of two
     choices in randomized load balancing", 2001)."""
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
@@ -60,7 +60,7 @@ class PowerOfTwo(Router):
 
 
 class PrefixAware(Router):
-    """Where the longest part of the prompt was sent before, by the rule of SGLang's router (policy cache_aware).
+    """The replica that was sent the longest part of the prompt, by the rule of SGLang's router (policy cache_aware).
 
     Of several, the replica with the fewest requests. A prompt of which no replica got more than LEAST_MATCH goes where
     the record is smallest. While the replicas have more than MOST_APART requests between them, and more than MOST_TIMES

@@ -4,7 +4,7 @@ MODEL is loaded while the server answers /health. http://HOST:PORT/ is the page,
 models), /generate the form of post 002's server, /metrics for Prometheus. SIGTERM or Ctrl-C let requests end, and a
 second one does not wait for them. docs/serving.md tells more, and has the keys of --config.
 
---replicas: as many engines, each in a process of its own, behind one address on Ray Serve (docs/scaling.md).
+--replicas: as many engines, each a process that Ray Serve starts and watches, at one address (docs/scaling.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.arguments import require_count
 from roseinfer.cli.command import DEVICE, MODEL, Failed, no_file
 from roseinfer.cli.flags import add_flags, flag, given_fields, settings_of
-from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.config import EngineConfig, check_dtype
 from roseinfer.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ModelSettings:
 class Replicas:
     """Flags of a server on Ray Serve."""
 
-    replicas: int | None = flag(None, "engines behind one address, on Ray Serve; needs the extra [scale]")
+    replicas: int | None = flag(None, "engines at one address, on Ray Serve; needs the extra [scale]")
     affinity_header: str | None = flag(
         None, "requests with the same value of it go to the same replica; when not given, to the less busy one of two"
     )
@@ -86,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises ValueError for a bad argument, and OSError for an address that cannot be listened at."""
-    from roseinfer.models import model_config
     from roseinfer.server.run import Serving, serve
 
     config = config_of(args.config)
@@ -105,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
     replicas = settings_of(Replicas, args)
     if replicas.replicas is not None:
         check_replicas(replicas.replicas, server, engine)
-        model_config(args.model)  # a model that is not there is told so before Ray is started
+        check_engine(args.model, engine)
         serve_on_ray(serving, settings, replicas.replicas, engine, replicas.affinity_header)
         return
     if replicas.affinity_header is not None:
@@ -125,6 +124,16 @@ def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, 
             f"--tensor-parallel {shards} does not combine with --replicas {num_replicas}: Ray does not know of the "
             "processes that a replica would start. Leave one of them out"
         )
+
+
+def check_engine(model: str, engine: dict[str, Any]) -> None:
+    """Check what can be checked of a model and its settings before Ray is started. Raises ValueError."""
+    from roseinfer.models import model_config
+
+    sizes = {name: engine[name] for name in (*SIZES, "scheduling_policy") if name in engine}
+    EngineConfig(num_blocks=engine.get("num_kvcache_blocks", 1), **sizes).longest(model_config(model))
+    if (dtype := engine.get("dtype")) not in (None, "auto"):
+        check_dtype(dtype)
 
 
 def serve_on_ray(
