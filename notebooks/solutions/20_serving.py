@@ -26,8 +26,7 @@ def quality(records, ttft_limit, tpot_limit):
     complete = [r for r in records if r.how == "complete"]
 
     def is_good(r):
-        tpot = (r.last - r.first) / (r.tokens - 1) if r.tokens > 1 else 0
-        return r.first - r.arrival <= ttft_limit and tpot <= tpot_limit
+        return r.first - r.arrival <= ttft_limit and r.last - r.first <= tpot_limit * (r.tokens - 1)
 
     seconds = max(r.last for r in records if r.last is not None) - min(r.arrival for r in records)
     num_good = sum(map(is_good, complete))
@@ -45,7 +44,7 @@ async def open_loop(arrivals, send, now):
 
     async def one(number):
         due = start + arrivals[number]
-        await asyncio.sleep(max(0, due - now()))
+        await asyncio.sleep(due - now())
         await send(number)
         return now() - due
 
@@ -54,8 +53,7 @@ async def open_loop(arrivals, send, now):
 
 # --- 20.4
 def admit(num_queued, num_free, ends, limit):
-    num_ends = num_queued + 1 - num_free
-    if num_ends <= 0 or len(ends) < 2:
+    if len(ends) < 2:
         return True
     mean_gap = (ends[-1] - ends[0]) / (len(ends) - 1)
-    return num_ends * mean_gap <= limit
+    return (num_queued + 1 - num_free) * mean_gap <= limit

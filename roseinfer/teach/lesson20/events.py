@@ -141,6 +141,7 @@ STREAMS: list[tuple[Chunks]] = [
     ([b": wait\n\ndata: a\n\n"],),
     ([b"data: a\ndata: b\n\n"],),
     ([b"event: x\ndata: a\n\n"],),
+    ([b"data: a\n: wait\ndata: b\n\n"],),
     ([b"data: [DONE]\n\n"],),
     ([b"data: a\n\ndata: [DONE]\n\n", b"data: b\n\n"],),
     ([b"\n\ndata: a\n\n"],),
