@@ -32,7 +32,7 @@ def is_stub(answer: Any, stub: str) -> bool:
 
 def _is_stub_class(cls: type, stub: str) -> bool:
     bases = {
-        node.name: [ast.unparse(base) for base in node.bases]
+        node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         for node in ast.parse(stub).body
         if isinstance(node, ast.ClassDef)
     }
