@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from roseinfer.arguments import require_count
+from roseinfer.bench import ContenderFailed
 from roseinfer.bench.interleave import turns
 from roseinfer.bench.provenance import describe_host
 from roseinfer.models import Model, load_model
@@ -55,14 +57,15 @@ class Contest:
         must be free, and which must be the same after the run.
 
         Raises ValueError for a file without exactly one entry and for a name that is taken, and Refused for an entry
-        that breaks a rule.
+        that breaks a rule. Raises ContenderFailed for a baseline that does not run.
         """
         self.say(f"loading {file.path}")
         before = contents(board) if board else None
         try:
             with Contender(file, self.limits) as own:
                 own.wait_until_ready()
-                self.baseline.wait_until_ready()
+                with baselines_fault():
+                    self.baseline.wait_until_ready()
                 row = {"name": name or own.name, "kind": own.kind}
                 if board:
                     require_free(board, row["name"])
@@ -85,7 +88,8 @@ class Contest:
             if position == 0:
                 requests = self.workload.draw(draw.getrandbits(63))
                 self.say(f"{own.path}: run {repeat + 1} of {self.repeats}" if repeat >= 0 else f"{own.path}: warm-up")
-            tokens, took = contenders[who].run(requests, is_first=repeat < 0)
+            with baselines_fault() if who == BASELINE else nullcontext():
+                tokens, took = contenders[who].run(requests, is_first=repeat < 0)
             tried.append((who, requests, tokens))
             if repeat >= 0:
                 seconds[who].append(took)
@@ -115,6 +119,15 @@ class Contest:
         ]
         here = describe_host(torch.device("cpu"))
         return Score(arguments=arguments, rows=[row | own], samples=samples, **here)
+
+
+@contextmanager
+def baselines_fault() -> Iterator[None]:
+    """What stops the baseline is no fault of an entry: Refused becomes ContenderFailed."""
+    try:
+        yield
+    except Refused as error:
+        raise ContenderFailed(f"the baseline failed, so no entry has a score: {error}") from error
 
 
 def contents(path: Path) -> bytes | None:

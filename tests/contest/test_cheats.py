@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from textwrap import dedent
 
 import pytest
-from small_contest import LIMITS
+from small_contest import LIMITS, SMALL
 
-from roseinfer.contest import Refused
+from roseinfer.bench import ContenderFailed
+from roseinfer.contest import Contest, Refused
 from roseinfer.contest import contest as contest_module
 from roseinfer.contest.contender import Contender, checked_shape
 from roseinfer.contest.workload import Request
@@ -284,3 +286,10 @@ def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
     assert [set(message) for message in runs] == [{"prompts", "max_tokens"}] * 4
     texts = [tuple(prompt) for message in runs for prompt in message["prompts"]]
     assert len(texts) == 12 and len(set(texts)) == 6  # each twice: for the baseline, and for the entry
+
+
+def test_a_baseline_that_stops_is_no_fault_of_the_entry(entry_of):
+    with Contest(SMALL, repeats=1, limits=LIMITS) as contest:
+        os.kill(contest.baseline._process.pid, signal.SIGKILL)
+        with pytest.raises(ContenderFailed, match="the baseline failed, so no entry has a score: its process ended"):
+            contest.score(entry_of(HONEST))

@@ -21,7 +21,7 @@ EVERY = 4  # steps from one frame to the next
 KINDS = {"plain": PALETTE[0], "shared": PALETTE[2], "repeating": PALETTE[1]}
 LEGEND = [Cell(0, 0, colour=colour, tooltip=kind, text=kind, width=1) for kind, colour in KINDS.items()]
 PROMPT, OUTPUT = 0.2, 0.75  # strengths of their colours
-BANDS = ("all 8 slots", "4 to 7 slots", "1 to 3 slots")
+BANDS = ("a prompt begins", "all 8 slots", "4 to 7 slots", "1 to 3 slots")
 
 
 def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Grid:
@@ -84,12 +84,15 @@ def _frame(name: str, run: ContestRun, end: int, most: int) -> Frame:
 
 
 def profile_contest(entry: type | None, model: Model, workload: Workload | str = "mixed") -> Table:
-    """Steps of a run by how many slots they use: how many steps, how many tokens, and how much of the time."""
+    """Steps of a run: those that compute a prompt, and the others by how many slots they use. How many steps, how many
+    tokens, and how much of the time."""
     run = record_contest(entry, model, workload)
     steps, tokens = Counter[str](), Counter[str]()
     seconds = dict.fromkeys(BANDS, 0.0)
+    begun: set[int] = set()
     for step, took in zip(run.made, run.seconds, strict=True):
-        band = BANDS[0] if len(step) == SLOTS else BANDS[1] if len(step) > 3 else BANDS[2]
+        band = _band(len(step), begins=not begun.issuperset(step))
+        begun.update(step)
         steps[band] += 1
         tokens[band] += sum(step.values())
         seconds[band] += took
@@ -98,12 +101,18 @@ def profile_contest(entry: type | None, model: Model, workload: Workload | str =
             "in use": band,
             "steps": steps[band],
             "tokens": tokens[band],
-            "ms": 1000 * seconds[band],
+            "ms per step": 1000 * seconds[band] / steps[band] if steps[band] else 0.0,
             "of the time": seconds[band] / sum(run.seconds),
             "tokens per second": tokens[band] / seconds[band] if seconds[band] else 0.0,
         }
         for band in BANDS
     ]
-    formats = {"ms": "{:.0f}", "of the time": "{:.0%}", "tokens per second": "{:,.0f}"}
-    live = ["ms", "of the time", "tokens per second"]
+    formats = {"ms per step": "{:.2f}", "of the time": "{:.0%}", "tokens per second": "{:,.0f}"}
+    live = ["ms per step", "of the time", "tokens per second"]
     return table(rows, live, f"one run of the workload: {counted(run.num_steps, 'step')}", formats=formats)
+
+
+def _band(num_in_use: int, begins: bool) -> str:
+    if begins:
+        return BANDS[0]
+    return BANDS[1] if num_in_use == SLOTS else BANDS[2] if num_in_use > 3 else BANDS[3]
