@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from roseinfer.arguments import counted
 from roseinfer.bench.serving.client import COMPLETE, Outcome, Target, load
 from roseinfer.bench.serving.plan import Planned, plan_of
 from roseinfer.bench.serving.result import Limits, row_of
@@ -241,16 +242,15 @@ def draw_knee(loads: Loads) -> Chart:
     bars = alt.Chart(csv_data(pd.DataFrame(parts).round(4))).mark_bar().encode(
         x=alt.X("ms:Q", title="ms of the mean answer"),
         y=alt.Y("load:N", title=None, sort=list(loads.loads)),
-        color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=4)),
+        color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=len(PARTS))),
         order="order:Q",
         tooltip=["load:N", "part:N", alt.Tooltip("ms:Q", format=".1f")],
     )  # fmt: skip
     curves = curves.properties(width=PAGE_WIDTH - 80, height=180)
     bars = bars.properties(width=PAGE_WIDTH - 160, height=28 * len(loads.loads))
     both = alt.vconcat(curves, bars).resolve_scale(color="independent")
-    text = (
-        f"answers and good answers per second, and the parts of the mean latency, at {len(loads.loads)} arrival rates"
-    )
+    rates_told = counted(len(loads.loads), "arrival rate")
+    text = f"answers and good answers per second, and the parts of the mean latency, at {rates_told}"
     told = [
         f"{name}: {one.answers_per_second:.1f} answered, {one.row['goodput']:.1f} good, "
         + ", ".join(f"{part} {MS * seconds:.0f} ms" for part, seconds in one.parts.items())

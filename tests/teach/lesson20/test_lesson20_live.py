@@ -41,7 +41,7 @@ def test_a_load_by_the_clock_and_its_chart(server):
     shown = teach.load_rate(server, 4.0, seconds=1.0)
     assert repr(shown).splitlines()[-1].split() == ["4", "per", "second", "complete"]
     chart = teach.draw_knee(shown)
-    assert repr(chart).endswith("at 1 arrival rates") and chart.png.startswith(b"\x89PNG")
+    assert repr(chart).endswith("at 1 arrival rate") and chart.png.startswith(b"\x89PNG")
 
 
 def test_an_answer_that_is_refused_ends_a_load(server):
