@@ -30,8 +30,8 @@ def shard_config(config: ModelConfig, size: int) -> ModelConfig:
     for name in ("num_heads", "num_kv_heads", "intermediate_size"):
         if getattr(config, name) % size:
             raise ValueError(
-                f"tensor_parallel_size={size} must divide the model's {name}={getattr(config, name)}: each rank has as "
-                "many of them"
+                f"tensor_parallel_size={size} must divide the model's {name}={getattr(config, name)}: each rank has an "
+                "equal part"
             )
     return replace(
         config,
