@@ -34,7 +34,7 @@ class FewerSteps(Policy):
 
 
 # --- 22.4
-my_entry = '''
+my_entry = """
 from roseinfer.contest import Settings
 from roseinfer.models.weights import prepared_copy
 
@@ -44,4 +44,4 @@ class Both(Settings):
 
     def prepare(self, model):
         return prepared_copy(model)
-'''
+"""
