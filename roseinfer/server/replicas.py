@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.context import _get_internal_replica_context as replica_context
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roseinfer.arguments import require_count, require_positive
@@ -36,7 +35,6 @@ MOST_REPLICAS = 4096
 HEALTH_SECONDS = 2.0
 LOADS = 2  # of a model, before a deployment is given up
 SPARE_REQUESTS = 16  # beside those that run and wait: /health, and those that the engine answers 429
-SPREAD = "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter"
 BY_HEADER = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
 REPLICA_HEADER = b"x-replica"  # of every answer: Ray's id of the replica that gave it
 
@@ -95,7 +93,7 @@ def deployed(
     if most > least:
         scaling = AutoscalingConfig(min_replicas=least, max_replicas=most, target_ongoing_requests=max_num_seqs)
         count = {"autoscaling_config": scaling}
-    router: Any = BY_HEADER if by_header else SPREAD
+    router: dict[str, Any] = {"request_router_class": BY_HEADER} if by_header else {}
     deployment: Any = serve.deployment(EngineReplica)
     return deployment.options(
         name=NAME,
@@ -105,7 +103,7 @@ def deployed(
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=HEALTH_SECONDS,
         max_constructor_retry_count=LOADS,
-        request_router_config=RequestRouterConfig(request_router_class=router),
+        request_router_config=RequestRouterConfig(**router),
     ).bind(serving, settings)
 
 
@@ -128,7 +126,7 @@ class EngineReplica:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         from .app import make_app
 
-        return Named(make_app(self.service, self.settings), replica_context().replica_id.unique_id)
+        return Named(make_app(self.service, self.settings), serve.get_replica_context().replica_id.unique_id)
 
     def check_health(self) -> None:
         """Raises RuntimeError when the engine's thread has ended: Ray then starts another replica."""
