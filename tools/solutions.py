@@ -110,7 +110,7 @@ def definitions(source: str) -> dict[str, str]:
 def _definitions(body: list[ast.stmt], prefix: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             found[prefix + node.name] = f"({ast.unparse(node.args)})"
         elif isinstance(node, ast.ClassDef):
             found[prefix + node.name] = f"({', '.join(ast.unparse(base) for base in node.bases)})"

@@ -2,9 +2,6 @@
 
 Numba looks for OpenMP when it starts its threads. PyTorch has brought one by then, so one set of threads serves both;
 two would spin beside each other, each waiting for its own next loop.
-
-The kernels of a step release Python's lock while they run (nogil), so that other threads of Python go on: those of a
-server read requests and send tokens meanwhile.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def compiled_for(dtype: torch.dtype) -> Callable[..., None]:
     new, pool, index = types.Array(number, 3, "A"), types.Array(number, 4, "C"), types.Array(types.int32, 1, "C")
     out, table = types.Array(types.float32, 3, "C"), types.Array(types.int32, 2, "A")
     signature = types.void(out, new, new, new, pool, pool, index, index, index, table)
-    return compiled(signature, parallel=True, fastmath=SUMS, nogil=True)(write_then_attend)
+    return compiled(signature, parallel=True, fastmath=SUMS)(write_then_attend)
 
 
 def bits(x: Tensor) -> np.ndarray:

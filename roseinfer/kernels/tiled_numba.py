@@ -201,7 +201,7 @@ def gelu_tanh(x):
     return x * (np.float32(1) if t > 0 else small) / (np.float32(1) + small)
 
 
-@compiled(parallel=True, error_model="numpy", nogil=True)
+@compiled(parallel=True, error_model="numpy")
 def multiply_tiled(out, x, w, bias, then):
     """out [N, M] = x @ W.T + bias, or what `then` says. bias: [M], or [0] for none."""
     for tile in prange(w.shape[0]):

@@ -260,7 +260,7 @@ def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]
         longs, longs, ints, ints, ints, block_tables, longs, pool, pool, floats, longs,
     )  # fmt: skip
     with told_if_slow("compiling a step of the engine for this CPU, which is then kept on disk: about half a minute"):
-        return compiled(signature, nogil=True)(forward)
+        return compiled(signature)(forward)
 
 
 def compile_usual() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numba
-import numpy as np
 import pytest
-import torch
 from fresh_python import printed_by
 
-from roseinfer.kernels import numba_calls, paged_numba, tiled_numba, whole_step
+from roseinfer.kernels import numba_calls
 
 pytestmark = pytest.mark.slow
 
@@ -50,14 +48,6 @@ def test_where_nothing_can_be_written_a_loop_is_compiled_all_the_same():
     """A function without a file of its own cannot be kept on disk."""
     code = f"{START}exec({LOOP!r})\nout = np.zeros(3)\ncompiled(parallel=True)(loop)(out)\nprint(out.all())"
     assert printed_by(code) == "True\n"
-
-
-def test_other_threads_of_python_run_beside_the_kernels_of_a_step(monkeypatch):
-    options = []
-    monkeypatch.setattr(whole_step, "compiled", lambda *types, **given: lambda function: options.append(given))
-    whole_step.compiled_forward.__wrapped__(np.dtype(np.float32), np.dtype(np.float32))
-    options += [tiled_numba.multiply_tiled.targetoptions, paged_numba.compiled_for(torch.float32).targetoptions]
-    assert [given.get("nogil") for given in options] == [True] * 3
 
 
 @pytest.mark.parametrize(("is_terminal", "said"), [(True, "roseinfer: compiling\n"), (False, "")])

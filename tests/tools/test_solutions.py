@@ -134,3 +134,4 @@ def test_sections_are_parsed():
 def test_definitions_name_functions_methods_and_variables():
     source = "class A(B):\n    name = 'a'\n    def f(self, x, *, y=1): ...\na, b = 1, 2\nc: int = 3\nimport os\n"
     assert definitions(source) == {"A": "(B)", "A.name": "", "A.f": "(self, x, *, y=1)", "a": "", "b": "", "c": ""}
+    assert definitions("async def f(x): ...") == {"f": "(x)"}

@@ -175,7 +175,7 @@ def _defined(statement: ast.stmt) -> list[str]:
     match statement:
         case ast.Import(names=names) | ast.ImportFrom(names=names):
             return [(alias.asname or alias.name).split(".")[0] for alias in names]
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
         case ast.Assign(targets=targets):
             return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
