@@ -131,13 +131,13 @@ test_wrong_policies = wrong_answers(
             type("Short", (Policy,), {"key": lambda self, seq: seq.max_len - len(seq)}),
             ": the longest outputs begin last, and run on alone at the end",
         ),
+        "the engine's own": (LongestOutput, "it is the library's own: `roseinfer.engine.policies.LongestOutput`"),
         "an error": (Broken, "AttributeError"),
     },
 )
 test_right_policies = right_answers(
     "22.3",
     {
-        "the engine's": LongestOutput,
         "halves": type("Half", (Policy,), {"key": lambda self, seq: 0 if seq.params.max_tokens >= 24 else 1}),
         "by max_tokens": type("Most", (Policy,), {"key": lambda self, seq: -seq.params.max_tokens}),
     },
