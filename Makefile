@@ -38,7 +38,8 @@ test: setup ## everything: lint, the tests (some in a real browser), every noteb
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	@sh tools/shell/browser.sh
-	$(PYTEST) tests
+	$(PYTEST) -m "not alone" tests
+	$(PY) -m pytest -m alone tests
 	$(PYTEST) --nbval notebooks
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")

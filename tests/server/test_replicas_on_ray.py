@@ -14,7 +14,8 @@ from replica_processes import LONG, WAIT, Cluster, Request, replicas
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
 
-pytestmark = pytest.mark.slow
+# Ray gives its own agents 15 s to start, and has no setting for that.
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

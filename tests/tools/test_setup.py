@@ -193,12 +193,13 @@ def test_every_target_sets_up_first(target):
 
 
 def test_make_test_lints_tests_and_runs_the_notebooks():
-    _, lint, formatted, types, chromium, tests, notebooks = make("-n", "test").splitlines()
+    _, lint, formatted, types, chromium, tests, alone, notebooks = make("-n", "test").splitlines()
     assert lint.endswith("-m ruff check")
     assert formatted.endswith("-m ruff format --check")
     assert types.endswith("-m mypy")
     assert chromium == "sh tools/shell/browser.sh"
-    assert tests.endswith("-m pytest -n 2 --dist loadscope tests")
+    assert tests.endswith('-m pytest -n 2 --dist loadscope -m "not alone" tests')
+    assert alone.endswith("-m pytest -m alone tests")
     assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")
     assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
