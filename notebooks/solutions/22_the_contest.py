@@ -30,7 +30,8 @@ class FewerSteps(Policy):
     name = "fewer_steps"
 
     def key(self, seq):
-        return len(seq) - seq.max_len
+        output = seq.max_len - seq.num_prompt_tokens
+        return -output if output > 0 else 0
 
 
 # --- 22.4

@@ -52,7 +52,7 @@ def tampers(change: str) -> str:
 REFUSED = {
     "returns early": (tampers("tokens[1].pop()"), "request 1: it gives "),
     "one wrong token": (tampers("tokens[2][-1] ^= 1"), "is wrong"),
-    "an id that is none": (tampers("tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
+    "an id outside the vocabulary": (tampers("tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
     "tokens of the first run again": (
         tampers("first = globals().setdefault('first', tokens); answer['tokens'] = first"),
         "",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from processes import wait_until_gone
@@ -68,17 +71,24 @@ def server() -> Iterator[subprocess.Popen]:
         server.wait()
 
 
-def test_a_server_whose_rank_dies_ends_and_names_it(server: subprocess.Popen) -> None:
-    import httpx
+def status_of(url: str, body: dict) -> int:
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=30) as answer:
+            return answer.status
+    except HTTPError as error:
+        return error.code
 
+
+def test_a_server_whose_rank_dies_ends_and_names_it(server: subprocess.Popen) -> None:
     url = server.stderr.readline().split()[0]
     while "ready" not in (line := server.stderr.readline()):
         assert line, "the server has ended"
     body = {"model": "tiny", "prompt": "Return", "max_tokens": 4, "temperature": 0}
-    assert httpx.post(f"{url}/v1/completions", json=body, timeout=30).status_code == 200
+    assert status_of(f"{url}/v1/completions", body) == 200
     [other] = children(server.pid)
     os.kill(other, signal.SIGKILL)
-    assert httpx.post(f"{url}/v1/completions", json=body, timeout=30).status_code == 503
+    assert status_of(f"{url}/v1/completions", body) == 503
     assert server.wait(30) != 0
     assert f"rank 1 (process {other}) was ended by SIGKILL" in server.stderr.read()
 

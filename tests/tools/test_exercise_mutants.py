@@ -93,7 +93,11 @@ def test_what_compiles_to_the_same_code_is_no_mutant():
     assert all("(not" in source or "not n" not in source for _, source in mutations("def f(n): return -(n)"))
 
 
-@pytest.mark.parametrize("exercise_id", solutions())
+# 22.4's answer is the text of a file, in which nothing is changed.
+OF_CODE = [id for id in solutions() if id != "22.4"]
+
+
+@pytest.mark.parametrize("exercise_id", OF_CODE)
 def test_an_exercise_has_mutants_each_with_a_name_of_its_own(exercise_id):
     ids = {mutant.id for mutant in mutants(exercise_id)}
     assert len(ids) == len(mutants(exercise_id)) >= FEWEST

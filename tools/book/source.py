@@ -39,7 +39,7 @@ def write_source(folder: Path) -> None:
         relative = str(path.relative_to(ROOT))
         _write(folder / relative, rewrite_links(path.read_text(encoding="utf-8"), relative, pages))
     for path in sorted(OWN.glob("*.md")):
-        _write(folder / path.name, CHART.sub(_chart, path.read_text(encoding="utf-8")))
+        _write(folder / path.name, CHART.sub(_chart, path.read_text(encoding="utf-8").replace("](../../", "](")))
     for picture in (*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")):
         shutil.copy(picture, folder / "docs")
 

@@ -256,7 +256,7 @@ def serve_contest(args: argparse.Namespace, s: Serve) -> None:
     args.output = args.chart = None
     if s.folder:
         require_folder("--output-dir", s.folder)
-        args.output = s.folder / "contest.json"
+        args.output = s.folder / "servers.json"
         check_output(args)
     model = s.model or "random:gpt2"
     with shown_progress("starting the servers") as on_progress:

@@ -119,7 +119,7 @@ def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, 
     for name in OF_CONNECTIONS:
         if name in server:
             raise ValueError(f"{name}={server[name]}: changes nothing with --replicas, whose connections are Ray's")
-    if (shards := engine.get("tensor_parallel_size", 1)) > 1:
+    if (shards := engine.get("tensor_parallel_size", 1)) != 1:
         raise ValueError(
             f"--tensor-parallel {shards} does not combine with --replicas {num_replicas}: Ray does not know of the "
             "processes that a replica would start. Leave one of them out"

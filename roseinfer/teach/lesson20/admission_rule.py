@@ -7,6 +7,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from ..exercises.drawn import Comparison, Expected, draw, inputs
 
 Seconds = list[float]
@@ -58,7 +60,7 @@ def explain_truth(got: Any, want: bool) -> str | None:
     """Say how a truth value differs."""
     if got is None:
         return "got None: is a `return` missing?"
-    if not isinstance(got, bool):
+    if not isinstance(got, bool | np.bool_):
         return f"expected True or False, got {type(got).__name__}"
     return None if got == want else f"got {got}, expected {want}"
 

@@ -102,7 +102,7 @@ MISTAKES = {
     "an event without a data line is no event": Rules(keeps_empty=True),
 }
 
-WORDS = ("a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "")
+WORDS = ("a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "say [DONE]", "one\u2028line", "one\x85line")
 
 
 def draw_stream(rng: Random) -> tuple[Chunks]:
@@ -135,6 +135,9 @@ STREAMS: list[tuple[Chunks]] = [
     ([b"data: a\n\ndata:", b" b\n\n"],),
     (["data: ü\n\n".encode()[:7], "data: ü\n\n".encode()[7:]],),
     ([b"data: a\r\n\r\n"],),
+    ([b"database: x\ndata: a\n\n"],),
+    ([b"data: say [DONE]\n\ndata: a\n\n"],),
+    (["data: one\u2028line\n\n".encode()],),
     ([b"data: a\r\n\r", b"\n"],),
     ([b"data:a\n\n"],),
     ([b"data:  a \n\n"],),

@@ -45,8 +45,16 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def body_of(answer: bytes) -> bytes:
-    """An HTTP/1.0 answer without its headers."""
-    return answer.partition(b"\r\n\r\n")[2]
+    """An HTTP answer without its headers, and without the sizes of its chunks."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" not in head.lower():
+        return rest
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        body, rest = body + rest[:length], rest[length + 2 :] if length else b""
+    return body
 
 
 def text_of(events: list[str]) -> str:

@@ -198,7 +198,10 @@ def run_layer(answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[int]
         raise Wrong("the bias was handed in, and forward has changed it: the second call would add another one")
     if not sums:
         raise Wrong("all_reduce was not called: the other rank's part is missing")
-    return {"what all_reduce gets": sums[0], "forward(x)": got.tolist(), "calls of all_reduce": len(sums)}
+    result = {"what all_reduce gets": sums[0], "forward(x)": got.tolist(), "calls of all_reduce": len(sums)}
+    if layer(held[0].clone()).tolist() != result["forward(x)"]:
+        raise Wrong("a second call of forward gives another result: a call must not change the layer")
+    return result
 
 
 def layer_result(x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> list[list[float]]:

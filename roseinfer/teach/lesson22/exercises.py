@@ -247,6 +247,8 @@ def _why_not_fewer(policy: type[Policy]) -> str:
         return ": the longest outputs begin last, and run on alone at the end"
     if of(5, 3) == of(5, 60):
         return ": key does not tell long outputs from short ones"
+    if of(5, 30) > of(100, 10):
+        return ": max_len counts the prompt, too, and a long prompt is no long output"
     return ""
 
 

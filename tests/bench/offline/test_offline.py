@@ -107,7 +107,7 @@ def test_a_run_of_one_new_token_tells_the_time_to_first_token():
     timed = offline("tiny", contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
     [row] = timed.rows
     table, note = timed.text().split("\n\n")
-    assert table.startswith("prompt of 16 tokens, float32: time to first token in ms, against HF generate in float32")
+    assert table.startswith("prompt of 16 tokens, float32: time to first token in ms, share of the floor")
     assert f"{1e3 * 2 / row['tokens_per_second']:,.1f} " in table and "Time to first token: of a whole run" in note
 
 

@@ -8,6 +8,7 @@ import re
 import statistics
 from math import ceil
 
+import numpy as np
 import pytest
 from wrong_answers import right_answers, wrong_answers
 
@@ -95,7 +96,7 @@ class ByDecoder:
         self.text += self.decoder.decode(chunk)
         found = []
         while match := re.match(r"((?:[^\n]+\n)*)(?:\r?\n)", self.normal()):
-            lines = match[1].splitlines()
+            lines = match[1].split("\n")
             self.text = self.normal()[match.end() :]
             parts = [re.sub("^data: ?", "", line) for line in lines if line.startswith("data:")]
             if parts and not self.is_done:
@@ -117,7 +118,22 @@ class ByByte:
         return tuple(text for value in chunk for text in self.reader.feed(bytes([value])))
 
 
-test_right_readers = right_answers("20.1", {"a decoder": ByDecoder, "byte by byte": ByByte})
+class FromTheStart:
+    """Keeps all bytes, and begins again with each chunk."""
+
+    def __init__(self):
+        self.seen, self.given = b"", 0
+
+    def feed(self, chunk):
+        self.seen += chunk
+        texts = Reader().feed(self.seen)
+        new, self.given = texts[self.given :], len(texts)
+        return new
+
+
+test_right_readers = right_answers(
+    "20.1", {"a decoder": ByDecoder, "byte by byte": ByByte, "from the start each time": FromTheStart}
+)
 
 # 20.2
 
@@ -176,7 +192,26 @@ def with_loops(records, ttft_limit, tpot_limit):
     return [num / (end - begin), good / (end - begin), good / len(records), sorted(ttfts)[-(-99 * num // 100) - 1]]
 
 
-test_right_qualities = right_answers("20.2", {"loops": with_loops})
+def with_numpy(records, ttft_limit, tpot_limit):
+    done = [r for r in records if r.how == "complete"]
+    ttft = np.array([r.first - r.arrival for r in done])
+    good = (ttft <= ttft_limit) & [r.last - r.first <= tpot_limit * (r.tokens - 1) for r in done]
+    seconds = max(r.last or 0 for r in records) - min(r.arrival for r in records)
+    p99 = np.percentile(ttft, 99, method="inverted_cdf")
+    return len(done) / seconds, good.sum() / seconds, good.mean() * len(done) / len(records), p99
+
+
+def by_ranks(records, ttft_limit, tpot_limit):
+    """p99: the least TTFT that 99% do not exceed."""
+    done = [r for r in records if r.how == "complete"]
+    ttfts = [r.first - r.arrival for r in done]
+    p99 = min(t for t in ttfts if 100 * sum(other <= t for other in ttfts) >= 99 * len(ttfts))
+    seconds = max(r.last or 0 for r in records) - min(r.arrival for r in records)
+    good = sum(r.first <= r.arrival + ttft_limit and r.last <= r.first + tpot_limit * (r.tokens - 1) for r in done)
+    return len(done) / seconds, good / seconds, good / len(records), p99
+
+
+test_right_qualities = right_answers("20.2", {"loops": with_loops, "NumPy": with_numpy, "ranks": by_ranks})
 
 
 def test_a_rank_is_that_of_the_courses_percentile():
@@ -276,7 +311,21 @@ async def with_timers(arrivals, send, now):
     return tuple(latencies)
 
 
-test_right_loops = right_answers("20.3", {"one loop": in_one_loop, "timers": with_timers})
+async def in_a_group(arrivals, send, now):
+    begin, latencies = now(), {}
+
+    async def one(number, arrival):
+        await asyncio.sleep(max(0.0, begin + arrival - now()))
+        await send(number)
+        latencies[number] = now() - (begin + arrival)
+
+    tasks = {asyncio.ensure_future(one(number, arrival)) for number, arrival in enumerate(arrivals)}
+    if tasks:
+        await asyncio.wait(tasks)
+    return [latencies[number] for number in range(len(arrivals))]
+
+
+test_right_loops = right_answers("20.3", {"one loop": in_one_loop, "timers": with_timers, "a set": in_a_group})
 
 
 def test_a_virtual_clock_moves_by_sleeping_and_by_work():
@@ -306,8 +355,10 @@ test_wrong_rules = wrong_answers(
     "20.4",
     {
         "forgets itself": (
-            lambda queued, free, ends, limit: admission_rule.admit(max(queued - 1, 0), free, ends, limit),
-            "got True, expected False",
+            lambda queued, free, ends, limit: admission_rule.admit(
+                queued, free, ends, limit, place=lambda queued, free: queued - free
+            ),
+            "the request itself needs a slot, too",
         ),
         "a number": (lambda queued, free, ends, limit: 1, "expected True or False, got int"),
         "nothing": (lambda queued, free, ends, limit: None, "got None: is a `return` missing?"),
@@ -330,4 +381,14 @@ def by_rate(num_queued, num_free, ends, limit):
     return seconds * (num_queued - num_free + 1) <= limit * count
 
 
-test_right_rules = right_answers("20.4", {"by the rate": by_rate})
+def by_gaps(num_queued, num_free, ends, limit):
+    gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    wait = (num_queued + 1 - num_free) * statistics.fmean(gaps) if gaps else 0
+    return not wait > limit
+
+
+def by_numpy(num_queued, num_free, ends, limit):
+    return len(ends) < 2 or bool((num_queued + 1 - num_free) * np.diff(ends).mean() <= limit)
+
+
+test_right_rules = right_answers("20.4", {"by the rate": by_rate, "by gaps": by_gaps, "NumPy": by_numpy})

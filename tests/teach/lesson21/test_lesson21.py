@@ -43,7 +43,23 @@ def by_einsum(x, w1, b1, w2, b2, rank, size):
     return np.einsum("nh,hm->nm", h, np.split(w2, size)[rank]) + b2 * (rank == 0)
 
 
-test_other_parts = right_answers("21.1", {"einsum and split": by_einsum})
+def by_columns(x, w1, b1, w2, b2, rank, size):
+    """One column of w1, and row of w2, after the other."""
+    y = np.zeros((len(x), w2.shape[1])) + (b2 if rank == 0 else 0)
+    for column in range(rank * len(b1) // size, (rank + 1) * len(b1) // size):
+        y += np.outer(np.clip(x @ w1[:, column] + b1[column], 0, None), w2[column])
+    return y
+
+
+def with_zeros(x, w1, b1, w2, b2, rank, size):
+    """The whole MLP, with zeros for what the other ranks have."""
+    own = np.repeat(np.arange(size), len(b1) // size) == rank
+    return np.maximum(x @ (w1 * own) + b1 * own, 0) @ (w2 * own[:, None]) + (b2 if rank == 0 else 0 * b2)
+
+
+test_other_parts = right_answers(
+    "21.1", {"einsum and split": by_einsum, "by columns": by_columns, "with zeros": with_zeros}
+)
 
 # 21.2
 
@@ -68,7 +84,21 @@ def from_a_mask(num_heads, num_kv_heads, head_dim, rank, size):
     return [row for row, owner in enumerate(np.repeat(owners, head_dim)) if owner == rank]
 
 
-test_other_rows = right_answers("21.2", {"a mask": from_a_mask})
+def by_splits(num_heads, num_kv_heads, head_dim, rank, size):
+    rows = np.arange((num_heads + 2 * num_kv_heads) * head_dim)
+    q, k, v = np.split(rows, [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim])
+    return [int(row) for part in (q, k, v) for row in np.split(part, size)[rank]]
+
+
+def by_ranges(num_heads, num_kv_heads, head_dim, rank, size):
+    found, start = [], 0
+    for heads in (num_heads, num_kv_heads, num_kv_heads):
+        found += range(start + rank * heads // size * head_dim, start + (rank + 1) * heads // size * head_dim)
+        start += heads * head_dim
+    return found
+
+
+test_other_rows = right_answers("21.2", {"a mask": from_a_mask, "splits": by_splits, "ranges": by_ranges})
 
 # 21.3
 
@@ -77,7 +107,42 @@ def off_by_one(rank, size):
     return [(rank - 1 - step) % size for step in range(2 * (size - 1))]
 
 
-test_wrong_rings = wrong_answers("21.3", {"starts with the neighbour's chunk": (off_by_one, "you return")})
+def no_return_of_ring(rank, size):
+    exercises.ring_chunks(rank, size)
+
+
+def names_of_chunks(rank, size):
+    return [f"chunk {chunk}" for chunk in exercises.ring_chunks(rank, size)]
+
+
+def one_step_too_many(rank, size):
+    return [(rank - step) % size for step in range(2 * size - 1)]
+
+
+def the_other_way(rank, size):
+    return [(rank + step) % size for step in range(2 * (size - 1))]
+
+
+def never_around(rank, size):
+    return [rank - step for step in range(2 * (size - 1))]
+
+
+def always_its_own(rank, size):
+    return [rank] * (2 * (size - 1))
+
+
+test_wrong_rings = wrong_answers(
+    "21.3",
+    {
+        "starts with the neighbour's chunk": (off_by_one, "you return"),
+        "no return": (no_return_of_ring, "None"),
+        "names": (names_of_chunks, "chunk"),
+        "one step too many": (one_step_too_many, "you return"),
+        "the other way": (the_other_way, ""),
+        "never around": (never_around, ""),
+        "its own alone": (always_its_own, ""),
+    },
+)
 
 
 def follow(rank, size):
@@ -92,7 +157,17 @@ def follow(rank, size):
     return found
 
 
-test_other_rings = right_answers("21.3", {"followed": follow})
+def twice_around(rank, size):
+    order = [chunk % size for chunk in range(rank, rank - size, -1)]
+    return (order + order)[: 2 * size - 2]
+
+
+def by_halves(rank, size):
+    sums = [(rank - step) % size for step in range(size - 1)]
+    return tuple(sums + [(rank + 1 - step) % size for step in range(size - 1)])
+
+
+test_other_rings = right_answers("21.3", {"followed": follow, "twice around": twice_around, "halves": by_halves})
 
 
 def test_the_ring_sums_every_chunk_on_every_rank():
@@ -138,9 +213,16 @@ class AsNumbers(Layer):
         return self.all_reduce(x @ self.weight.T).tolist()
 
 
+class ForgetsTheBias(Layer):
+    def forward(self, x):
+        y, self.bias = torch.nn.functional.linear(x, self.weight, self.bias), None
+        return self.all_reduce(y)
+
+
 test_wrong_layers = wrong_answers(
     "21.4",
     {
+        "once": (ForgetsTheBias, "a second call of forward gives another result"),
         "changes the bias": (AddsToTheBias, "the bias was handed in, and forward has changed it"),
         "two sums": (Twice, "you return"),
         "no sum": (NoSum, "all_reduce was not called"),
@@ -169,4 +251,13 @@ class ALinearInside(torch.nn.Module):
         return self.all_reduce(self.linear(x))
 
 
-test_other_layers = right_answers("21.4", {"bias first": BiasFirst, "nn.Linear": ALinearInside})
+class ByAddmm(Layer):
+    def forward(self, x):
+        y = x @ self.weight.T if self.bias is None else torch.addmm(self.bias, x, self.weight.T)
+        self.all_reduce(y)  # in the same memory
+        return y
+
+
+test_other_layers = right_answers(
+    "21.4", {"bias first": BiasFirst, "nn.Linear": ALinearInside, "the sum in place": ByAddmm}
+)

@@ -64,7 +64,14 @@ def by_numpy(baseline, own):
     return np.median(baseline) / np.median(own), verdict or "overlap"
 
 
-test_right_scores = right_answers("22.1", {"sorting": by_sorting, "NumPy": by_numpy})
+def by_pairs(baseline, own):
+    """Every run against every run."""
+    wins = {b > o for b in baseline for o in own} | {None for b in baseline for o in own if b == o}
+    verdict = "faster" if wins == {True} else "slower" if wins == {False} else "overlap"
+    return median(baseline) * (1 / median(own)), verdict
+
+
+test_right_scores = right_answers("22.1", {"sorting": by_sorting, "NumPy": by_numpy, "pairs": by_pairs})
 
 # 22.2
 
@@ -109,7 +116,32 @@ def by_teacher_forcing(next_token, requests, answers):
     return tuple(wrong)
 
 
-test_right_judges = right_answers("22.2", {"one token after the other": by_teacher_forcing})
+def by_a_set(next_token, requests, answers):
+    wrong = set()
+    for i, (prompt, max_tokens) in enumerate(requests):
+        text = [*prompt]
+        for n in range(max_tokens):
+            token = next_token(text)
+            if n >= len(answers[i]) or answers[i][n] != token:
+                wrong.add(i)
+                break
+            text.append(token)
+        if len(answers[i]) > max_tokens:
+            wrong.add(i)
+    return sorted(wrong)
+
+
+def by_whole_texts(next_token, requests, answers):
+    def continued(prompt, max_tokens):
+        return [] if not max_tokens else [token := next_token(prompt), *continued([*prompt, token], max_tokens - 1)]
+
+    return [i for i, request in enumerate(requests) if continued(*request) != [*answers[i]]]
+
+
+test_right_judges = right_answers(
+    "22.2",
+    {"one token after the other": by_teacher_forcing, "a set": by_a_set, "recursive": by_whole_texts},
+)
 
 # 22.3
 
@@ -132,6 +164,10 @@ test_wrong_policies = wrong_answers(
             ": the longest outputs begin last, and run on alone at the end",
         ),
         "the engine's own": (LongestOutput, "it is the library's own: `roseinfer.engine.policies.LongestOutput`"),
+        "by max_len": (
+            type("Len", (Policy,), {"key": lambda self, seq: -seq.max_len}),
+            ": max_len counts the prompt, too, and a long prompt is no long output",
+        ),
         "an error": (Broken, "AttributeError"),
     },
 )
@@ -139,6 +175,9 @@ test_right_policies = right_answers(
     "22.3",
     {
         "halves": type("Half", (Policy,), {"key": lambda self, seq: 0 if seq.params.max_tokens >= 24 else 1}),
+        "as a tuple": type(
+            "Pair", (Policy,), {"key": lambda self, seq: (-seq.params.max_tokens, seq.num_prompt_tokens)}
+        ),
         "by max_tokens": type("Most", (Policy,), {"key": lambda self, seq: -seq.params.max_tokens}),
     },
 )
@@ -164,6 +203,23 @@ test_wrong_entries = wrong_answers(
         "no such file": ("no_such_entry.py", "file no_such_entry.py: there is no such file"),
         "no Python": ("class Mine(Policy)\n    pass\n", "entry.py, line 1: is no Python ("),
         "no class": ("key = 1\n", "has no class; an entry is a class derived from"),
+        "two classes": (HONEST + HONEST.replace("Mine", "Other"), "Other"),
+        "another class": ("class Mine:\n    pass\n", "Mine is no entry: derive it from Policy"),
+        "an error": ("1 / 0\n" + HONEST, "ZeroDivisionError"),
+        "no such setting": (
+            "from roseinfer.contest import Settings\nclass Mine(Settings):\n    settings = {'fast': True}\n",
+            "fast",
+        ),
+        "wrong tokens": (CHEAT, "request 0: token 0 is wrong"),
+    },
+)
+SETTINGS = "from roseinfer.contest import Settings\nclass Mine(Settings):\n    settings = {}\n"
+test_right_entries = right_answers(
+    "22.4",
+    {
+        "a policy": HONEST,
+        "settings": SETTINGS.replace("{}", "{'enable_prefix_caching': True}"),
+        "nothing changed": SETTINGS,
     },
 )
 
