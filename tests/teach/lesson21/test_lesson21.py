@@ -135,12 +135,12 @@ test_wrong_rings = wrong_answers(
     "21.3",
     {
         "starts with the neighbour's chunk": (off_by_one, "you return"),
-        "no return": (no_return_of_ring, "None"),
-        "names": (names_of_chunks, "chunk"),
+        "no return": (no_return_of_ring, "is a `return` missing?"),
+        "names": (names_of_chunks, "you return ['chunk 0'"),
         "one step too many": (one_step_too_many, "you return"),
-        "the other way": (the_other_way, ""),
-        "never around": (never_around, ""),
-        "its own alone": (always_its_own, ""),
+        "the other way": (the_other_way, "chunk numbers fall"),
+        "never around": (never_around, "you return [0, -1]"),
+        "its own alone": (always_its_own, "not its own chunk again"),
     },
 )
 
