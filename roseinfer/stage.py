@@ -35,8 +35,8 @@ class Stage(ABC):
     """
 
     name: ClassVar[str]
-    # Whether the products of a decode step cannot be timed apart: it is one compiled function, or needs two processes.
-    is_one_function: bool = False
+    is_one_function: bool = False  # whether a decode step is one compiled function, with no products to time apart
+    num_processes: int = 1  # that compute a step together: their threads wait for each other, on a quiet machine too
     tokens_per_step: int = 1  # new tokens that a sequence gets from one step of a queue, at most
 
     def __init_subclass__(cls) -> None:

@@ -69,8 +69,8 @@ class TensorParallel(OneTable):
         self.other = second_rank_here() if divides(model.config) else None
         part = with_sums(part_of(model, 0), self.row_parallel, self.other.all_reduce) if self.other else model
         super().__init__(part, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-        self.is_one_function = bool(self.other)  # no product can be timed apart: it would wait for the other rank
         if self.other:
+            self.num_processes = SIZE
             sizes = num_blocks, block_size, self.max_num_tokens
             self.key = self.other.hold(part_of(model, 1), sizes)
             weakref.finalize(self, self.other.unused.append, self.key)

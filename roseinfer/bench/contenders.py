@@ -82,7 +82,8 @@ class StageContender:
                 step_seconds.append(seconds_of(lambda: decode_step(stage, seqs), now))
             on_step(len(seqs) * len(step_seconds), sum(step_seconds))
         self._free(stage, seqs, num_blocks)
-        return Run(prefill_seconds, tuple(step_seconds), [seq.output_ids for seq in seqs])
+        outputs = [seq.output_ids for seq in seqs]
+        return Run(prefill_seconds, tuple(step_seconds), outputs, stage.num_processes)
 
     def counts(self, step: int) -> dict[str, int]:
         """Exact facts of decode step `step` (0 is the first one): one whole stage.decode, sampling not included.
@@ -106,9 +107,9 @@ class StageContender:
 
     def products_seconds(self) -> float | None:
         """Seconds of the products of one decode step, in the layout of the stage's own model. None where they are
-        inside the one function that the step is."""
+        inside the one function that the step is, or wait for another process."""
         stage = self._fresh()
-        if stage.is_one_function:
+        if stage.is_one_function or stage.num_processes > 1:
             return None
         with blame(self.name, "its matrix products"):
             return products_seconds(self.model, len(self.prompts), stage.model)

@@ -47,11 +47,13 @@ def interleaved(
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contender. outputs: the new token ids of each sequence, the first one made by the prefill."""
+    """One run of one contender. outputs: the new token ids of each sequence, the first one made by the prefill.
+    num_processes: see Stage."""
 
     prefill_seconds: float
     step_seconds: tuple[float, ...]
     outputs: list[list[int]]
+    num_processes: int = 1
 
     @property
     def tokens(self) -> int:
@@ -88,6 +90,7 @@ def measure(
     for repeat, position, name in turns(names, repeats, warmup):
         here = progress.begin(phase_of(repeat, repeats), name, repeat=max(repeat, -1))
         run, waited = with_waiting(partial(runs[name], partial(_report_step, report, here, [])))
+        waited = waited if run.num_processes == 1 else None  # for each other, which is no sign of another program
         sample = _sample(name, repeat, position, run) | {"waited_seconds": waited}
         if repeat >= 0:
             samples.append(sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,11 +47,6 @@ def apart(one: float, other: float) -> bool:
     return abs(one - other) > MOST_SPREAD * max(one, other)
 
 
-def share_waited(samples: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds that threads waited for a core, over the seconds of the runs."""
-    return float(sum(s["waited_seconds"] for s in samples) / sum(s["seconds"] for s in samples))
-
-
 def busy_sentence(samples: Iterable[Mapping[str, Any]]) -> str:
     """What a page says above the times of a busy machine; empty on a quiet one."""
     signs = busy_signs(samples)
@@ -67,11 +62,7 @@ def busy_signs(samples: Iterable[Mapping[str, Any]]) -> list[str]:
     signs = []
     timed = [s for s in samples if s.get("waited_seconds") is not None]
     waited, seconds = sum(s["waited_seconds"] for s in timed), sum(s["seconds"] for s in timed)
-    # A contender with processes of its own waits for those. Another program makes all contenders wait.
-    waiting = {
-        name: share_waited([s for s in timed if s.get("name") == name]) for name in {s.get("name") for s in timed}
-    }
-    if min(waiting.values(), default=0) > MOST_WAITING:
+    if waited > MOST_WAITING * seconds:
         signs.append(f"threads of this race waited {waited:.1f} s for a core in {seconds:.1f} s")
     judged = [s for s in samples if "tokens_per_second" in s]
     for name in dict.fromkeys(s["name"] for s in judged):

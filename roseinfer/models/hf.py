@@ -61,8 +61,10 @@ def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
         raise ValueError(f"config.json: layer_types has {others[0]!r}, which is not supported, only 'full_attention'")
     if layer_types is not None or hf["model_type"] in NAMES_ITS_LAYERS:
         return
-    # Mistral's window bounds max_model_len: see hf_llama.py.
-    for key in ("sliding_window", "attention_chunk_size")[hf["model_type"] == "mistral" :]:
+    windows = ["sliding_window", "attention_chunk_size"]
+    if hf["model_type"] == "mistral":
+        windows.remove("sliding_window")  # it bounds max_model_len: see hf_llama.py
+    for key in windows:
         window = hf.get(key)
         if window is not None and not (is_integer(window) and window >= hf[positions]):
             raise ValueError(

@@ -28,6 +28,11 @@ def test_each_round_runs_every_contender_once_and_another_first():
     assert [(s["name"], s["repeat"], s["position"]) for s in samples[3:6]] == [("B", 1, 0), ("C", 1, 1), ("A", 1, 2)]
 
 
+def test_what_processes_of_one_step_wait_for_each_other_is_not_counted():
+    contender = ("A", lambda on_step: Run(1.0, (0.5,), [[1, 2]], num_processes=2))
+    assert [sample["waited_seconds"] for sample in measure([contender], repeats=2)] == [None, None]
+
+
 def test_samples_are_raw():
     _, samples = recorded_runs("A", repeats=2, warmup=3)
     waited = [sample.pop("waited_seconds") for sample in samples]
