@@ -64,7 +64,7 @@ class Reveal(View):
     def to_html(self) -> str:
         rows = [
             ("your guess", shown_number(self.prediction.guess, none="–"), self._distance()),
-            ("measured", f"{self.measured:,.3g}" if self.timed else shown_number(self.measured), ""),
+            ("measured", _timed_number(self.measured) if self.timed else shown_number(self.measured), ""),
         ]
         if self.formula:
             rows.append(("formula", shown_number(self.value), f"{html.escape(self.formula)}: {self._explanation()}"))
@@ -143,3 +143,8 @@ def shown_number(number: float | None, none: str = "none") -> str:
     if number is None:
         return none
     return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+
+
+def _timed_number(value: float) -> str:
+    """Three digits, as a time is no more exact: 2,290 and not 2.29e+03."""
+    return f"{float(f'{value:.3g}'):,.12g}"

@@ -54,8 +54,8 @@ def _past_the_knee(loads: List[SimulatedLoad]) -> int:
 
 def _heading(load: SimulatedLoad) -> str:
     return (
-        f"{load.rate:g} requests arrive per second: {load.throughput:.1f} answered per second, {load.goodput:.1f} "
-        f"of them good; p99 of TTFT {1000 * load.p99_ttft:,.0f} ms"
+        f"in {load.seconds:g} s {load.arrival_rate:.1f} requests arrive per second: {load.throughput:.1f} answered per "
+        f"second, {load.goodput:.1f} of them good; p99 of TTFT {1000 * load.p99_ttft:,.0f} ms"
     )
 
 
@@ -68,7 +68,7 @@ def _timeline(load: SimulatedLoad) -> Panel:
     height = round(SHOWN_SECONDS * RATES[-1])  # of the fullest frame, so that nothing below moves
     space = Cell(height - 1, 0, outline="none", width=END * PIXELS)
     ticks = {round(PIXELS * at / 10): f"{at / 10:g} s" for at in range(0, 25, 4)}
-    title = f"The {len(load.requests)} requests of one second, a row for each"
+    title = f"One second of arrivals on its own: {len(load.requests)} requests, a row for each"
     return Panel([space, *cells], title, cell=(1, ROW), ticks=ticks, size=9)
 
 
@@ -108,7 +108,7 @@ def _rates(loads: List[SimulatedLoad], now: int) -> Panel:
         edge = PALETTE[6] if number == now else ""
         good = load.goodput / load.throughput
         cells += [
-            Cell(0, number, f"{load.rate:g}", outline=edge),
+            Cell(0, number, f"{load.arrival_rate:.0f}", outline=edge),
             Cell(1, number, f"{load.throughput:.0f}", DECODE, strength=0.15, outline=edge),
             Cell(2, number, f"{load.goodput:.0f}", DECODE if good > 0.5 else LATE, strength=0.6, outline=edge),
         ]

@@ -51,13 +51,19 @@ def a_server() -> EngineSetting:
 
 @dataclass(frozen=True)
 class SimulatedLoad:
-    """rate: requests a second. seconds: for which they came. requests: those that were let in, all ended. refused: how
-    many were not."""
+    """rate: requests a second that were asked for. seconds: for which they came. requests: those that were let in, all
+    ended. refused: how many were not."""
 
     rate: float
     seconds: float
     requests: List[SimulatedRequest]
     refused: int
+
+    @property
+    def arrival_rate(self) -> float:
+        """Requests a second that came and were let in. Arrivals are drawn, so it is near to `rate`, not equal."""
+        arrivals = [one.arrival.seconds for one in self.requests]
+        return len(arrivals) / (max(arrivals) - min(arrivals))
 
     @property
     def duration(self) -> float:

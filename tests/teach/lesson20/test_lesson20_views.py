@@ -52,9 +52,11 @@ def test_the_picture_has_a_frame_per_rate(picture):
     assert picture.lengths == {"": len(load_picture.RATES)}
     assert repr(picture).count("requests arrive per second") == len(load_picture.RATES)
     first = picture.texts(0)
-    assert any(text.startswith("5 requests arrive per second") for text in first)
-    assert "The 5 requests of one second, a row for each" in first
-    assert "The 60 requests of one second, a row for each" in picture.texts(11)
+    load = simulate_load(load_picture.RATES[0], load_picture.MEASURED_SECONDS)
+    seconds = load.requests[-1].arrival.seconds - load.requests[0].arrival.seconds
+    assert any(f"{len(load.requests) / seconds:.1f} requests arrive per second" in text for text in first)
+    assert "One second of arrivals on its own: 5 requests, a row for each" in first
+    assert "One second of arrivals on its own: 60 requests, a row for each" in picture.texts(11)
     bundle, _ = picture._repr_mimebundle_()
     assert VEGA in bundle and bundle["image/png"].startswith(b"\x89PNG")
 
