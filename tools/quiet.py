@@ -10,6 +10,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from roseinfer.bench.neighbours import BUSY, apart
+from roseinfer.bench.race_setting import ENGINE
 from roseinfer.display.chart import VEGA_LITE
 
 STAGE = re.compile(r"s\d\d_")
@@ -58,7 +59,11 @@ def warnings(nb: NotebookNode) -> Iterator[tuple[int, str]]:
 
 
 def are_twins(names: list[str]) -> bool:
-    return len(names) == 2 and bool(STAGE.match(names[0])) and not STAGE.match(names[1]) and " " not in names[1]
+    """A stage and a learner's class, which is the stage until its exercise is solved. The engine is other code."""
+    if len(names) != 2 or not STAGE.match(names[0]):
+        return False
+    other = names[1]
+    return not STAGE.match(other) and other != ENGINE and " " not in other
 
 
 def clearly_apart(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -33,6 +33,8 @@ def signs(*cells):
 def test_a_quiet_machine_shows_no_sign():
     twins = {"s01_naive_cat": (100.0, 95.0, 105.0), "Mine": (90.0, 88.0, 91.0)}
     assert signs(race_of(QUIET), race_of(twins, floor=11_000.0)) == []
+    other_code = {"s19_speculative": (90.0, 88.0, 91.0), "engine": (105.0, 104.0, 106.0)}
+    assert signs(race_of(other_code)) == []
 
 
 @pytest.mark.parametrize(
