@@ -132,7 +132,11 @@ class Serve:
     port: int = flag(8000, "of a server on this machine", short="-P")
     url: str | None = flag(None, "of a server elsewhere, such as http://10.0.0.5:8000", metavar="URL")
     folder: Path | None = flag(
-        None, "write serve.json and serve.html there", name="--output-dir", short="-O", metavar="FOLDER"
+        None,
+        "write serve.json and serve.html there, or servers.json with --contenders",
+        name="--output-dir",
+        short="-O",
+        metavar="FOLDER",
     )
     model: str | None = flag(
         None,

@@ -50,7 +50,7 @@ NOT_APPLIED = {
 # What vLLM's LLM has beyond this one's arguments, and what to use instead.
 NOT_TAKEN = {
     "pipeline_parallel_size": "a model is split inside its layers: use tensor_parallel_size",
-    "data_parallel_size": "one process runs a model here",
+    "data_parallel_size": "an LLM is one replica: `roseinfer serve MODEL --replicas N` starts several",
     "trust_remote_code": "Python code of a model's folder is never run",
     "revision": "download that revision, and give its folder",
     "tokenizer_revision": "download that revision, and give its folder",
@@ -61,12 +61,12 @@ NOT_TAKEN = {
     "download_dir": "set HF_HOME",
     "kv_cache_dtype": "the KV cache has the dtype of the weights",
     "swap_space": "a preempted request is computed again, and not swapped",
-    "cpu_offload_gb": "weights stay on one device",
+    "cpu_offload_gb": "weights stay on their device",
     "enable_lora": "the engine has no adapters",
     "enable_chunked_prefill": "it is always on: max_num_batched_tokens is the size of a chunk",
     "disable_log_stats": "nothing is logged: outputs have metrics",
     "speculative_config": "use speculative, such as {'method': 'ngram', 'num_tokens': 4}",
-    "compilation_config": "graphs are always on, unless enforce_eager",
+    "compilation_config": "graphs are on, unless enforce_eager or tensor_parallel_size > 1",
     "hf_overrides": "change config.json in a copy of the folder",
     "hf_token": "set HF_TOKEN",
     "limit_mm_per_prompt": "models here read text alone",

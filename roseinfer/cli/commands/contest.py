@@ -49,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         add("files", type=Path, nargs="+", metavar="FILE", help="Python files, each with one entry")
         add("--name", help="on the scoreboard; the class's when not given")
-        add("--workload", default="mixed", help="mixed, short or turned")
+        add(
+            "--workload",
+            default="mixed",
+            help="mixed: many lengths, shared beginnings, texts that repeat; short: long prompts, answers of a few "
+            "tokens; turned: long answers after short prompts",
+        )
         add("--repeats", type=int, default=5, help="runs of each, in turn, after one for warm-up")
 
 
@@ -73,17 +78,30 @@ def run_entries(args: argparse.Namespace) -> int | None:
     require_named("--name", args.name)
     if args.name and len(args.files) > 1:
         raise ValueError(f"--name {args.name}: names one entry, and {len(args.files)} files are given")
-    from roseinfer.contest import Contest, read_board, read_entry, require_free, workload_of
+    from roseinfer.contest import Contest, read_board, require_free, workload_of
 
     workload = workload_of(args.workload)
-    files = [read_entry(path) for path in args.files]
+    files = [_read(path, args) for path in args.files]
     read_board(args.board)
     if args.name:
         require_free(args.board, args.name)
     require_writable("--board", args.board)
     with Contest(workload, args.repeats, say=_say) as contest:
-        results = [_scored(contest, file, args) for file in files]
+        results = [_scored(contest, file, args) if file else None for file in files]
     return FAILED if None in results else None
+
+
+def _read(path: Path, args: argparse.Namespace) -> EntryFile | None:
+    """None for one of several that cannot be read as an entry, which is said on stderr."""
+    from roseinfer.contest import read_entry
+
+    try:
+        return read_entry(path)
+    except ValueError as error:
+        if len(args.files) == 1:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return None
 
 
 def _scored(contest: Contest, file: EntryFile, args: argparse.Namespace) -> Score | None:
