@@ -43,7 +43,7 @@ def test_both_servers_answer_every_request(fake_llama: Path, tmp_path: Path, cap
     assert main(["bench", "serve", *flags.split(), "--slots", "2", "--clients", "2", "-O", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "engine over llama-server, tokens per second: " in out and "closed loop of 2 clients" in out
-    found = json.loads((tmp_path / "contest.json").read_text())
+    found = json.loads((tmp_path / "servers.json").read_text())
     assert [row["name"] for row in found["rows"]] == ["engine", "llama-server"]
     assert {one["complete"] for one in found["samples"]} == {8} and len(found["samples"]) == 4
     tokens = {one["repeat"]: set() for one in found["samples"]}
