@@ -31,7 +31,7 @@ TEACHING = ROOT / "teaching"
 README = (TEACHING / "README.md").read_text(encoding="utf-8")
 TIMETABLES = timetables.load()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-DAYS = tuple(f"day-{n}" for n in range(1, 17))
+DAYS = (*(f"day-{n}" for n in range(1, 17)), "day-0")  # before the first day: the background notebooks, a1 to a3
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COURSE = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
 DEPENDENCIES = {r.name: r for r in map(Requirement, COURSE)}
@@ -80,7 +80,7 @@ def test_the_short_tracks_are_as_long_as_they_say():
 
 def test_the_projects_readme_says_the_minutes_of_each_lesson():
     """Minutes of the core path, and of all exercises."""
-    rows = re.findall(r"^\| \[(\d\d) .*?\| (\d+) \+ (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^\| \[(\d\d|a\d) .*?\| (\d+) \+ (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     parts = {part.lesson: part for part in lesson_parts(DAYS)}
     core = {
         lesson: part.opening + sum(m for section, m in part.sections.items() if not section.startswith("Deeper: "))

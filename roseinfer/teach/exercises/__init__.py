@@ -9,7 +9,7 @@ from .text import EXERCISE_ID
 
 
 def lessons() -> list[str]:
-    """The lessons that have exercises: "00", "01" and so on."""
+    """The lessons that have exercises: "00", "01" and so on, then the background notebooks "a1", "a2", "a3"."""
     return sorted(path.parent.name[-2:] for path in Path(__file__).parents[1].glob("lesson??/exercises.py"))
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-EXERCISE_ID = re.compile(r"(?P<lesson>\d\d)\.\d+")
+EXERCISE_ID = re.compile(r"(?P<lesson>\d\d|a\d)\.\d+")  # "a1": a background notebook
 SCALE = 5  # difficulty and importance go from 1 to this
 FEWEST_HINTS = 3
 
