@@ -9,6 +9,7 @@ that starts many small operations is held up by neither reading nor arithmetic, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -165,7 +166,8 @@ class StepTerms:
     prefill_floor count them. weight_bytes: a step, with one row of GPT-2's position embedding. kv_bytes: a token whose
     K and V are read or written. Operations: token_flops of a token, output_flops of the output matrix for a sequence,
     pair_flops of a token and one that it attends to, in all layers. Tensor-parallel shards add up the hidden states
-    num_reductions times a step, after attention and after the MLP of each layer: hidden_bytes of a token each time."""
+    num_reductions times a step, after attention and after the MLP of each layer: hidden_bytes of a token each time.
+    Their number divides most_shards: each has as many heads, KV heads and neurons of the MLP."""
 
     weight_bytes: int
     kv_bytes: int
@@ -174,6 +176,7 @@ class StepTerms:
     pair_flops: int
     hidden_bytes: int
     num_reductions: int
+    most_shards: int
 
 
 def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
@@ -188,6 +191,7 @@ def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
         pair_flops=_attention_flops(config, seen=1),
         hidden_bytes=config.hidden_size * dtype.itemsize,
         num_reductions=2 * config.num_layers,
+        most_shards=math.gcd(config.num_heads, config.num_kv_heads, config.intermediate_size),
     )
 
 

@@ -247,6 +247,11 @@ def check_cost(shape: ClusterShape, cost: Cost, link: Link | None) -> None:
         raise ValueError(f"replicas {shape.label}: needs a floor as its cost, which knows the bytes that GPUs send")
     if link is None:
         raise ValueError(f"replicas {shape.label}: needs a link between GPUs, whose bandwidth is to be given")
+    if (most := cost.terms.most_shards) % shape.shards:
+        raise ValueError(
+            f"replicas {shape.label}: {shape.shards} shards must divide {most}, the greatest common divisor of the "
+            "model's heads, KV heads and MLP width"
+        )
 
 
 def make_cluster(

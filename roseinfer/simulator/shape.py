@@ -41,8 +41,10 @@ class ClusterShape:
             replicas, _, shards = text.partition("x")
             return cls(int(replicas), int(shards) if "x" in text else 1)
         except ValueError as error:
-            if "must be an integer" in str(error):
+            if str(error).startswith("replicas must"):
                 raise
+            if "must be an integer" in str(error):
+                raise ValueError(f"replicas {text!r}: {error}") from None
             raise ValueError(f"replicas {value!r}: must be of a form such as {FORMS}") from None
 
     @property

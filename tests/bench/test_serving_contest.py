@@ -84,6 +84,20 @@ def test_a_wrong_argument_is_one_line(monkeypatch, tmp_path, capsys, flags, mess
     assert message in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--slots 4", "--slots 4: changes nothing without --contenders"),
+        ("--precision int8", "--precision int8: changes nothing without --contenders"),
+        ("--repeats 5", "--repeats 5: changes nothing without --contenders"),
+        ("--url http://127.0.0.1:9 --port 8835", "--port 8835: changes nothing with --url, which has one"),
+    ],
+)
+def test_a_flag_that_changes_nothing_is_refused(capsys, flags, message):
+    assert main(["bench", "serve", *flags.split()]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
 def test_an_answer_with_other_tokens_ends_the_contest():
     sent = Planned(0.0, [1], 4)
     check_answer("x", sent, Outcome(0, 0, num_tokens=4, how=COMPLETE))

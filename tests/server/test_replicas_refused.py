@@ -22,6 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on
         ("--affinity-header x-group", "--affinity-header x-group: needs --replicas"),
         ("--replicas 2 --affinity-header a:b", "--affinity-header must be of letters, digits and -, got 'a:b'"),
         ("--replicas 2 --max-connections 9", "--max-connections 9: changes nothing with --replicas"),
+        ("--replicas 2 --quantization int2", "--quantization must be one of None, 'int8', 'int4', got 'int2'"),
+        ("--replicas 2 --device abacus", "--device 'abacus' is not a device"),
         ("--replicas 2 --dtype int8", "--dtype must be one of float32, float16, bfloat16, got 'int8'"),
         ("--replicas 2 --max-model-len 4096", "--max-model-len 4096 is more positions than the model has"),
         ("--replicas 2 --block-size 0", "--block-size must be an integer of at least 1, got 0"),

@@ -124,6 +124,11 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--prefix-groups", "0", "--prefix-len", "8"], "--prefix-groups must be an integer of at least 1, got 0"),
         (["--trace", "x", "--prefix-groups", "4"], "--trace has all of its requests: leave out --prefix-groups"),
         (["--replicas", "4x2"], "--replicas 4x2: needs --floor, which knows the bytes that GPUs send each other"),
+        (["--replicas", "4x0"], "replicas '4x0': shards must be an integer from 1 to 64, got 0"),
+        (
+            ["--floor", "H200 SXM", "--replicas", "4,1x8", "--link-gb-per-s", "450"],
+            "replicas 1x8: 8 shards must divide 4, the greatest common divisor of the model's heads, KV heads and",
+        ),
         (["--floor", "H200 SXM", "--replicas", "4,2:6"], "--replicas 2:6: needs --link-gb-per-s"),
         (["--floor", "H200 SXM", "--link-gb-per-s", "450"], "--link-gb-per-s 450: changes nothing with --replicas 1"),
         (["--floor", "H200 SXM", "--link-us", "1"], "--link-us 1: needs --link-gb-per-s"),

@@ -80,7 +80,8 @@ def test_the_short_tracks_are_as_long_as_they_say():
 
 def test_the_projects_readme_says_the_minutes_of_each_lesson():
     """Minutes of the core path, and of all exercises."""
-    rows = re.findall(r"^\| \[(\d\d|a\d) .*?\| (\d+) \+ (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d|a\d) .*?\| (\d+) \+ (\d+) \|", text, re.M)
     parts = {part.lesson: part for part in lesson_parts(DAYS)}
     core = {
         lesson: part.opening + sum(m for section, m in part.sections.items() if not section.startswith("Deeper: "))

@@ -33,12 +33,16 @@ from roseinfer.cli.repository import chosen_stages, course
 from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from collections.abc import Sequence as List
 
     from roseinfer.bench.offline import OfflineResult
     from roseinfer.display.measured import Measured
 
 T = TypeVar("T")
+# Flags of `bench serve` that only one of its two ways has.
+OF_ONE_SERVER = ("url", "api_key", "vocab_size", "verify", "cancelled", "malformed", "stream")
+OF_CONTENDERS = ("slots", "precision", "repeats")
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8,int4",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
@@ -226,6 +230,10 @@ def serve(args: argparse.Namespace) -> None:
     if s.contenders is not None:
         serve_contest(args, s)
         return
+    unused = OF_CONTENDERS if s.url is None else ("port", *OF_CONTENDERS)
+    for name, value in changed_flags(s, unused):
+        why = "with --url, which has one" if name == "port" else "without --contenders"
+        raise ValueError(f"--{name} {value}: changes nothing {why}")
     from roseinfer.bench.serving import serving_chart
     from roseinfer.bench.serving.run import loaded
     from roseinfer.cli.command import Failed, require_folder
@@ -244,15 +252,20 @@ def serve(args: argparse.Namespace) -> None:
         raise Failed(f"{row['failed']} of {row['requests']} requests failed")
 
 
+def changed_flags(s: Serve, names: List[str]) -> Iterator[tuple[str, object]]:
+    """Those of names whose values are not the defaults."""
+    default = Serve()
+    yield from ((name, value) for name in names if (value := getattr(s, name)) != getattr(default, name))
+
+
 def serve_contest(args: argparse.Namespace, s: Serve) -> None:
     """Race servers that are started for it. Raises ValueError for flags of one server alone."""
     from roseinfer.bench.serving.contest import contest
     from roseinfer.cli.command import require_folder
 
-    for name in ("url", "api_key", "vocab_size", "verify", "cancelled", "malformed", "stream"):
-        if (value := getattr(s, name)) != getattr(Serve(), name):
-            flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
-            raise ValueError(f"{flag}: not with --contenders, which race servers of their own on whole streams")
+    for name, value in changed_flags(s, OF_ONE_SERVER):
+        flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
+        raise ValueError(f"{flag}: not with --contenders, which race servers of their own on whole streams")
     args.output = args.chart = None
     if s.folder:
         require_folder("--output-dir", s.folder)

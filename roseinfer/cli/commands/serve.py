@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_count
-from roseinfer.cli.command import DEVICE, MODEL, Failed, no_file
+from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best, no_file
 from roseinfer.cli.flags import add_flags, flag, given_fields, settings_of
-from roseinfer.engine.config import EngineConfig, check_dtype
+from roseinfer.engine.config import EngineConfig, check_device, check_dtype
 from roseinfer.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -129,11 +129,15 @@ def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, 
 def check_engine(model: str, engine: dict[str, Any]) -> None:
     """Check what can be checked of a model and its settings before Ray is started. Raises ValueError."""
     from roseinfer.models import model_config
+    from roseinfer.models.weights import check_quantization
 
     sizes = {name: engine[name] for name in (*SIZES, "scheduling_policy") if name in engine}
     EngineConfig(num_blocks=engine.get("num_kvcache_blocks", 1), **sizes).longest(model_config(model))
     if (dtype := engine.get("dtype")) not in (None, "auto"):
         check_dtype(dtype)
+    device = device_or_best(engine.get("device"))
+    check_device(device)
+    check_quantization(engine.get("quantization"), device)
 
 
 def serve_on_ray(

@@ -46,7 +46,7 @@ EXAMPLES = (
     "--policies fcfs,longest_output",
     "roseinfer simulate --floor 'H100 SXM' --requests 20000 --rate 10000 --replicas 64 --prefix-groups 512 "
     "--prefix-len 512 --routers random,least_loaded,prefix_aware",
-    "roseinfer simulate --floor 'H100 SXM' --rate 100 --replicas 8,4x2,1x8,2:6 --link-gb-per-s 450",
+    "roseinfer simulate --floor 'H100 SXM' --rate 100 --replicas 8,4x2,2x4,2:6 --link-gb-per-s 450",
     "roseinfer simulate --validate tiny",
 )
 FLOOR_MODEL = "random:qwen2.5-7b"
@@ -94,8 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(
         engine.add_argument,
         EngineConfig,
-        num_blocks="of the KV pool of each replica",
-        max_num_seqs="sequences that run at a time, on each replica",
+        num_blocks="of each GPU's KV pool; 4 shards have 4 times as many",
+        max_num_seqs="sequences that run at a time, per GPU",
     )
     engine.add_argument("--no-prefix-caching", action="store_true", help="every prompt is computed whole")
     parser.set_defaults(num_blocks=1024)
