@@ -1,6 +1,6 @@
 # `make` lists the targets. Each of them first makes the environment (tools/shell/setup.sh), which is instant once made.
 # Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), POST=, ARGS=,
-#            LAB_ARGS=
+#            LAB_ARGS=, REPOSITORY=
 
 # An active environment is used as it is. conda's base does not count: conda activates it in every shell unasked.
 CONDA_ENV := $(if $(filter base,$(CONDA_DEFAULT_ENV)),,$(CONDA_PREFIX))
@@ -63,8 +63,8 @@ notebooks: setup ## run all notebooks again and record their outputs in place
 slides: setup ## a file of slides a lesson in build/slides/, from the recorded notebooks; they show offline
 	@$(PY) -m roseinfer slides notebooks/*.ipynb
 
-book: setup ## the course as a static site in build/book/, from the recorded notebooks; nothing runs, nothing is fetched
-	@$(PY) -m tools.book
+book: setup ## the course as a static site in build/book/, from the recorded notebooks; nothing runs, nothing is fetched (REPOSITORY=OWNER/NAME: with buttons that open lessons online)
+	@$(PY) -m tools.book --repository "$(REPOSITORY)"
 
 check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
 	@$(PY) -m roseinfer links $(ARGS)

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from lab import FLAGS, chromium
 
+from roseinfer.paths import ROOT
 from tools.shape import DEEPER
 
 pytest.importorskip("sphinx", reason="the book is built with Python 3.11 or newer")
@@ -18,9 +19,11 @@ from bs4 import BeautifulSoup
 
 from tools.book.build import build
 from tools.book.docstrings import list_arguments
-from tools.book.lesson_page import LEFT_OUT, is_chart
+from tools.book.launch import check_repository
+from tools.book.lesson_page import LEFT_OUT, is_chart, to_page
 from tools.book.links import rewrite_links
 from tools.book.source import lessons
+from tools.colab import write_all
 
 pytestmark = pytest.mark.slow
 MOST_BYTES = 60_000_000
@@ -29,7 +32,7 @@ MOST_BYTES = 60_000_000
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("book") / "site"
-    build(folder)  # raises for a warning: a link to nowhere, a page that no contents list
+    build(folder, repository="someone/course")  # raises for a warning: a link to nowhere, a page that no contents list
     return folder
 
 
@@ -88,11 +91,39 @@ def test_a_lesson_is_there_whole(path, pages, site):
     assert "not attempted" not in page.get_text()
 
 
+def test_a_lesson_starts_in_colab_codespaces_and_binder(pages, site):
+    buttons = pages[site / "notebooks" / "05_block_table.html"].select(".launch a")
+    assert {tag.get_text(strip=True): tag["href"] for tag in buttons} == {
+        "Colab": "https://colab.research.google.com/github/someone/course/blob/colab/notebooks/05_block_table.ipynb",
+        "Codespaces": "https://codespaces.new/someone/course",
+        "Binder": "https://mybinder.org/v2/gh/someone/course/main?urlpath=lab%2Ftree%2Fnotebooks%2F05_block_table.ipynb",
+    }
+
+
+def test_without_a_repository_there_are_no_buttons():
+    nb = nbformat.read(lessons()[5], as_version=4)
+    page = to_page(nb, {}, "notebooks/05_block_table.ipynb", set())
+    assert "launch" not in page.cells[0].source
+    with pytest.raises(ValueError, match="repository must be OWNER/NAME, got 'https://"):
+        check_repository("https://github.com/someone/course")
+
+
+def test_colabs_copies_begin_with_a_set_up_cell_and_are_the_lessons_otherwise(tmp_path):
+    write_all(tmp_path, "someone/course")
+    assert sorted(path.name for path in (tmp_path / "notebooks").iterdir()) == [path.name for path in lessons()]
+    for path in lessons()[:3]:
+        first, *rest = nbformat.read(tmp_path / "notebooks" / path.name, as_version=4).cells
+        assert rest == nbformat.read(path, as_version=4).cells
+        assert "git clone --quiet --depth 1 https://github.com/someone/course roseinfer\n" in first.source
+        script = first.source.splitlines()[-1].removeprefix("%run roseinfer/")
+        assert (ROOT / script).is_file()
+
+
 def test_the_glossary_is_short_and_each_term_names_a_lesson(pages, site):
     terms = pages[site / "glossary.html"].select("dl.glossary > dt")
     meanings = pages[site / "glossary.html"].select("dl.glossary > dd")
     assert 40 <= len(terms) == len(meanings) <= 60
-    assert all(meaning.find("a", href=re.compile(r"^notebooks/\d\d_")) for meaning in meanings)
+    assert all(meaning.find("a", href=re.compile(r"^notebooks/(\d\d|a\d)_")) for meaning in meanings)
 
 
 PAGES = {"notebooks/00_start_here.ipynb", "docs/trust.md"}

@@ -1,7 +1,8 @@
-"""python -m tools.book [FOLDER]: build the book, in build/book when no folder is named."""
+"""python -m tools.book [--repository OWNER/NAME] [FOLDER]: build the book, in build/book when no folder is named."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -12,6 +13,12 @@ if sys.version_info < (3, 11):
 
 from tools.book.build import build
 
-output = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "build" / "book"
-build(output.resolve())
-print(f"{output}/index.html")
+parser = argparse.ArgumentParser(prog="python -m tools.book", description="Build the book.")
+parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "book")
+parser.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub: lessons get buttons that open them online")
+arguments = parser.parse_args()
+try:
+    build(arguments.folder.resolve(), repository=arguments.repository or None)
+except ValueError as error:
+    sys.exit(f"error: {error}")
+print(f"{arguments.folder}/index.html")

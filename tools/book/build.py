@@ -52,10 +52,14 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def build(output: Path, strict: bool = True) -> None:
-    """The site in `output`. Raises RuntimeError for a warning of Sphinx: a link to nowhere, a page in no contents."""
+def build(output: Path, strict: bool = True, repository: str | None = None) -> None:
+    """The site in `output`. repository: OWNER/NAME on GitHub, for buttons that open a lesson online; None: no buttons.
+
+    Raises RuntimeError for a warning of Sphinx: a link to nowhere, a page in no contents. ValueError for a repository
+    of another form.
+    """
     source = ROOT / "build" / "book-source"
-    write_source(source)
+    write_source(source, repository)
     shutil.copytree(STATIC, source / "_static")
     charts = f"(() => {{{vl_convert.javascript_bundle(vl_version=VEGA_LITE)}}})();"  # its names would meet the theme's
     (source / "_static" / "charts.js").write_text(charts, encoding="utf-8")

@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.display.grid import VEGA
+from tools.book.launch import launch_buttons
 from tools.book.links import rewrite_links
 
 # A verdict on an answer, the learner's own guesses and progress: a page has no reader's state.
@@ -24,9 +25,11 @@ are judged as you write them, and the numbers are those of your machine.
 :::"""
 
 
-def to_page(nb: NotebookNode, solutions: dict[str, str], path: str, pages: set[str]) -> NotebookNode:
+def to_page(
+    nb: NotebookNode, solutions: dict[str, str], path: str, pages: set[str], repository: str | None = None
+) -> NotebookNode:
     """A copy for Sphinx. path: of the notebook in the repository. pages: paths that the book has, which links may lead
-    to. solutions: exercise id -> source.
+    to. solutions: exercise id -> source. repository: where buttons lead to, OWNER/NAME; None: no buttons.
     """
     nb = copy.deepcopy(nb)
     cells: list[NotebookNode] = []
@@ -44,6 +47,8 @@ def to_page(nb: NotebookNode, solutions: dict[str, str], path: str, pages: set[s
             cells.append(_markdown(_fold("Solution", f"```python\n{answer.strip()}\n```")))
     first = cells[0]
     first.source += "\n\n" + NOTE.format(path=path, machine=nb.metadata["recorded_on"])
+    if repository:
+        first.source += "\n\n" + launch_buttons(repository, path)
     nb.cells = cells
     nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return nb

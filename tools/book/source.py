@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 
 from roseinfer.paths import ROOT
+from tools.book.launch import check_repository
 from tools.book.lesson_page import chart_html, is_chart, to_page
 from tools.book.links import rewrite_links
 from tools.solutions import parse_solutions
@@ -26,15 +27,20 @@ def texts() -> list[Path]:
     return [ROOT / "teaching" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def write_source(folder: Path) -> None:
-    """Write the whole of what Sphinx reads. Raises ValueError for a notebook that has not been recorded."""
+def write_source(folder: Path, repository: str | None) -> None:
+    """Write the whole of what Sphinx reads. repository: see build.
+
+    Raises ValueError for a notebook that has not been recorded.
+    """
+    if repository is not None:
+        check_repository(repository)
     shutil.rmtree(folder, ignore_errors=True)
     pages = {str(path.relative_to(ROOT)) for path in (*lessons(), *texts())}
     for path in lessons():
         nb = nbformat.read(path, as_version=4)
         answers = parse_solutions((ROOT / "notebooks" / "solutions" / f"{path.stem}.py").read_text(encoding="utf-8"))
         relative = str(path.relative_to(ROOT))
-        _write(folder / relative, nbformat.writes(to_page(nb, answers, relative, pages)))
+        _write(folder / relative, nbformat.writes(to_page(nb, answers, relative, pages, repository)))
     for path in texts():
         relative = str(path.relative_to(ROOT))
         _write(folder / relative, rewrite_links(path.read_text(encoding="utf-8"), relative, pages))
