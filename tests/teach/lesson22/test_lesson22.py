@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
 from wrong_answers import right_answers, wrong_answers
 
+from roseinfer.contest import first_entry
 from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
 from roseinfer.teach.lesson22 import exercises
 from roseinfer.teach.lesson22.step_counts import count_steps
@@ -196,6 +198,7 @@ CHEAT = HONEST + (
     "import roseinfer.contest.worker as worker\n"
     "worker.answered = lambda made, requests, file: {'tokens': [[7] * n for n in requests['max_tokens']]}\n"
 )
+TEMPLATE = Path(first_entry.__file__).read_text(encoding="utf-8")
 test_wrong_entries = wrong_answers(
     "22.4",
     {
@@ -209,6 +212,10 @@ test_wrong_entries = wrong_answers(
         "no such setting": (
             "from roseinfer.contest import Settings\nclass Mine(Settings):\n    settings = {'fast': True}\n",
             "EngineConfig has no argument 'fast'",
+        ),
+        "the first entry, with a comment": (
+            TEMPLATE + "# mine\n",
+            "it is the entry that `roseinfer contest new` writes",
         ),
         "wrong tokens": (CHEAT, "request 0: token 0 is wrong"),
     },
