@@ -53,8 +53,8 @@ def loaded(
     vocab_size = vocab_size or found.get("vocab_size")
     if vocab_size is None:
         raise ValueError(
-            f"vocab_size must be given: {url} does not tell that of {found.get('id')}. If it is still loading the model, "
-            "wait until /health answers"
+            f"vocab_size must be given: {url} does not tell that of {found.get('id')}. If it is still "
+            "loading the model, wait until /health answers"
         )
     plan = plan_of(
         rate,
