@@ -1,0 +1,139 @@
+"""A learner's kernel, run on one case: what its programs touch is judged here, what they compute is compared later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels import triton_mode
+
+from ..exercises.drawn import Case, Comparison, Describe, Expected
+from ..exercises.explain import explain_tensor
+from ..exercises.exercise import register
+from ..exercises.tensor_checks import require_unchanged
+from ..exercises.wrong import Wrong
+from ..measure.kernel_loads import plain_function
+from .arena import Arena
+from .rungs import RUNGS, Rung
+from .watch import Launch, Record, WrongAccess, recorded
+
+OTHER_MISSING = "masks lanes and gives no `other`: these lanes may hold anything, and here they reached the result"
+
+
+def register_rung(
+    rung_id: str,
+    cases: Sequence[Case],
+    right: Callable[..., Tensor],
+    mistakes: Mapping[str, Callable[..., Tensor]],
+    describe: Describe,
+    if_nan: str = "",
+    budget: Mapping[str, int] | None = None,
+) -> None:
+    """Register the checker of a rung.
+
+    right(*case): the result in fp32. if_nan: what NaN means that comes from no load. budget: how often a value of a
+    tensor may be loaded at most.
+    """
+    run = partial(_run, RUNGS[rung_id], if_nan=if_nan, budget=budget or {})
+    comparison = Comparison(cases, Expected(right, mistakes, explain_tensor), describe, run)
+
+    def check(answer: Any) -> None:
+        if plain_function(answer) is answer:
+            raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
+        comparison(answer)
+
+    register(rung_id, check, comparison)
+
+
+def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str, budget: Mapping[str, int]) -> Tensor:
+    """Return `out` of the launch. Raises Wrong for an access that is wrong, whatever the values are."""
+    launch = rung.launch(*case)
+    if triton_mode.MODE == "compile":
+        return _run_compiled(launch, kernel)
+    arena = Arena(launch.tensors)
+    try:
+        with recorded(arena, launch.programs) as record:
+            out = launch.run(kernel, arena)
+    except Exception as error:
+        while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
+            error = error.__cause__  # what the interpreter wraps; its traceback has the kernel's line
+        if isinstance(error, WrongAccess):
+            raise Wrong(f"{error}. Is a mask missing, or an offset wrong?") from error
+        raise error
+    _require_stores(record, arena)
+    if out.isnan().any():
+        raise Wrong(_explain_nan(record, arena, if_nan))
+    _require_budget(record, budget)
+    return out.clone()
+
+
+def _run_compiled(launch: Launch, kernel: Any) -> Tensor:
+    arena = Arena(launch.tensors, "cuda")
+    place, before = arena.places["out"], arena.buffer.clone()
+    out = launch.run(kernel, arena).cpu()
+    before[place.start : place.start + place.size] = arena.buffer[place.start : place.start + place.size]
+    require_unchanged([before], [arena.buffer], ["memory outside of out"], ": a kernel writes nothing but out")
+    return out.clone()
+
+
+def _require_stores(record: Record, arena: Arena) -> None:
+    """Raises Wrong unless exactly one program stores each element of out."""
+    owners: dict[int, set[int]] = {}
+    for access in record.accesses:
+        if access.kind == "store":
+            for offset in access.touched:
+                owners.setdefault(offset, set()).add(access.program)
+    start, size = arena.places["out"]
+    missing = [offset for offset in range(size) if offset not in owners]
+    shared = next((offset for offset, programs in owners.items() if len(programs) > 1), None)
+    several = f"{len(owners[shared])} programs store {arena.name_at(start + shared)}" if shared is not None else ""
+    if missing:
+        what = f"{arena.name_at(start + missing[0])} is never stored ({len(missing)} of {size} values are not)"
+        raise Wrong(what + (f", and {several}: each program has a part of its own" if several else ""))
+    if several:
+        raise Wrong(f"{several}: each program has a part of its own, by tl.program_id(0)")
+
+
+def _explain_nan(record: Record, arena: Arena, if_nan: str) -> str:
+    for access in record.accesses:
+        for offset in access.touched if access.kind == "load" and access.tensor != "block_table" else ():
+            position = arena.places[access.tensor].start + offset
+            if arena.buffer[position].isnan():
+                what = f"program {access.program} loads {arena.name_at(position)}, which is NaN: no token is there"
+                return f"NaN in out: {what}. Is the mask by context_len, and the block's id from block_table?"
+    for access in record.accesses:
+        if access.is_open:
+            return f"NaN in out: program {access.program}'s load of {access.tensor} {OTHER_MISSING}"
+    return f"NaN in out, though no NaN was loaded: {if_nan}" if if_nan else "NaN in out, though no NaN was loaded"
+
+
+def _require_budget(record: Record, budget: Mapping[str, int]) -> None:
+    for name, most in budget.items():
+        counts: dict[tuple[int, int], int] = {}
+        for access in record.of("load", name):
+            for offset in access.touched:
+                counts[access.program, offset] = counts.get((access.program, offset), 0) + 1
+        if counts and (found := max(counts.values())) > most:
+            raise Wrong(f"a program loads the same value of {name} {found} times; the budget is {most}")
+
+
+def softmax_of(x: Tensor) -> Tensor:
+    """Softmax of each row in fp64, as fp32."""
+    return x.double().softmax(-1).float()
+
+
+def padded(x: Tensor, columns: int, value: float = 0.0) -> Tensor:
+    """x [rows, n] with more columns, which hold a value."""
+    return torch.nn.functional.pad(x, (0, columns - x.size(1)), value=value)
+
+
+def in_memory(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    """What lies at these strides from x's first element on; zeros after the end of its memory."""
+    size = x.untyped_storage().nbytes() // x.element_size()
+    last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    memory = torch.cat([x.as_strided((size,), (1,), 0), torch.zeros(max(0, last + 1 - size))])
+    return memory.as_strided(shape, strides)
