@@ -69,6 +69,10 @@ class Record:
         """How many lanes of these loads or stores are masked."""
         return sum(len(access.masked) for access in self.of(kind, tensor))
 
+    def lanes(self, kind: str, tensor: str) -> int:
+        """How many lanes these loads or stores have, masked or not."""
+        return self.touched(kind, tensor) + self.masked(kind, tensor)
+
 
 @contextmanager
 def recorded(arena: Arena, programs: int) -> Iterator[Record]:
