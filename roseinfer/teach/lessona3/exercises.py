@@ -45,14 +45,14 @@ def _draw_any(rng: Random) -> Case:
 
 register_rung(
     "a3.1",
-    [(2, 2), (4, 4), (4, 2), (12, 4), (32, 16), *draw(_draw_whole)],
+    [(2, 2), (4, 4), (4, 2), (12, 4), (32, 16), *draw(_draw_whole, 45)],
     lambda n, block: _sum_of(1, 1, n),
     SUM_MISTAKES | {FIRST_BLOCK: _first_block},
     inputs("n", "BLOCK"),
 )
 register_rung(
     "a3.2",
-    [(1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (17, 16), *draw(_draw_any)],
+    [(1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (17, 16), *draw(_draw_any, 44)],
     lambda n, block: _sum_of(1, 1, n),
     SUM_MISTAKES | {FIRST_BLOCK: _first_block},
     inputs("n", "BLOCK"),
@@ -77,7 +77,7 @@ def _from_row_on(rows: int, columns: int) -> Tensor:
 
 register_rung(
     "a3.3",
-    [(1, 1), (1, 3), (2, 3), (3, 1), (4, 4), (2, 5), *draw(_draw_matrix)],
+    [(1, 1), (1, 3), (2, 3), (3, 1), (4, 4), (2, 5), *draw(_draw_matrix, 44)],
     lambda rows, columns: matrix(rows, columns).double().sum(1).float(),
     {
         "every program sums up the first row: row r begins at r * num_columns": lambda rows, columns: (
@@ -117,7 +117,7 @@ register_rung(
         (2, 4, 1.0, 200.0),
         (2, 4, 1.0, -200.0),
         (2, 5, 1.0, -200.0),
-        *draw(lambda rng: (*_draw_matrix(rng), *rng.choice(SCALES))),
+        *draw(lambda rng: (*_draw_matrix(rng), *rng.choice(SCALES)), 43),
     ],
     lambda *case: softmax_of(matrix(*case)),
     {
@@ -128,7 +128,7 @@ register_rung(
         "every program loads the first row: row r begins at r * num_columns": lambda *case: (
             softmax_of(matrix(*case))[:1].expand(case[0], case[1])
         ),
-        "that is the logarithm of the softmax": lambda *case: matrix(*case).double().log_softmax(-1).float(),
+        "that is the logarithm of the softmax": lambda *case: softmax_of(matrix(*case)).log(),
         "divided by the sum of all rows: each row has its own": lambda *case: (
             softmax_of(matrix(*case).view(1, -1)).view(case[0], case[1])
         ),
@@ -143,7 +143,8 @@ register_rung(
 
 # a3.5
 
-LAYOUTS = ("contiguous", "transposed", "transposed", "wide", "every other column")
+GAPPED = ("wide", "every other column")
+LAYOUTS = ("contiguous", "transposed", "transposed", *GAPPED)
 
 
 def _product(w: Tensor, columns: int) -> Tensor:
@@ -163,6 +164,14 @@ def _first_rows(rows: int, columns: int, layout: str, tile: int) -> Tensor:
     return _product(weights(rows, columns, layout), columns)[torch.arange(rows) % tile]
 
 
+def _draw_product(rng: Random) -> Case:
+    """Views with gaps are larger: a wrong stride is first met where it reads other elements, and not a gap."""
+    layout = rng.choice(LAYOUTS)
+    most = rng.randint(4, 6), rng.randint(4, 5)
+    rows, columns = most if layout in GAPPED else (rng.randint(1, 6), rng.randint(1, 5))
+    return rows, columns, layout, rng.choice((2, 4))
+
+
 register_rung(
     "a3.5",
     [
@@ -171,9 +180,9 @@ register_rung(
         (2, 3, "contiguous", 2),
         (3, 2, "transposed", 2),
         (5, 3, "transposed", 2),
-        (3, 3, "wide", 4),
-        (3, 3, "every other column", 2),
-        *draw(lambda rng: (rng.randint(1, 6), rng.randint(1, 5), rng.choice(LAYOUTS), rng.choice((2, 4)))),
+        (4, 4, "wide", 4),
+        (4, 4, "every other column", 2),
+        *draw(_draw_product, 43),
     ],
     lambda rows, columns, layout, tile: _product(weights(rows, columns, layout), columns),
     {
@@ -199,6 +208,11 @@ register_rung(
 # a3.6
 
 KINDS = ("", "falling", "rising", "rising", "large", "far below 0")
+
+
+def _draw_long(rng: Random) -> Case:
+    tile = rng.choice((2, 4))
+    return rng.choice((1, 1, 2)), rng.randint(1, 2 * tile + 1), rng.choice(KINDS), tile
 
 
 def _not_rescaled(rows: int, columns: int, kind: str, tile: int) -> Tensor:
@@ -234,7 +248,7 @@ register_rung(
         (2, 8, "falling", 4),
         (1, 9, "large", 4),
         (1, 7, "far below 0", 4),
-        *draw(lambda rng: (rng.randint(1, 2), rng.randint(1, 11), rng.choice(KINDS), rng.choice((2, 4, 8)))),
+        *draw(_draw_long, 43),
     ],
     lambda rows, columns, kind, tile: softmax_of(long_rows(rows, columns, kind)),
     {

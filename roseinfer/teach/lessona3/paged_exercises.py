@@ -44,7 +44,7 @@ SLOTS = "block b begins at b * BLOCK_SIZE slots: slot s of it is at (b * BLOCK_S
 
 register_rung(
     "a3.7",
-    [(1, 2, 2), (2, 2, 2), (3, 2, 2), (4, 4, 4), (5, 4, 2), (8, 8, 4), *draw(_draw_scores)],
+    [(1, 2, 2), (2, 2, 2), (3, 2, 2), (4, 4, 4), (5, 4, 2), (8, 8, 4), *draw(_draw_scores, 44)],
     _scores,
     {
         INDEX: partial(_scores, mistake="index"),
@@ -98,7 +98,7 @@ KINDS = ("", "falling", "rising", "rising", "large")
 
 def _draw_attention(rng: Random) -> Case:
     block_size = rng.choice((2, 4))
-    return rng.randint(1, 3 * block_size), block_size, rng.choice((2, 4)), rng.choice(KINDS)
+    return rng.randint(1, 2 * block_size), block_size, rng.choice((2, 4)), rng.choice(KINDS)
 
 
 def _describe(context_len: int, block_size: int, head_dim: int, kind: str) -> str:
@@ -114,8 +114,9 @@ register_rung(
         (3, 2, 2, ""),
         (4, 2, 2, "rising"),
         (4, 2, 2, "falling"),
-        (7, 4, 4, "large"),
-        *draw(_draw_attention),
+        (5, 2, 4, "rising"),
+        (9, 4, 4, "large"),
+        *draw(_draw_attention, 43),
     ],
     _attention,
     {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
 from ..measure.kernel_loads import plain_function
 from .arena import Arena
+from .rung_record import record
 from .rungs import RUNGS, Rung
 from .watch import Launch, Record, WrongAccess, recorded
 
@@ -38,25 +40,29 @@ def register_rung(
     right(*case): the result in fp32. if_nan: what NaN means that comes from no load. budget: how often a value of a
     tensor may be loaded at most.
     """
-    run = partial(_run, RUNGS[rung_id], if_nan=if_nan, budget=budget or {})
-    comparison = Comparison(cases, Expected(right, mistakes, explain_tensor), describe, run)
+    rung = RUNGS[rung_id]
+    comparison = Comparison(
+        cases, Expected(right, mistakes, explain_tensor), describe, partial(_run, rung, if_nan=if_nan)
+    )
 
     def check(answer: Any) -> None:
         if plain_function(answer) is answer:
             raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
         comparison(answer)
+        if budget and triton_mode.MODE == "interpret":
+            _require_budget(record(rung_id, rung.shown, answer), budget)
 
     register(rung_id, check, comparison)
 
 
-def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str, budget: Mapping[str, int]) -> Tensor:
+def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
     """Return `out` of the launch. Raises Wrong for an access that is wrong, whatever the values are."""
     launch = rung.launch(*case)
     if triton_mode.MODE == "compile":
         return _run_compiled(launch, kernel)
     arena = Arena(launch.tensors)
     try:
-        with recorded(arena, launch.programs) as record:
+        with recorded(arena, launch.programs) as found:
             out = launch.run(kernel, arena)
     except Exception as error:
         while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
@@ -64,10 +70,9 @@ def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str, budget: Mapping[str, 
         if isinstance(error, WrongAccess):
             raise Wrong(f"{error}. Is a mask missing, or an offset wrong?") from error
         raise error
-    _require_stores(record, arena)
+    _require_stores(found, arena)
     if out.isnan().any():
-        raise Wrong(_explain_nan(record, arena, if_nan))
-    _require_budget(record, budget)
+        raise Wrong(_explain_nan(found, arena, if_nan))
     return out.clone()
 
 
@@ -80,10 +85,10 @@ def _run_compiled(launch: Launch, kernel: Any) -> Tensor:
     return out.clone()
 
 
-def _require_stores(record: Record, arena: Arena) -> None:
+def _require_stores(found: Record, arena: Arena) -> None:
     """Raises Wrong unless exactly one program stores each element of out."""
     owners: dict[int, set[int]] = {}
-    for access in record.accesses:
+    for access in found.accesses:
         if access.kind == "store":
             for offset in access.touched:
                 owners.setdefault(offset, set()).add(access.program)
@@ -98,27 +103,25 @@ def _require_stores(record: Record, arena: Arena) -> None:
         raise Wrong(f"{several}: each program has a part of its own, by tl.program_id(0)")
 
 
-def _explain_nan(record: Record, arena: Arena, if_nan: str) -> str:
-    for access in record.accesses:
+def _explain_nan(found: Record, arena: Arena, if_nan: str) -> str:
+    for access in found.accesses:
         for offset in access.touched if access.kind == "load" and access.tensor != "block_table" else ():
             position = arena.places[access.tensor].start + offset
             if arena.buffer[position].isnan():
                 what = f"program {access.program} loads {arena.name_at(position)}, which is NaN: no token is there"
                 return f"NaN in out: {what}. Is the mask by context_len, and the block's id from block_table?"
-    for access in record.accesses:
+    for access in found.accesses:
         if access.is_open:
             return f"NaN in out: program {access.program}'s load of {access.tensor} {OTHER_MISSING}"
     return f"NaN in out, though no NaN was loaded: {if_nan}" if if_nan else "NaN in out, though no NaN was loaded"
 
 
-def _require_budget(record: Record, budget: Mapping[str, int]) -> None:
+def _require_budget(found: Record, budget: Mapping[str, int]) -> None:
     for name, most in budget.items():
-        counts: dict[tuple[int, int], int] = {}
-        for access in record.of("load", name):
-            for offset in access.touched:
-                counts[access.program, offset] = counts.get((access.program, offset), 0) + 1
-        if counts and (found := max(counts.values())) > most:
-            raise Wrong(f"a program loads the same value of {name} {found} times; the budget is {most}")
+        loads = Counter((each.program, offset) for each in found.of("load", name) for offset in each.touched)
+        times = max(loads.values(), default=0)
+        if times > most:
+            raise Wrong(f"right everywhere, but a program loads a value of {name} {times} times; the budget is {most}")
 
 
 def softmax_of(x: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from roseinfer.contract.broken_promises import count
+
 from ..measure.kernel_loads import Touch, watched
 from .arena import Arena
 
@@ -105,9 +107,9 @@ def _outside(arena: Arena, kind: str, position: int) -> str:
     name = arena.nearest(position)
     start, size = arena.places[name]
     offset, verb = position - start, {"load": "loads", "store": "stores to"}[kind]
-    count = arena.tensors[name].numel()
+    elements = count(arena.tensors[name].numel(), "element")
     if 0 <= offset < size:
         return f"{verb} memory between the rows of {name}, at offset {offset}, which is no element of it"
     if abs(offset) > size + 512:
         return f"{verb} an address that is far from every tensor"
-    return f"{verb} offset {offset} of {name}, which has {count} elements: outside of it"
+    return f"{verb} offset {offset} of {name}, which has {elements}"
