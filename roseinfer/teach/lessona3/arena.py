@@ -1,4 +1,4 @@
-"""Arena: the tensors of one launch, laid far apart in one buffer of NaN, so that a wrong address cannot go unnoticed."""
+"""Arena: the tensors of one launch, far apart in one buffer of NaN, so that no wrong address goes unnoticed."""
 
 from __future__ import annotations
 

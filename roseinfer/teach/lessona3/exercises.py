@@ -87,9 +87,9 @@ register_rung(
         "the last column is left out: column < num_columns": lambda rows, columns: matrix(rows, columns)[:, :-1].sum(1),
         "that is the mean: do not divide": lambda rows, columns: matrix(rows, columns).mean(1),
         "that is the largest value of each row: the sum is tl.sum": lambda rows, columns: matrix(rows, columns).amax(1),
-        "masked lanes are added as 1: other must be 0.0": lambda rows, columns: (
-            padded(matrix(rows, columns), power_of_two(columns), 1.0).sum(1)
-        ),
+        "masked lanes are added as 1: other must be 0.0": lambda rows, columns: padded(
+            matrix(rows, columns), power_of_two(columns), 1.0
+        ).sum(1),
         "that is the sum of the whole matrix: a program has one row": lambda rows, columns: (
             matrix(rows, columns).sum().expand(rows)
         ),
@@ -125,18 +125,20 @@ register_rung(
             _softmax_with_zeros(matrix(*case), power_of_two(case[1]))
         ),
         "it is not divided by the sum": lambda *case: torch.exp(matrix(*case) - matrix(*case).amax(1, keepdim=True)),
-        "every program loads the first row: row r begins at r * num_columns": lambda *case: (
-            softmax_of(matrix(*case))[:1].expand(case[0], case[1])
-        ),
+        "every program loads the first row: row r begins at r * num_columns": lambda *case: softmax_of(matrix(*case))[
+            :1
+        ].expand(case[0], case[1]),
         "that is the logarithm of the softmax": lambda *case: softmax_of(matrix(*case)).log(),
-        "divided by the sum of all rows: each row has its own": lambda *case: (
-            softmax_of(matrix(*case).view(1, -1)).view(case[0], case[1])
-        ),
-        "the last column is left out of the sum: column < num_columns": lambda *case: (
-            torch.exp(matrix(*case) - matrix(*case)[:, :-1].logsumexp(1, keepdim=True))
+        "divided by the sum of all rows: each row has its own": lambda *case: softmax_of(
+            matrix(*case).view(1, -1)
+        ).view(case[0], case[1]),
+        "the last column is left out of the sum: column < num_columns": lambda *case: torch.exp(
+            matrix(*case) - matrix(*case)[:, :-1].logsumexp(1, keepdim=True)
         ),
     },
-    lambda rows, columns, scale, shift: f"{_describe_matrix(rows, columns)}, values of about {scale:g} around {shift:g}",
+    lambda rows, columns, scale, shift: (
+        f"{_describe_matrix(rows, columns)}, values of about {scale:g} around {shift:g}"
+    ),
     if_nan="exp overflows above 88, and is 0 far below 0: subtract the row's largest value first",
 )
 
@@ -190,8 +192,8 @@ register_rung(
             lambda rows, columns, layout, tile: _with_strides(rows, columns, layout, (columns, 1))
         ),
         "the two strides are swapped": _swapped,
-        "stride_column is taken as 1": lambda rows, columns, layout, tile: (
-            _with_strides(rows, columns, layout, (weights(rows, columns, layout).stride(0), 1))
+        "stride_column is taken as 1": lambda rows, columns, layout, tile: _with_strides(
+            rows, columns, layout, (weights(rows, columns, layout).stride(0), 1)
         ),
         "the rows are not multiplied by x": lambda rows, columns, layout, tile: weights(rows, columns, layout).sum(1),
         "every program loads the first ROWS rows: program p's begin at p * ROWS": _first_rows,

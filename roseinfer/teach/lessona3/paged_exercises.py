@@ -70,7 +70,9 @@ def _attention(context_len: int, block_size: int, head_dim: int, kind: str, mist
     if mistake == "keys":
         values = keys
     if mistake == "zeros":
-        keys, values = (torch.cat([part, part.new_zeros(-context_len % block_size, head_dim)]) for part in (keys, values))
+        keys, values = (
+            torch.cat([part, part.new_zeros(-context_len % block_size, head_dim)]) for part in (keys, values)
+        )
     scores = keys @ case.q.double() * (1.0 if mistake == "unscaled" else scale_of(case))
     if mistake == "mean":
         return values.mean(0).float()

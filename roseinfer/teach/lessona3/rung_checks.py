@@ -13,8 +13,8 @@ from torch import Tensor
 from roseinfer.kernels import triton_mode
 
 from ..exercises.drawn import Case, Comparison, Describe, Expected
-from ..exercises.explain import explain_tensor
 from ..exercises.exercise import register
+from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
 from ..measure.kernel_loads import plain_function

@@ -1,4 +1,4 @@
-"""Run a kernel in Triton's interpreter and note what each program loads and stores; stop it at the first wrong access."""
+"""Run a kernel in Triton's interpreter, note what each program loads and stores, and stop at a wrong access."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from roseinfer.contract.broken_promises import count
 from ..measure.kernel_loads import Touch, watched
 from .arena import Arena
 
-Number = int | float
-
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel: arguments by name in the kernel's order, `out` first, the grid, and the constexprs."""
+    """One launch of a kernel: tensors and numbers by name, in the kernel's order, and the constexprs."""
 
-    arguments: Mapping[str, Tensor | Number]
+    arguments: Mapping[str, Any]
     programs: int
     constexprs: Mapping[str, int]
 
@@ -96,8 +94,9 @@ def recorded(arena: Arena, programs: int) -> Iterator[Record]:
             at = arena.name_at(int(touched[0]))
             raise WrongAccess(f"program {program} stores to {at}: a kernel writes nothing but out")
         start = arena.places[name].start
-        lanes = [tuple((positions[chosen] - start).tolist()) for chosen in (let_through, ~let_through)]
-        record.accesses.append(Access(program, kind, name, *lanes, touch.is_open))
+        masked = positions[~let_through] - start
+        reached = tuple((touched - start).tolist()), tuple(masked.tolist())
+        record.accesses.append(Access(program, kind, name, *reached, touch.is_open))
 
     with watched(note):
         yield record

@@ -143,7 +143,10 @@ test_a_wrong_row_sum = refused(
         "the largest": (("tl.sum", "tl.max"), "that is the largest value of each row"),
         "the mean": (("tl.sum(values, axis=0)", "tl.sum(values, axis=0) / num_columns"), "that is the mean"),
         "all into out[0]": (("out + row,", "out,"), "out[1] is never stored (1 of 2 values are not), and 2 programs"),
-        "a tile for a number": (("tl.sum(values, axis=0)", "values"), "ValueError: Value argument cannot be block type"),
+        "a tile for a number": (
+            ("tl.sum(values, axis=0)", "values"),
+            "ValueError: Value argument cannot be block type",
+        ),
     },
 )
 test_a_right_row_sum = accepted(
@@ -212,9 +215,13 @@ test_a_right_softmax = accepted(
         ],
         "a large negative number": [(INF, "other=-1e30")],
         "exp of the value minus the log of the sum": [
-            ("weights / tl.sum(weights, axis=0)", "tl.exp(values - tl.max(values, axis=0) - tl.log(tl.sum(weights, axis=0)))")
+            (
+                "weights / tl.sum(weights, axis=0)",
+                "tl.exp(values - tl.max(values, axis=0) - tl.log(tl.sum(weights, axis=0)))",
+            )
         ],
-        "loaded three times": """    at, real = tl.program_id(0) * num_columns + tl.arange(0, COLUMNS), tl.arange(0, COLUMNS) < num_columns
+        "loaded three times": """    column = tl.arange(0, COLUMNS)
+    at, real = tl.program_id(0) * num_columns + column, column < num_columns
     top = tl.max(tl.load(x + at, mask=real, other=-1e30), axis=0)
     total = tl.sum(tl.exp(tl.load(x + at, mask=real, other=-1e30) - top), axis=0)
     tl.store(out + at, tl.exp(tl.load(x + at, mask=real) - top) / total, mask=real)
