@@ -29,6 +29,9 @@ def _scores(context_len: int, block_size: int, head_dim: int, mistake: str = "")
     if mistake == "slots":  # the block's id counts slots, not blocks
         at = case.block_table.repeat_interleave(block_size) + torch.arange(block_size).repeat(len(index))
         keys = case.k_cache.flatten(0, 1)[at[:context_len].long()].double()
+    if mistake == "width":
+        at = case.block_table.repeat_interleave(block_size) * block_size + torch.arange(block_size).repeat(len(index))
+        keys = case.k_cache.flatten()[at[:context_len, None].long() + torch.arange(head_dim)].double()
     scale = {"unscaled": 1.0, "twice": scale_of(case) ** 2}.get(mistake, scale_of(case))
     return (keys @ case.q.double() * scale).float()
 
@@ -52,6 +55,9 @@ register_rung(
         UNSCALED: partial(_scores, mistake="unscaled"),
         "the scores are multiplied by scale twice": partial(_scores, mistake="twice"),
         SLOTS: partial(_scores, mistake="slots"),
+        "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM": partial(
+            _scores, mistake="width"
+        ),
     },
     inputs("context_len", "BLOCK_SIZE", "HEAD_DIM"),
 )
@@ -63,8 +69,10 @@ register_rung(
 def _attention(context_len: int, block_size: int, head_dim: int, kind: str, mistake: str = "") -> Tensor:
     case = pool(context_len, block_size, head_dim, kind)
     keys, values = (tokens[:context_len] for tokens in case.tokens)
-    if mistake in ("index", "one block", "last"):
-        blocks = torch.arange(len(case.block_table)) if mistake == "index" else case.block_table.long()
+    if mistake in ("index", "first", "one block", "last"):
+        index = torch.arange(len(case.block_table))
+        other = {"index": index, "first": case.block_table[:1].expand(len(index))}
+        blocks = other.get(mistake, case.block_table).long()
         count = {"one block": min(block_size, context_len), "last": context_len - 1}.get(mistake, context_len)
         keys, values = (cache[blocks].flatten(0, 1)[:count].double() for cache in (case.k_cache, case.v_cache))
     if mistake == "keys":
@@ -140,6 +148,7 @@ register_rung(
         "the last token is left out: token < context_len": partial(_attention, mistake="last"),
         "that is the plain mean of the values: each has its softmax weight": partial(_attention, mistake="mean"),
         INDEX: partial(_attention, mistake="index"),
+        "every tile is the first block: the table's entry is start // BLOCK_SIZE": partial(_attention, mistake="first"),
         UNSCALED: partial(_attention, mistake="unscaled"),
     },
     _describe,

@@ -59,7 +59,7 @@ def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
     """Return `out` of the launch. Raises Wrong for an access that is wrong, whatever the values are."""
     launch = rung.launch(*case)
     if triton_mode.MODE == "compile":
-        return _run_compiled(launch, kernel)
+        return run_unwatched(launch, kernel, "cuda")
     arena = Arena(launch.tensors)
     try:
         with recorded(arena, launch.programs) as found:
@@ -72,12 +72,13 @@ def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
         raise error
     _require_stores(found, arena)
     if out.isnan().any():
-        raise Wrong(_explain_nan(found, arena, if_nan))
+        raise Wrong(_explain_nan(found, arena, if_nan, lambda: launch.run(kernel, Arena(launch.tensors))))
     return out.clone()
 
 
-def _run_compiled(launch: Launch, kernel: Any) -> Tensor:
-    arena = Arena(launch.tensors, "cuda")
+def run_unwatched(launch: Launch, kernel: Any, device: str) -> Tensor:
+    """Return `out` of a launch whose accesses are not seen. Raises Wrong when memory outside of out has changed."""
+    arena = Arena(launch.tensors, device)
     place, before = arena.places["out"], arena.buffer.clone()
     out = launch.run(kernel, arena).cpu()
     before[place.start : place.start + place.size] = arena.buffer[place.start : place.start + place.size]
@@ -103,16 +104,18 @@ def _require_stores(found: Record, arena: Arena) -> None:
         raise Wrong(f"{several}: each program has a part of its own, by tl.program_id(0)")
 
 
-def _explain_nan(found: Record, arena: Arena, if_nan: str) -> str:
+def _explain_nan(found: Record, arena: Arena, if_nan: str, run_plainly: Callable[[], Tensor]) -> str:
+    """Say where NaN comes from. run_plainly: the launch with 0 in masked lanes without `other`."""
     for access in found.accesses:
         for offset in access.touched if access.kind == "load" and access.tensor != "block_table" else ():
             position = arena.places[access.tensor].start + offset
             if arena.buffer[position].isnan():
                 what = f"program {access.program} loads {arena.name_at(position)}, which is NaN: no token is there"
                 return f"NaN in out: {what}. Is the mask by context_len, and the block's id from block_table?"
-    for access in found.accesses:
-        if access.is_open:
-            return f"NaN in out: program {access.program}'s load of {access.tensor} {OTHER_MISSING}"
+    open_loads = [access for access in found.accesses if access.is_open]
+    if open_loads and not run_plainly().isnan().any():
+        first = open_loads[0]
+        return f"NaN in out: program {first.program}'s load of {first.tensor} {OTHER_MISSING}"
     return f"NaN in out, though no NaN was loaded: {if_nan}" if if_nan else "NaN in out, though no NaN was loaded"
 
 

@@ -248,7 +248,7 @@ test_a_wrong_product = refused(
         ),
         "columns not masked": (
             ("real_row[:, None] & real_column[None, :]", "real_row[:, None]"),
-            "program 0 loads ",
+            "ROWS=2: program 0 loads offset 6 of w, which has 6 elements",
         ),
         "x not masked": ((", mask=real_column, other=0.0", ""), "loads offset 3 of x, which has 3 elements"),
         "the store not masked": (
@@ -258,9 +258,12 @@ test_a_wrong_product = refused(
         "not multiplied": (("tile * vector[None, :]", "tile"), "the rows are not multiplied by x"),
         "no program id": (
             ("tl.program_id(0) * ROWS + tl.arange", "tl.arange"),
-            "is never stored",
+            "out[2] is never stored (1 of 3 values are not), and 2 programs store out[0]",
         ),
-        "over rows": (("vector[None, :], axis=1", "vector[None, :], axis=0"), "w ["),
+        "over rows": (
+            ("vector[None, :], axis=1", "vector[None, :], axis=0"),
+            "ROWS=2: 2 of 2 values differ, first at (0,): got",
+        ),
         "no other": (
             ("None, :], other=0.0)", "None, :])"),
             "program 0's load of w masks lanes and gives no `other`",

@@ -42,7 +42,7 @@ test_a_wrong_long_softmax = refused(
                 ("new_top = " + LARGER, "new_top = top"),
                 ("top = new_top", "top = " + LARGER),
             ],
-            "NaN in out",
+            "NaN in out, though no NaN was loaded: exp overflows above 88: the new top is the larger of the old one",
         ),
         "other is 0": (
             ('mask=column < num_columns, other=float("-inf")', "mask=column < num_columns, other=0.0"),
@@ -111,7 +111,7 @@ test_wrong_scores = refused(
         ),
         "head size not counted": (
             (f"at = {KEYS_AT}", "at = block * BLOCK_SIZE + slot[:, None] + dim[None, :]"),
-            "differ",
+            "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM",
         ),
         "stored by block id": (
             ("out + token", "out + block * BLOCK_SIZE + slot"),
@@ -119,10 +119,10 @@ test_wrong_scores = refused(
         ),
         "program per token": (
             ("token = index * BLOCK_SIZE + slot", "token = index + slot"),
-            "program",
+            "context_len=3, BLOCK_SIZE=2, HEAD_DIM=2: 2 programs store out[1]: each program has a part of its own",
         ),
         "the last token left out": (("token < context_len", "token < context_len - 1"), "out[0] is never stored"),
-        "over slots": (("keys, axis=1)", "keys, axis=0)"), "differ"),
+        "over slots": (("keys, axis=1)", "keys, axis=0)"), "1 of 1 values differ, first at (0,): got"),
         "the table past its end": (
             ("block_table + index", "block_table + index + 1"),
             "program 0 loads offset 1 of block_table, which has 1 element",
@@ -184,7 +184,10 @@ test_wrong_attention = refused(
             ("tl.load(block_table + start // BLOCK_SIZE)", "start // BLOCK_SIZE"),
             "the index is used as the block's id",
         ),
-        "the first block again and again": (("block_table + start // BLOCK_SIZE", "block_table"), "differ"),
+        "the first block again and again": (
+            ("block_table + start // BLOCK_SIZE", "block_table"),
+            "every tile is the first block: the table's entry is start // BLOCK_SIZE",
+        ),
         "the table by token": (
             ("block_table + start // BLOCK_SIZE", "block_table + start"),
             "program 0 loads offset 2 of block_table, which has 2 elements",

@@ -13,8 +13,10 @@ from rung_answers import SOLUTIONS, interpreted, kernel
 
 from roseinfer import teach
 from roseinfer.kernels import triton_mode
+from roseinfer.teach.exercises.wrong import Wrong
 from roseinfer.teach.lessona3.arena import GAP, Arena
 from roseinfer.teach.lessona3.program_times import say_programs, time_programs
+from roseinfer.teach.lessona3.rung_checks import run_unwatched
 from roseinfer.teach.lessona3.rung_picture import steps_of
 from roseinfer.teach.lessona3.rung_record import record_rung
 from roseinfer.teach.lessona3.rungs import RUNGS, pool
@@ -58,6 +60,17 @@ def test_a_pools_ids_are_no_indices_and_its_empty_slots_are_nan():
         keys, values = case.tokens
         assert int(keys.isnan().any(1).sum()) == int(values.isnan().any(1).sum()) == used * 4 - context_len
         assert not keys[:context_len].isnan().any()
+
+
+@interpreted
+def test_a_launch_that_is_not_watched_is_refused_when_it_writes_outside():
+    """As on a GPU, where accesses cannot be seen."""
+    launch = RUNGS["a3.2"].launch(10, 4)
+    right = run_unwatched(launch, kernel("a3.2"), "cpu")
+    torch.testing.assert_close(right, launch.tensors["x"] + launch.tensors["y"])
+    for change in (("total, mask=real", "total"), ("out + at", "y + at")):
+        with pytest.raises(Wrong, match="memory outside of out .* a kernel writes nothing but out"):
+            run_unwatched(launch, kernel("a3.2", change), "cpu")
 
 
 # Records and pictures
