@@ -99,6 +99,9 @@ from .lesson21.split_picture import draw_split
 from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
 from .lesson22.step_counts import compare_policies, count_steps
+from .lessona3.program_times import say_programs, time_programs
+from .lessona3.rung_picture import draw_rung
+from .lessona3.rung_record import record_rung
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

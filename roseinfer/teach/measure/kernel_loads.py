@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 
 NAN = {"fp32": np.float32("nan"), "fp16": np.float16("nan"), "bf16": np.uint16(0x7FC0)}  # as the interpreter keeps them
 
-Access = Callable[[str, np.ndarray], None]  # "load" or "store", and the addresses that its mask lets through
+
+class Touch(NamedTuple):
+    """One load or store of a program: the address of each lane, and which lanes the mask lets through. is_open: a load
+    with masked lanes and without `other`."""
+
+    kind: str
+    addresses: np.ndarray
+    mask: np.ndarray
+    is_open: bool = False
+
+
+Access = Callable[[Touch], None]
 
 
 def count_loads(attention: Callable[..., Tensor], case: PagedCase) -> tuple[Tensor, Tensor]:
@@ -52,9 +63,9 @@ def _count(attention: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> t
     caches = tuple(cache.contiguous() for cache in arguments[3:5])
     k_counts, v_counts = (torch.zeros(cache.shape, dtype=torch.int64) for cache in caches)
 
-    def note(kind: str, addresses: np.ndarray) -> None:
+    def note(touch: Touch) -> None:
         for cache, count in zip(caches, (k_counts, v_counts), strict=True):
-            element = (addresses.astype(np.int64) - cache.data_ptr()) // cache.element_size()
+            element = (touch.addresses[touch.mask].astype(np.int64) - cache.data_ptr()) // cache.element_size()
             inside = element[(element >= 0) & (element < cache.numel())]
             count.view(-1).add_(torch.from_numpy(np.bincount(inside, minlength=cache.numel())))
 
@@ -65,7 +76,7 @@ def _count(attention: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> t
 
 @contextmanager
 def watched(access: Access) -> Iterator[None]:
-    """Call `access` before every load and store that Triton's interpreter makes, with the addresses it will touch.
+    """Call `access` before every load and store that Triton's interpreter makes.
 
     A load with a mask and without `other` gives NaN where it is masked: on a GPU it may give anything.
     """
@@ -74,13 +85,14 @@ def watched(access: Access) -> Iterator[None]:
     load, store = builder.create_masked_load, builder.create_masked_store
 
     def watched_load(ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        access("load", ptrs.data[mask.data])
-        if other is None and not mask.data.all():
+        is_open = other is None and not mask.data.all()
+        access(Touch("load", ptrs.data, mask.data, is_open))
+        if is_open:
             other = _nan_like(ptrs)
         return load(ptrs, mask, other, *rest)
 
     def watched_store(ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        access("store", ptrs.data[mask.data])
+        access(Touch("store", ptrs.data, mask.data))
         return store(ptrs, value, mask, *rest)
 
     builder.create_masked_load, builder.create_masked_store = watched_load, watched_store
@@ -126,13 +138,13 @@ def _guard(tensors: dict[str, Tensor]) -> Access:
     storages = [(name, tensor, tensor.untyped_storage()) for name, tensor in tensors.items()]
     ranges = [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for _, _, storage in storages]
 
-    def check(kind: str, addresses: np.ndarray) -> None:
-        at = addresses.astype(np.int64).reshape(-1)
+    def check(touch: Touch) -> None:
+        at = touch.addresses[touch.mask].astype(np.int64).reshape(-1)
         allowed = np.zeros(at.shape, dtype=bool)
         for first, end in ranges:
             allowed |= (at >= first) & (at < end)
         if not allowed.all():
-            raise OutOfBounds(_describe(kind, int(at[~allowed][0]), tensors))
+            raise OutOfBounds(_describe(touch.kind, int(at[~allowed][0]), tensors))
 
     return check
 

@@ -1,0 +1,1 @@
+"""What the background notebook a3 alone needs."""

@@ -1,0 +1,203 @@
+"""The rungs of a3: for each the launch that a case makes, the reference kernel, and the case that its picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import kernels
+from .watch import Launch
+
+Case = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """launch(*case) has the arguments of the kernel. shown: the case of the picture. kernel: the reference."""
+
+    id: str
+    title: str
+    launch: Callable[..., Launch]
+    shown: Case
+    kernel: Any
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+def values(*shape: int, seed: int = 0) -> Tensor:
+    """Random values of a shape, the same ones for the same seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def unwritten(*shape: int) -> Tensor:
+    """A result before the launch: NaN, so that an element without a store is seen."""
+    return torch.full(shape, torch.nan)
+
+
+def copy(n: int, block: int) -> Launch:
+    return Launch({"out": unwritten(n), "x": values(n)}, n // block, {"BLOCK": block})
+
+
+def vectors(n: int) -> dict[str, Tensor]:
+    return {"out": unwritten(n), "x": values(n, seed=n), "y": values(n, seed=n + 1000)}
+
+
+def add(n: int, block: int) -> Launch:
+    """n is a multiple of block."""
+    return Launch(vectors(n), n // block, {"BLOCK": block})
+
+
+def add_any(n: int, block: int) -> Launch:
+    return Launch({**vectors(n), "n": n}, -(-n // block), {"BLOCK": block})
+
+
+def matrix(rows: int, columns: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+    return scale * values(rows, columns, seed=100 * rows + columns) + shift
+
+
+def row_sum(rows: int, columns: int) -> Launch:
+    arguments = {"out": unwritten(rows), "x": matrix(rows, columns), "num_columns": columns}
+    return Launch(arguments, rows, {"COLUMNS": power_of_two(columns)})
+
+
+def softmax(rows: int, columns: int, scale: float = 1.0, shift: float = 0.0) -> Launch:
+    arguments = {"out": unwritten(rows, columns), "x": matrix(rows, columns, scale, shift), "num_columns": columns}
+    return Launch(arguments, rows, {"COLUMNS": power_of_two(columns)})
+
+
+def weights(rows: int, columns: int, layout: str) -> Tensor:
+    """A matrix [rows, columns] whose rows lie one after another, are the columns of another matrix, or are cut from a
+    wider or sparser one."""
+    if layout == "transposed":
+        return values(columns, rows, seed=rows + 50).T
+    if layout == "wide":
+        return values(rows, columns + 3, seed=rows)[:, :columns]
+    if layout == "every other column":
+        return values(rows, 2 * columns, seed=rows)[:, ::2]
+    return values(rows, columns, seed=rows)
+
+
+def matvec(rows: int, columns: int, layout: str, tile_rows: int) -> Launch:
+    w = weights(rows, columns, layout)
+    arguments = {
+        "out": unwritten(rows),
+        "w": w,
+        "x": values(columns, seed=columns),
+        "num_rows": rows,
+        "num_columns": columns,
+        "stride_row": w.stride(0),
+        "stride_column": w.stride(1),
+    }
+    return Launch(arguments, -(-rows // tile_rows), {"ROWS": tile_rows, "COLUMNS": power_of_two(columns)})
+
+
+def long_rows(rows: int, columns: int, kind: str) -> Tensor:
+    """Rows whose largest value comes early, late, or anywhere; large: of a few hundred, on either side of zero."""
+    x = matrix(rows, columns)
+    if kind == "falling":
+        return x.sort(dim=1, descending=True).values
+    if kind == "rising":
+        return x.sort(dim=1).values
+    return {"large": 200 * x, "far below 0": x - 500.0}.get(kind, x)
+
+
+def long_softmax(rows: int, columns: int, kind: str, tile: int) -> Launch:
+    arguments = {
+        "out": unwritten(rows, columns),
+        "x": long_rows(rows, columns, kind),
+        "num_columns": columns,
+    }
+    return Launch(arguments, rows, {"TILE": tile})
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The KV cache of one head with one sequence's tokens: q [D], k_cache and v_cache [blocks, block_size, D],
+    block_table [blocks in use]. Slots after the last token are NaN; the other blocks are another sequence's."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_table: Tensor
+
+    @property
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the blocks in use, [T, D], in fp64; those after the last token are NaN."""
+        chosen = self.block_table.long()
+        k, v = self.k_cache[chosen].flatten(0, 1), self.v_cache[chosen].flatten(0, 1)
+        return k.double(), v.double()
+
+
+def pool(context_len: int, block_size: int, head_dim: int, kind: str = "") -> Pool:
+    """kind: where the largest score lies, as in long_rows; large scores are a few hundred."""
+    used = -(-context_len // block_size)
+    generator = torch.Generator().manual_seed(context_len)
+    q = torch.randn(head_dim, generator=generator)
+    table = torch.arange(used)
+    while (table == torch.arange(used)).any() or (used > 1 and (table.diff() > 0).all()):  # no id is its own index
+        table = torch.randperm(used + 2, generator=generator)[:used]
+    cache = torch.randn(2, used + 2, block_size, head_dim, generator=generator)
+    keys = cache[0, table].flatten(0, 1)
+    if kind in ("falling", "rising"):
+        keys = keys[torch.argsort(keys @ q, descending=kind == "falling")]
+    cache[0, table] = keys.view(used, block_size, head_dim)
+    if (rest := used * block_size - context_len) > 0:
+        cache[:, table[-1], block_size - rest :] = torch.nan
+    return Pool(100 * q if kind == "large" else q, cache[0], cache[1], table.int())
+
+
+def paged(case: Pool, context_len: int, out: Tensor, names: tuple[str, ...], programs: int) -> Launch:
+    tensors = {"q": case.q, "k_cache": case.k_cache.clone(), "v_cache": case.v_cache.clone()}
+    arguments = {
+        "out": out,
+        **{name: tensors[name] for name in names},
+        "block_table": case.block_table,
+        "context_len": context_len,
+        "scale": scale_of(case),
+    }
+    block_size, head_dim = case.k_cache.shape[1:]
+    return Launch(arguments, programs, {"HEAD_DIM": head_dim, "BLOCK_SIZE": block_size})
+
+
+def scale_of(case: Pool) -> float:
+    return float(case.q.numel() ** -0.5)
+
+
+def paged_scores(context_len: int, block_size: int, head_dim: int) -> Launch:
+    case = pool(context_len, block_size, head_dim)
+    return paged(case, context_len, unwritten(context_len), ("q", "k_cache"), len(case.block_table))
+
+
+def paged_attention(context_len: int, block_size: int, head_dim: int, kind: str = "") -> Launch:
+    case = pool(context_len, block_size, head_dim, kind)
+    return paged(case, context_len, unwritten(head_dim), ("q", "k_cache", "v_cache"), 1)
+
+
+RUNGS = {
+    rung.id: rung
+    for rung in (
+        Rung("a3.0", "copy", copy, (12, 4), kernels.copy_kernel),
+        Rung("a3.1", "add", add, (12, 4), kernels.add_kernel),
+        Rung("a3.2", "add, any length", add_any, (10, 4), kernels.add_any_kernel),
+        Rung("a3.3", "row sum", row_sum, (4, 6), kernels.row_sum_kernel),
+        Rung("a3.4", "row softmax", softmax, (3, 6), kernels.softmax_kernel),
+        Rung("a3.5", "matrix times vector", matvec, (5, 3, "transposed", 2), kernels.matvec_kernel),
+        Rung("a3.6", "softmax of long rows", long_softmax, (2, 10, "", 4), kernels.long_softmax_kernel),
+        Rung("a3.7", "scores through a block table", paged_scores, (10, 4, 4), kernels.paged_scores_kernel),
+        Rung("a3.8", "paged attention", paged_attention, (10, 4, 4), kernels.paged_attention_kernel),
+    )
+}
+
+
+def find_rung(rung_id: str) -> Rung:
+    """Raises ValueError for an unknown rung, naming those that exist."""
+    if rung_id not in RUNGS:
+        raise ValueError(f"rung must be one of {', '.join(RUNGS)}, got {rung_id!r}")
+    return RUNGS[rung_id]

@@ -1,0 +1,62 @@
+"""Answers to a3's rungs, made from the solutions with some texts in place of others. Triton reads a kernel's source, so
+each gets lines that it can find."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Mapping
+from hashlib import sha1
+from typing import Any
+
+import pytest
+from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
+
+from roseinfer.kernels import triton_mode
+from roseinfer.paths import ROOT
+from tools.solutions import parse_solutions
+
+SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a3_triton_from_zero.py").read_text(encoding="utf-8"))
+interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
+Changes = tuple[str, str] | list[tuple[str, str]] | str  # one, several, or the whole body of the kernel
+
+
+def kernel(exercise_id: str, changes: Changes = ()) -> Any:
+    """The solution's kernel with these changes."""
+    source = SOLUTIONS[exercise_id]
+    if isinstance(changes, str):
+        source = head(source) + changes
+    else:
+        source = edited(source, *([changes] if changes and isinstance(changes[0], str) else changes))
+    place = f"<{exercise_id} {sha1(source.encode()).hexdigest()}>"
+    linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
+    names: dict[str, Any] = {"triton_mode": triton_mode, "tl": triton_mode.language(), "__name__": "__main__"}
+    exec(compile(source, place, "exec"), names)
+    return names[re.search(r"def (\w+)", source)[1]]
+
+
+def head(source: str) -> str:
+    """The decorator and the signature."""
+    return source[: re.search(r"\):.*\n", source).end()]
+
+
+def refused(exercise_id: str, cases: Mapping[str, tuple[Changes, str]]) -> Callable:
+    """A test that each of these is refused with its message."""
+
+    @interpreted
+    @wrong_cases(exercise_id, cases)
+    def test(answer: Changes, message: str) -> None:
+        assert_refused(exercise_id, kernel(exercise_id, answer), message)
+
+    return test
+
+
+def accepted(exercise_id: str, cases: Mapping[str, Changes]) -> Callable:
+    """A test that each of these passes."""
+
+    @interpreted
+    @right_cases(exercise_id, cases)
+    def test(answer: Changes) -> None:
+        assert_accepted(exercise_id, kernel(exercise_id, answer))
+
+    return test
