@@ -195,40 +195,44 @@ register(
 
 # a1.4
 
-# H, D, positions, theta
-Turn = tuple[int, int, list[int], float]
+# H, D, positions, the power of ten that theta is: a case with a large theta is no larger
+Turn = tuple[int, int, list[int], int]
 LAST = 300
 
 
 def _draw_turn(rng: Random) -> Turn:
     positions = [rng.randint(0, LAST) for _ in range(rng.randint(1, 4))]
-    return rng.randint(1, 4), 2 * rng.randint(1, 4), positions, rng.choice((100.0, 10_000.0, 1e6))
+    return rng.randint(1, 4), 2 * rng.randint(1, 4), positions, rng.choice((2, 4, 6))
 
 
 TURNS: list[Turn] = [
-    (1, 2, [0], 10_000.0),  # position 0: nothing turns
-    (1, 2, [1], 10_000.0),
-    (2, 4, [1], 10_000.0),
-    (2, 4, [0, 1, 2], 10_000.0),
-    (3, 4, [5, 6, 7], 100.0),  # as many tokens as heads
-    (2, 8, [7], 10_000.0),  # a decode step: one token, at a late position
-    (2, 8, [3, 200, 3], 10_000.0),
-    (1, 4, [2, 9, 4, 1], 1e6),
+    (1, 2, [0], 4),  # position 0: nothing turns
+    (1, 2, [1], 4),
+    (2, 4, [1], 4),
+    (2, 4, [0, 1, 2], 4),
+    (3, 4, [5, 6, 7], 2),  # as many tokens as heads
+    (2, 8, [7], 4),  # a decode step: one token, at a late position
+    (2, 8, [3, 200, 3], 4),
+    (1, 4, [2, 9, 4, 1], 6),
     *draw(_draw_turn),
 ]
 
 
-def _given(num_heads: int, head_dim: int, positions: list[int], _: float) -> tuple[Tensor, Tensor]:
+def _given(num_heads: int, head_dim: int, positions: list[int], _: int) -> tuple[Tensor, Tensor]:
     """x [T, H, D] and positions [T]."""
     generator = torch.Generator().manual_seed(100 * num_heads + head_dim)
     return torch.randn(len(positions), num_heads, head_dim, generator=generator), torch.tensor(positions)
 
 
-def _turned(num_heads: int, head_dim: int, positions: list[int], theta: float, shift: int = 0) -> Tensor:
+def _turned(num_heads: int, head_dim: int, positions: list[int], power: int, shift: int = 0) -> Tensor:
     """What the library's models do."""
-    x, at = _given(num_heads, head_dim, positions, theta)
-    rotation = Rotation(Rope(rope_theta=theta), head_dim, length=LAST + 1 + shift)
+    x, at = _given(num_heads, head_dim, positions, power)
+    rotation = Rotation(Rope(rope_theta=10.0**power), head_dim, length=LAST + 1 + shift)
     return rotate(x, *rotation(at + shift, x.dtype))
+
+
+def _from_one(num_heads: int, head_dim: int, positions: list[int], power: int) -> Tensor:
+    return _turned(num_heads, head_dim, positions, power, shift=1)
 
 
 def _by_hand(
@@ -242,7 +246,7 @@ def _by_hand(
 
     def turned(*case: Any) -> Tensor:
         (x, positions), head_dim = _given(*case), case[1]
-        angles = position(positions)[:, None, None] * frequency(torch.arange(head_dim // 2), head_dim, case[3])
+        angles = position(positions)[:, None, None] * frequency(torch.arange(head_dim // 2), head_dim, 10.0 ** case[3])
         cos, sin = angles.cos(), sign * angles.sin()
         a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
         pairs = a * cos - b * sin, b * cos + second * a * sin
@@ -257,7 +261,7 @@ ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
     ),
     "it is turned the other way: the first number becomes a cos - b sin, the second b cos + a sin": _by_hand(sign=-1),
     "the second number is b cos - a sin, it should be b cos + a sin": _by_hand(second=-1),
-    "positions are counted from 1: the angle of position 0 is 0": lambda *case: _turned(*case, shift=1),
+    "positions are counted from 1: the angle of position 0 is 0": _from_one,
     "rows are taken for positions: a token's angle comes from positions, which need not be 0, 1, 2": _by_hand(
         position=lambda positions: torch.arange(len(positions))
     ),
@@ -274,13 +278,13 @@ ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _describe_turn(num_heads: int, head_dim: int, positions: list[int], theta: float) -> str:
-    return f"x [{len(positions)}, {num_heads}, {head_dim}], positions={positions}, theta={theta:g}"
+def _describe_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> str:
+    return f"x [{len(positions)}, {num_heads}, {head_dim}], positions={positions}, theta={10**power:,}"
 
 
 def _turn_with(answer: Callable[[Tensor, Tensor, float], Tensor], *case: Any) -> Tensor:
     given, handed = _given(*case), _given(*case)
-    got = answer(*handed, case[3])
+    got = answer(*handed, 10.0 ** case[3])
     require_unchanged(given, handed, ("x", "positions"), ": make a new tensor")
     return got
 
