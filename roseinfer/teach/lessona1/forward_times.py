@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 
 import torch
 
 from roseinfer.arguments import require_count
+from roseinfer.bench.neighbours import busy_sentence, with_waiting
 from roseinfer.display.table import Table
 from roseinfer.models import Model
 from roseinfer.reference import reference_logits
@@ -20,9 +22,10 @@ from ..views.said import Said, say
 
 @dataclass(frozen=True, repr=False)
 class ForwardTimes:
-    """ms: median time of a forward, by its number of tokens, in increasing order."""
+    """ms: median time of a forward, by its number of tokens, in increasing order. warning: why not to believe them."""
 
     ms: dict[int, float]
+    warning: str = ""
 
     def ratio(self, num_tokens: int) -> float:
         """Times as long as a forward of the fewest tokens, mostly one. Raises KeyError for a number not measured."""
@@ -36,7 +39,7 @@ class ForwardTimes:
         ]
         live = ["ms", "times the first", "ms per token"]
         formats = {"ms": "{:.2f}", "times the first": "{:.1f}", "ms per token": "{:.3f}"}
-        return table(rows, live, "One forward of a prompt", "medians, measured in turn", formats)
+        return table(rows, live, "One forward of a prompt", "medians, measured in turn", formats, self.warning)
 
     def say(self, num_tokens: int) -> Said:
         """Say what a token costs in a forward of num_tokens, and how the time grows from there to the longest one."""
@@ -70,4 +73,7 @@ def time_forwards(model: Model, token_counts: Sequence[int], repeats: int = 20) 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (max(token_counts),), generator=generator).tolist()
     calls = {str(n): partial(reference_logits, model, ids[:n]) for n in sorted(token_counts)}
-    return ForwardTimes({int(name): ms for name, ms in median_ms(calls, repeats).items()})
+    started = perf_counter()
+    ms, waited = with_waiting(lambda: median_ms(calls, repeats))
+    sample = {"waited_seconds": waited, "seconds": perf_counter() - started}
+    return ForwardTimes({int(name): one for name, one in ms.items()}, busy_sentence([sample]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from roseinfer.display.chart import INK
@@ -46,7 +47,7 @@ def walk_layer(config: ModelConfig, num_tokens: int) -> Grid:
     numbers per token; its rows are the tokens."""
     operations = _operations(config, num_tokens)
     frames = [
-        Frame([_panel(operations[: step + 1], config, num_tokens)], f"{number}: {operation.name}", operation.says)
+        Frame([_panel(operations, config, step)], f"{number}: {operation.name}", operation.says)
         for step, operation in enumerate(operations)
         for number in [f"operation {step}" if step else "the input"]
     ]
@@ -104,22 +105,23 @@ def _shape_text(operation: Operation, num_tokens: int) -> str:
     return f"{len(widths)} x [{num_tokens}, {widths[0]}]"
 
 
-def _panel(operations: list[Operation], config: ModelConfig, num_tokens: int) -> Panel:
-    """Later rows are left empty, so that nothing moves."""
-    all_operations = _operations(config, num_tokens)
-    widest = max(sum(part.width for part in each.gives) for each in all_operations)
-    cells = [cell for row, each in enumerate(operations) for cell in _boxes(row, each, row == len(operations) - 1)]
-    cells.append(Cell(len(all_operations) - 1, 0, outline="none", width=widest))
-    lines = [line for row, each in enumerate(operations) for line in _residual(row, each, config, widest)]
+def _panel(operations: list[Operation], config: ModelConfig, step: int) -> Panel:
+    """Operations after this step are dashed and empty."""
+    widest = max(sum(part.width for part in each.gives) for each in operations)
+    cells = [cell for row, each in enumerate(operations) for cell in _boxes(row, each, step)]
+    lines = [line for row, each in enumerate(operations[: step + 1]) for line in _residual(row, each, config, widest)]
     labels = [each.name for each in operations]
     return Panel(cells, rows=labels, cell=(DRAWN / widest, ROW), lines=lines)
 
 
-def _boxes(row: int, operation: Operation, is_new: bool) -> Iterator[Cell]:
+def _boxes(row: int, operation: Operation, step: int) -> Iterator[Cell]:
     start = 0
     for part in operation.gives:
-        strength, outline = (NEW, INK) if is_new else (OLD, "")
-        yield Cell(row, start, part.text, part.colour, outline=outline, strength=strength, width=part.width, height=0.9)
+        box = Cell(row, start, width=part.width, height=0.9, dashed=True)
+        if row <= step:
+            strength, outline = (NEW, INK) if row == step else (OLD, "")
+            box = replace(box, text=part.text, colour=part.colour, strength=strength, outline=outline, dashed=False)
+        yield box
         start += part.width
 
 
