@@ -142,7 +142,7 @@ test_wrong_causal_attention = wrong_answers(
         "heads flattened": (lambda q, k, v: causal(q, k, v).transpose(0, 1).flatten(1), "expected (2, 2, 1)"),
         "one head": (lambda q, k, v: causal(q[:1], k[:1], v[:1]), "shape (1, "),
         "shifted by hidden scores": (shifted_by_all, "a row that sees no token is 0 / 0"),
-        "a mask of eight tokens": (mask_of_seventy, "T=70"),
+        "a mask of eight tokens": (mask_of_seventy, "T=70, D=4: checking your answer raised RuntimeError"),
         "k scaled in place": (scores_in_place, "k was handed in, and you have changed it"),
         "PyTorch's own": (
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
