@@ -42,16 +42,15 @@ class ForwardTimes:
         return table(rows, live, "One forward of a prompt", "medians, measured in turn", formats, self.warning)
 
     def say(self, num_tokens: int) -> Said:
-        """Say what a token costs in a forward of num_tokens, and how the time grows from there to the longest one."""
-        counts, ratio = list(self.ms), self.ratio(num_tokens)
-        cheaper = num_tokens / counts[0] / ratio
-        verdict = f"so each of them costs {cheaper:.1f} times less" if cheaper > 1 else "so no token gets cheaper"
-        most = counts[-1]
+        """Say what a token costs in a forward of num_tokens, and how long the longest forward takes against it."""
+        fewest, most = min(self.ms), max(self.ms)
+        ratio, share = self.ratio(num_tokens), self.ratio(num_tokens) * fewest / num_tokens
         return say(
             "what a token costs in a longer forward",
-            f"A forward of {num_tokens} tokens takes {ratio:.1f} times as long as one of {counts[0]}, {verdict}.",
-            f"From {num_tokens} to {most} tokens, {most / num_tokens:.0f} times as many, the time grows "
-            f"{self.ms[most] / self.ms[num_tokens]:.1f} times.",
+            f"A forward of {num_tokens} tokens takes {ratio:.1f} times as long as one of {fewest}: per token, "
+            f"{share:.0%} of its time.",
+            f"A forward of {most} tokens, {most / num_tokens:.0f} times as many, takes "
+            f"{self.ms[most] / self.ms[num_tokens]:.1f} times as long as one of {num_tokens}.",
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from roseinfer import teach
 from roseinfer.models import Rope, load_model, model_config
+from roseinfer.teach.lessona1.forward_times import ForwardTimes
 
 WORDS = ["Return", " a", " copy", " "]
 TOKEN_IDS = [357, 258, 1156, 297]
@@ -134,6 +135,14 @@ def test_rotations_have_a_dial_for_each_pair():
     ]
     with pytest.raises(ValueError, match="pairs must be 0 to 15, got 16"):
         teach.draw_rotations(Rope(), head_dim=32, pairs=[16])
+
+
+def test_what_is_said_of_times_is_computed_from_them():
+    said = ForwardTimes({1: 2.0, 64: 6.0, 256: 21.0}).say(64)
+    assert said.sentences == (
+        "A forward of 64 tokens takes 3.0 times as long as one of 1: per token, 5% of its time.",
+        "A forward of 256 tokens, 4 times as many, takes 3.5 times as long as one of 64.",
+    )
 
 
 def test_forwards_are_timed_and_the_text_has_no_time(tiny):
