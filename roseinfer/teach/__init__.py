@@ -99,6 +99,14 @@ from .lesson21.split_picture import draw_split
 from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
 from .lesson22.step_counts import compare_policies, count_steps
+from .lessona1.attention_maps import draw_attention_maps
+from .lessona1.attention_walk import walk_attention
+from .lessona1.forward_times import time_forwards
+from .lessona1.head_groups import draw_head_groups
+from .lessona1.hidden_states import prove_hidden_states
+from .lessona1.layer_picture import walk_layer
+from .lessona1.recorded_heads import record_heads
+from .lessona1.rotation_chart import draw_rotations
 from .lessona3.program_times import say_programs, time_programs
 from .lessona3.rung_picture import draw_rung
 from .lessona3.rung_record import record_rung

@@ -1,0 +1,1 @@
+"""What background notebook a1 alone needs."""

@@ -1,0 +1,296 @@
+"""Checkers of background notebook a1: attention of one query, the causal mask, grouped KV heads, and RoPE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from roseinfer.models.rope import Rope, Rotation, rotate
+
+from ..exercises.drawn import Comparison, Expected, draw
+from ..exercises.exercise import register
+from ..exercises.explain import explain_tensor
+from ..exercises.tensor_checks import require_unchanged
+from ..exercises.wrong import Wrong
+from .attention_math import (
+    CAUSAL_MISTAKES,
+    GROUPED_MISTAKES,
+    ONE_QUERY_MISTAKES,
+    Attend,
+    causal,
+    grouped,
+    one_query,
+)
+
+Inputs = tuple[Tensor, Tensor, Tensor]
+Make = Callable[..., Inputs]  # a case -> q, k and v
+
+# Kinds of cases: as drawn; q times LARGE, for scores of a few hundred; every score near LOW.
+PLAIN, LARGE, LOW = 1, 128, -40_000
+SAID = {
+    PLAIN: "",
+    LARGE: ", scores of a few hundred (exp overflows past 88)",
+    LOW: f", every score near {LOW:,}",
+}
+
+
+class ByHand(TorchFunctionMode):
+    """Refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads."""
+
+    def __init__(self, grouped_only: bool) -> None:
+        super().__init__()
+        self.grouped_only = grouped_only
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention and (not self.grouped_only or (kwargs or {}).get("enable_gqa")):
+            option = "enable_gqa of " if self.grouped_only else ""
+            raise Wrong(f"that is {option}PyTorch's own F.scaled_dot_product_attention: write this part by hand")
+        return func(*args, **(kwargs or {}))
+
+
+def _comparison(
+    cases: Sequence[tuple[Any, ...]],
+    make: Make,
+    right: Attend,
+    mistakes: Mapping[str, Attend],
+    describe: Callable[..., str],
+    names: Iterable[str] = ("q", "k", "v"),
+    grouped_only: bool = False,
+) -> Comparison:
+    """An attention against `right` in float64; mistakes run in the case's own float32, so that they overflow as an
+    answer would."""
+
+    def expected(*case: Any) -> Tensor:
+        return right(*(tensor.double() for tensor in make(*case))).float()
+
+    def call(answer: Attend, *case: Any) -> Tensor:
+        given, handed = make(*case), make(*case)
+        with ByHand(grouped_only):
+            got = answer(*handed)
+        require_unchanged(given, handed, names, ": make a new tensor")
+        return got
+
+    def mistaken(attend: Attend) -> Callable[..., Tensor]:
+        return lambda *case: attend(*make(*case))
+
+    known = {why: mistaken(attend) for why, attend in mistakes.items()}
+    return Comparison(cases, Expected(expected, known, _explain), describe, call)
+
+
+def _explain(got: object, want: Tensor) -> str | None:
+    message = explain_tensor(got, want, rtol=1e-3, atol=1e-4)
+    if message and isinstance(got, Tensor) and got.shape == want.shape and not got.isfinite().all():
+        return f"{message}; exp of a large score overflows, and a row that sees no token is 0 / 0"
+    return message
+
+
+# a1.1
+
+
+def _make_one(num_tokens: int, head_dim: int, kind: int) -> Inputs:
+    """Make query [D], keys [T, D] and values [T, D]."""
+    generator = torch.Generator().manual_seed(100 * num_tokens + head_dim)
+    keys, values = torch.randn(2, num_tokens, head_dim, generator=generator)
+    return torch.randn(head_dim, generator=generator) * kind, keys, values
+
+
+def _describe_one(num_tokens: int, head_dim: int, kind: int) -> str:
+    return f"T={num_tokens}, D={head_dim}{SAID[kind]}"
+
+
+ONE_QUERY = [
+    (1, 1, PLAIN),
+    (1, 4, PLAIN),
+    (2, 1, PLAIN),
+    (3, 4, PLAIN),
+    (4, 4, PLAIN),  # T and D are equal: a transposed matrix has the same shape
+    (4, 4, LARGE),
+    (2, 16, LARGE),
+    (300, 8, PLAIN),
+    *draw(lambda rng: (rng.randint(1, 9), rng.choice((1, 2, 3, 4, 8, 16)), rng.choice((PLAIN, PLAIN, LARGE)))),
+]
+register(
+    "a1.1",
+    _comparison(ONE_QUERY, _make_one, one_query, ONE_QUERY_MISTAKES, _describe_one, ("query", "keys", "values")),
+)
+
+
+# a1.2 and a1.3
+
+# H, H_kv, T, D, kind
+Heads = tuple[int, int, int, int, int]
+
+
+def _make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, kind: int) -> Inputs:
+    """Make q [H, T, D], k and v [H_kv, T, D]. Low scores are exact in float32: whole numbers, halved."""
+    generator = torch.Generator().manual_seed(1000 * num_heads + 100 * num_kv_heads + 10 * num_tokens + head_dim)
+    q = torch.randn(num_heads, num_tokens, head_dim, generator=generator)
+    k, v = torch.randn(2, num_kv_heads, num_tokens, head_dim, generator=generator)
+    if kind == LARGE:
+        q = q * LARGE
+    if kind == LOW:
+        q, k = q.round(), k.round()
+        q[..., 0], k[..., 0] = 1, LOW * head_dim**0.5
+    return q, k, v
+
+
+def _make_ungrouped(num_heads: int, *rest: Any) -> Inputs:
+    return _make_heads(num_heads, num_heads, *rest)
+
+
+def _describe_ungrouped(num_heads: int, num_tokens: int, head_dim: int, kind: int) -> str:
+    return f"H={num_heads}, T={num_tokens}, D={head_dim}{SAID[kind]}"
+
+
+def _describe_grouped(num_heads: int, num_kv_heads: int, *rest: Any) -> str:
+    return _describe_ungrouped(num_heads, *rest).replace(", ", f", H_kv={num_kv_heads}, ", 1)
+
+
+def _draw_sizes(rng: Random) -> tuple[int, int, int]:
+    """T, D and the kind."""
+    return rng.randint(1, 7), rng.choice((1, 4, 16)), rng.choice((PLAIN, PLAIN, LARGE, LOW))
+
+
+CAUSAL = [
+    (1, 1, 4, PLAIN),  # one token: nothing to hide
+    (1, 2, 4, PLAIN),
+    (2, 3, 4, PLAIN),
+    (3, 3, 4, PLAIN),  # H and T are equal
+    (2, 4, 4, PLAIN),  # T and D are equal
+    (2, 3, 4, LARGE),
+    (2, 3, 4, LOW),
+    (1, 70, 4, PLAIN),
+    *draw(lambda rng: (rng.randint(1, 4), *_draw_sizes(rng))),
+]
+register("a1.2", _comparison(CAUSAL, _make_ungrouped, causal, CAUSAL_MISTAKES, _describe_ungrouped))
+
+
+def _draw_grouped(rng: Random) -> Heads:
+    num_kv_heads = rng.randint(1, 4)
+    return num_kv_heads * rng.randint(1, 4), num_kv_heads, *_draw_sizes(rng)
+
+
+GROUPED: list[Heads] = [
+    (2, 1, 2, 4, PLAIN),  # one KV head for all: multi-query attention
+    (3, 3, 2, 4, PLAIN),  # one for each: as in a1.2
+    (4, 2, 1, 4, PLAIN),
+    (4, 2, 3, 4, PLAIN),
+    (6, 2, 3, 4, PLAIN),  # groups of three
+    (6, 3, 3, 4, PLAIN),
+    (4, 2, 4, 4, LARGE),
+    (4, 2, 3, 4, LOW),
+    *draw(_draw_grouped),
+]
+register(
+    "a1.3",
+    _comparison(GROUPED, _make_heads, grouped, GROUPED_MISTAKES, _describe_grouped, grouped_only=True),
+)
+
+
+# a1.4
+
+# H, D, positions, the power of ten that theta is: a case with a large theta is no larger
+Turn = tuple[int, int, list[int], int]
+LAST = 300
+
+
+def _draw_turn(rng: Random) -> Turn:
+    positions = [rng.randint(0, LAST) for _ in range(rng.randint(1, 4))]
+    return rng.randint(1, 4), 2 * rng.randint(1, 4), positions, rng.choice((2, 4, 6))
+
+
+TURNS: list[Turn] = [
+    (1, 2, [0], 4),  # position 0: nothing turns
+    (1, 2, [1], 4),
+    (2, 4, [1], 4),
+    (2, 4, [0, 1, 2], 4),
+    (3, 4, [5, 6, 7], 2),  # as many tokens as heads
+    (2, 8, [7], 4),  # a decode step: one token, at a late position
+    (2, 8, [3, 200, 3], 4),
+    (1, 4, [2, 9, 4, 1], 6),
+    *draw(_draw_turn),
+]
+
+
+def _given(num_heads: int, head_dim: int, positions: list[int], _: int) -> tuple[Tensor, Tensor]:
+    """x [T, H, D] and positions [T]."""
+    generator = torch.Generator().manual_seed(100 * num_heads + head_dim)
+    return torch.randn(len(positions), num_heads, head_dim, generator=generator), torch.tensor(positions)
+
+
+def _turned(num_heads: int, head_dim: int, positions: list[int], power: int, shift: int = 0) -> Tensor:
+    """What the library's models do."""
+    x, at = _given(num_heads, head_dim, positions, power)
+    rotation = Rotation(Rope(rope_theta=10.0**power), head_dim, length=LAST + 1 + shift)
+    return rotate(x, *rotation(at + shift, x.dtype))
+
+
+def _from_one(num_heads: int, head_dim: int, positions: list[int], power: int) -> Tensor:
+    return _turned(num_heads, head_dim, positions, power, shift=1)
+
+
+def _by_hand(
+    frequency: Callable[[Tensor, int, float], Tensor] = lambda i, head_dim, theta: theta ** (-2 * i / head_dim),
+    sign: int = 1,
+    second: int = 1,
+    interleaved: bool = False,
+    position: Callable[[Tensor], Tensor] = lambda positions: positions,
+) -> Callable[..., Tensor]:
+    """The same in plain operations, with a mistake in one of them. second: sign of the sine in the second half."""
+
+    def turned(*case: Any) -> Tensor:
+        (x, positions), head_dim = _given(*case), case[1]
+        angles = position(positions)[:, None, None] * frequency(torch.arange(head_dim // 2), head_dim, 10.0 ** case[3])
+        cos, sin = angles.cos(), sign * angles.sin()
+        a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+        pairs = a * cos - b * sin, b * cos + second * a * sin
+        return torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, -1)
+
+    return turned
+
+
+ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
+    "the partner of number i is its neighbour, as in the paper; here it is number i + D / 2": _by_hand(
+        interleaved=True
+    ),
+    "it is turned the other way: the first number becomes a cos - b sin, the second b cos + a sin": _by_hand(sign=-1),
+    "the second number is b cos - a sin, it should be b cos + a sin": _by_hand(second=-1),
+    "positions are counted from 1: the angle of position 0 is 0": _from_one,
+    "rows are taken for positions: a token's angle comes from positions, which need not be 0, 1, 2": _by_hand(
+        position=lambda positions: torch.arange(len(positions))
+    ),
+    "pair i has frequency theta ** (-i / D), it should be theta ** (-2 * i / D)": _by_hand(
+        lambda i, head_dim, theta: theta ** (-i / head_dim)
+    ),
+    "the frequencies grow with i: the exponent -2 * i / D is negative": _by_hand(
+        lambda i, head_dim, theta: theta ** (2 * i / head_dim)
+    ),
+    "all pairs turn by the same angle: pair i has a frequency of its own, theta ** (-2 * i / D)": _by_hand(
+        lambda i, head_dim, theta: torch.ones(head_dim // 2)
+    ),
+    "theta is taken as 10,000, it is an argument": _by_hand(lambda i, head_dim, theta: 10_000.0 ** (-2 * i / head_dim)),
+}
+
+
+def _describe_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> str:
+    return f"x [{len(positions)}, {num_heads}, {head_dim}], positions={positions}, theta={10**power:,}"
+
+
+def _turn_with(answer: Callable[[Tensor, Tensor, float], Tensor], *case: Any) -> Tensor:
+    given, handed = _given(*case), _given(*case)
+    got = answer(*handed, 10.0 ** case[3])
+    require_unchanged(given, handed, ("x", "positions"), ": make a new tensor")
+    return got
+
+
+def _explain_turn(got: object, want: Tensor) -> str | None:
+    return explain_tensor(got, want, rtol=1e-3, atol=1e-3)
+
+
+register("a1.4", Comparison(TURNS, Expected(_turned, ROPE_MISTAKES, _explain_turn), _describe_turn, _turn_with))

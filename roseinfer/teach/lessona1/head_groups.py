@@ -1,0 +1,57 @@
+"""draw_head_groups: which query heads read which KV head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from roseinfer.display.grid import Grid
+from roseinfer.display.shapes import Cell, Frame, Line, Panel
+from roseinfer.models import ModelConfig
+
+WIDTH, ROW = 50, 26  # pixels
+
+
+def draw_head_groups(configs: Mapping[str, ModelConfig]) -> Grid:
+    """Draw the query heads of each model above its KV heads, with a line from each to the one that it reads.
+
+    configs: by the names from which the reader chooses, the first one shown first.
+
+    Raises ValueError without a model.
+    """
+    text = "\n".join(f"{name}: {_text(config)}" for name, config in configs.items())
+    return Grid({name: [_frame(name, config)] for name, config in configs.items()}, text, choice_label="model")
+
+
+def _text(c: ModelConfig) -> str:
+    group = c.num_heads // c.num_kv_heads
+    share = "each with a KV head of its own" if group == 1 else f"{group} on each of {c.num_kv_heads} KV heads"
+    kept, all_heads = (2 * heads * c.head_dim for heads in (c.num_kv_heads, c.num_heads))
+    return f"{c.num_heads} query heads, {share}; K and V have {kept:,} of {all_heads:,} numbers per token and layer"
+
+
+def _frame(name: str, config: ModelConfig) -> Frame:
+    group = config.num_heads // config.num_kv_heads
+    queries = [Cell(0, head, f"Q {head}", head // group) for head in range(config.num_heads)]
+    return Frame(
+        [
+            Panel(
+                [*queries, *_kv_heads(config)],
+                rows=["query heads", "", "K", "V"],
+                cell=(WIDTH, ROW),
+                lines=[
+                    Line((1, head + 0.5), (2, (head // group + 0.5) * group), head // group, arrow=True)
+                    for head in range(config.num_heads)
+                ],
+            )
+        ],
+        name,
+        f"{_text(config)}.",
+    )
+
+
+def _kv_heads(config: ModelConfig) -> Iterator[Cell]:
+    """Each below the middle of its group."""
+    group = config.num_heads // config.num_kv_heads
+    for head in range(config.num_kv_heads):
+        for row, name in ((2, "K"), (3, "V")):
+            yield Cell(row, (head + 0.5) * group - 0.5, f"{name} {head}", head)
