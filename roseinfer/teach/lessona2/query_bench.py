@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -66,7 +65,7 @@ def bench() -> QueryBench:
 
 def run_query(answer: Any, events: Events) -> Rows:
     """Rows that an answer's query gives. answer: a string of SQL, or a function without arguments that returns one."""
-    query = answer() if isinstance(answer, Callable) else answer  # type: ignore[arg-type]  # mypy: not a type
+    query = answer() if callable(answer) else answer
     if not isinstance(query, str):
         raise Wrong(f"expected a query, which is a string of SQL, got {type(query).__name__}")
     if not query.strip():

@@ -50,10 +50,10 @@ def _first_difference(own: list[tuple[Any, ...]], right: list[tuple[Any, ...]], 
         if len(own) != 1:
             return f"your query returns {len(own)} rows, expected 1"
         return _values(own[0], right[0], columns)
-    twice = [name for name, times in Counter(row[0] for row in own).items() if times > 1]
-    if twice:
-        return f"there are several rows for {_value(twice[0])}, expected 1"
-    got, want = ({row[0]: row for row in rows} for rows in (own, right))
+    times = Counter(_value(row[0]) for row in own)
+    if twice := [name for name in times if times[name] > 1]:
+        return f"there are several rows for {twice[0]}, expected 1"
+    got, want = ({_value(row[0]): row for row in rows} for rows in (own, right))
     if missing := [name for name in want if name not in got]:
         return f"the row {_shown(want[missing[0]], columns)} is missing"
     if surplus := [name for name in got if name not in want]:
