@@ -99,6 +99,10 @@ from .lesson21.split_picture import draw_split
 from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
 from .lesson22.step_counts import compare_policies, count_steps
+from .lessona2.profiler_cost import say_profiler_cost
+from .lessona2.read_runs import trace_reads
+from .lessona2.reads_picture import walk_reads
+from .lessona2.self_time_picture import walk_self_time
 from .measure.compare_shapes import compare_shapes, sql
 from .measure.contract_report import contract
 from .measure.kernel_loads import count_loads

@@ -4,9 +4,9 @@
         ...  # "return n + 1 -> return n - 1", and the whole source
 
 The mistakes are those that people make: another operator, a bound that is one off, a dropped statement, swapped
-arguments, another dtype, a value that is set once in front of a loop, a wrong word in a query. Two sources that compile
-to the same code are one mutant, and one that compiles to the original code is no mutant. A short source has few of them:
-`fewest` asks for those of rarer_mutations.py too.
+arguments, another dtype, a value that is set once in front of a loop, a wrong word in a query. Two sources that
+compile to the same code are one mutant, and one that compiles to the original code is no mutant. A short source has few
+of them: `fewest` asks for those of rarer_mutations.py too.
 """
 
 from __future__ import annotations

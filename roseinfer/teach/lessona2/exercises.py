@@ -348,6 +348,11 @@ def _by_stream(work: Events) -> list[int]:
     return [gap for own in streams.values() for gap in gaps_between(own)]
 
 
+def _or_touching(work: Events) -> list[int]:
+    until = [max(other.end for other in work[:number]) for number in range(1, len(work))]
+    return [event.ts - end for event, end in zip(work[1:], until, strict=True) if event.ts >= end]
+
+
 def _signed(work: Events) -> list[int]:
     return [after.ts - before.end for before, after in zip(work, work[1:], strict=False)]
 
@@ -376,7 +381,9 @@ IDLE_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "work on two streams overlaps, which gives negative gaps: they are none": partial(idle, gaps_of=_signed),
     "while one stream waits, another one may work: look at all streams together": partial(idle, gaps_of=_by_stream),
     "two pieces of work may run at the same time, and their durations must not be added": _as_if_in_turn,
-    "a piece of work that starts when the one before ends leaves no gap": partial(idle, with_zeros=True),
+    "a piece of work that starts when the one before ends leaves no gap": partial(
+        idle, gaps_of=_or_touching, with_zeros=True
+    ),
     "a memory copy is work of the device, too": partial(idle, keep=lambda event: event.cat == KERNEL),
     "a span of the device (`gpu_user_annotation`) is no work, it only has a name for it": partial(
         idle, keep=lambda event: is_work(event) or event.cat == DEVICE_SPAN
