@@ -28,6 +28,8 @@ class Event(NamedTuple):
 
 
 Events = list[Event]
+# Their names are such as a wrong pattern takes for PyTorch's.
+OTHER_LIBRARIES = [Event("mylib::aten::cat", OP, 1, 2), Event("aten_helper", OP, 4, 2)]
 
 
 def op(name: str, ts: int, end: int, tid: int = 1) -> Event:
@@ -49,6 +51,10 @@ def in_order(events: Sequence[Event]) -> Events:
 
 def is_op(event: Event) -> bool:
     return event.cat == OP and event.name.startswith("aten::")
+
+
+def is_cpu_op(event: Event) -> bool:
+    return event.cat == OP
 
 
 def contains(outer: Event, inner: Event) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from functools import cache
 from typing import Any
 
@@ -60,6 +61,8 @@ class QueryBench:
 
 @cache
 def bench() -> QueryBench:
+    """The one of this process. It is dropped before Python ends, at which DuckDB reports open connections as leaks."""
+    atexit.register(bench.cache_clear)
     return QueryBench()
 
 

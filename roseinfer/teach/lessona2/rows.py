@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _key(row: tuple[Any, ...]) -> list[str]:
+def _key(row: Sequence[Any]) -> list[str]:
     return [f"{value:.9g}" if isinstance(value, (int, float)) else str(value) for value in row]
 
 
