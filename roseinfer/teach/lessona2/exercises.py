@@ -179,6 +179,7 @@ SPAN_EDGES: list[Events] = [
     [span(0, 4), op("cat", 1, 3), span(5, 9), op("cat", 6, 9)],
     [span(0, 4), op("cat", 1, 3), op("cat", 4, 5), span(5, 9)],
     [span(0, 9), op("linear", 1, 8), op("cat", 2, 5)],
+    [span(0, 9), op("cat", 1, 3), op("cat", 5, 7)],
     [span(0, 9, name="roseinfer.kv.append_token"), op("cat", 2, 5)],
     [span(0, 9), span(1, 8, name="roseinfer.kv.append_token"), op("cat", 2, 5)],
     [span(0, 20), AUTOGRAD, op("cat", 12, 15)],

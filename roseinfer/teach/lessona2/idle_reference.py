@@ -111,6 +111,7 @@ IDLE_EDGES: list[Events] = [
     [kernel(3, 9)],
     [kernel(0, 3), kernel(5, 9)],
     [kernel(0, 3), kernel(3, 9)],
+    [kernel(0, 1), kernel(3, 4), kernel(6, 7)],
     [kernel(4, 6), kernel(8, 9), kernel(9, 12), kernel(15, 16)],
     [kernel(0, 9), kernel(2, 4, tid=8), kernel(11, 12)],
     [kernel(0, 9), kernel(2, 4, tid=8), kernel(6, 7, tid=8), kernel(12, 14)],

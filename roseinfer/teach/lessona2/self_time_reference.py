@@ -96,6 +96,7 @@ SELF_EDGES: list[Events] = [
     [op("linear", 0, 9), op("cat", 1, 8), op("copy_", 2, 4), op("copy_", 5, 6)],
     [op("cat", 0, 9), op("cat", 2, 5)],
     [op("cat", 0, 5), op("copy_", 5, 9)],
+    [op("cat", 0, 3), op("cat", 5, 8)],
     [op("cat", 0, 9), op("copy_", 2, 5, tid=2)],
     [op("cat", 0, 9), op("copy_", 2, 5, tid=2), op("empty", 3, 4), op("empty", 3, 4, tid=2)],
     [op("linear", 0, 9), span(1, 8), op("copy_", 2, 5)],
