@@ -90,7 +90,7 @@ def _frame(bars: list[Bar], now: int, width: int) -> Frame:
         replace(LOOK[bar.what], row=bar.row, column=bar.begin, text=_label(bar), width=bar.end - bar.begin)
         for bar in seen
     ]
-    cells.append(Cell(HOST, width, outline="none", width=0))  # keeps the panel's width
+    cells.append(Cell(DEVICE, width, outline="none", width=0))  # the panel has its size from the first ms on
     clock = Line((-0.15, now), (2.05, now))
     lanes = Panel(
         cells, rows=["host", "device"], ticks=edge_ticks(width), unit="ms", cell=(PIXELS, 34), lines=[clock], size=11
