@@ -74,7 +74,7 @@ IDLE_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "the piece before it may have ended while a longer one still runs: take the latest end of all before": partial(
         idle, gaps_of=_since_the_last
     ),
-    "work on two streams overlaps, which gives negative gaps: they are none": partial(idle, gaps_of=_signed),
+    "work on two streams overlaps, which gives negative times: those are not gaps": partial(idle, gaps_of=_signed),
     "while one stream waits, another one may work: look at all streams together": partial(idle, gaps_of=_by_stream),
     "two pieces of work may run at the same time, and their durations must not be added": _as_if_in_turn,
     "a piece of work that starts when the one before ends leaves no gap": partial(
