@@ -7,6 +7,7 @@ import pytest
 
 from tools.mutants.judge import FEWEST, Bench, listed_as_right, mutants, sample, solutions
 from tools.mutants.mutations import mutations
+from tools.mutants.sql_mutations import sql_mutations
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +78,28 @@ def test_a_value_set_in_each_round_is_set_once_in_front_of_the_loop():
 def test_a_short_solution_gets_rarer_mistakes_too(changes, change):
     assert change not in changes
     assert change in [change for change, _ in mutations(SOURCE, fewest=len(changes) + 1)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "WHERE dur >= 5 AND tid = 1 -> WHERE dur > 5 AND tid = 1",
+        "WHERE dur >= 5 AND tid = 1 -> WHERE dur >= 5 OR tid = 1",
+        "WHERE dur >= 5 AND tid = 1 -> WHERE dur >= 5",
+        "SELECT name, COUNT(*) AS n FROM slice -> SELECT name, SUM(dur) AS n FROM slice",
+        "ORDER BY n DESC, name -> ORDER BY n, name",
+        "ORDER BY n DESC, name -> ORDER BY name, n DESC",
+    ],
+)
+def test_a_query_has_mistakes_in_its_text(change):
+    query = (
+        "\nSELECT name, COUNT(*) AS n FROM slice\nWHERE dur >= 5 AND tid = 1\nORDER BY n DESC, name\n"
+    )
+    assert change in [change for change, _ in mutations(f"answer = {query!r}")]
+
+
+def test_a_text_that_is_no_query_has_none():
+    assert list(sql_mutations("Select a row with dur = 5")) == []
 
 
 def test_a_longer_solution_gets_none_of_them(changes):

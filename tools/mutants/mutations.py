@@ -4,9 +4,9 @@
         ...  # "return n + 1 -> return n - 1", and the whole source
 
 The mistakes are those that people make: another operator, a bound that is one off, a dropped statement, swapped
-arguments, another dtype, a value that is set once in front of a loop. Two sources that compile to the same code are
-one mutant, and one that compiles to the original code is no mutant. A short source has few of them: `fewest` asks
-for those of rarer_mutations.py too.
+arguments, another dtype, a value that is set once in front of a loop, a wrong word in a query. Two sources that
+compile to the same code are one mutant, and one that compiles to the original code is no mutant. A short source has few
+of them: `fewest` asks for those of rarer_mutations.py too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from roseinfer.teach.exercises.attempt import instructions
 from tools.mutants.rarer_mutations import Siblings, other_expressions, other_statements
+from tools.mutants.sql_mutations import sql_mutations
 
 OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Add: (ast.Sub,),
@@ -110,6 +111,7 @@ def _compiled(source: str) -> str:
 
 
 def _change(before: str, after: str) -> str:
+    before, after = (text.replace("\\n", "\n") for text in (before, after))  # of a query, which stands in one line
     lines = [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[:1] in "+-"]
     gone, new = ([line[2:].strip() for line in lines if line[0] == sign] for sign in "-+")
     return f"{'; '.join(gone)} -> {'; '.join(new) or 'nothing'}"
@@ -225,6 +227,8 @@ def _other_expressions(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.Constant(not value)
         case ast.Constant(value=int(value) | float(value)):
             yield from (ast.Constant(other) for other in (value + 1, value - 1))
+        case ast.Constant(value=str(value)):
+            yield from map(ast.Constant, sql_mutations(value))
         case ast.Name(id=name) if name in NAMES:
             yield ast.Name(NAMES[name])
         case ast.Attribute(value=value, attr=name) if name in NAMES:

@@ -12,22 +12,35 @@ if TYPE_CHECKING:
 BLANK_LINES = "\r\n"  # but not spaces, which would move a first line away from its caret
 
 
-def explain(error: duckdb.Error, query: str) -> str:
+class QueryError(ValueError):
     """DuckDB's message and the query; under the place that it names, if it names one, a caret.
 
     error: of a connection with errors_as_json, whose errors carry the place as an offset in bytes.
+    says: the message alone. line: the line of the query that holds the place, "" if there is none.
     """
-    kind, _, text = str(error).partition(": ")
-    details = json.loads(text) if text.startswith("{") else {"exception_message": text}
-    shown = pointed_at(query, int(details["position"])) if "position" in details else query
-    return f"{kind}: {details['exception_message'].strip()}\n\nThe query was:\n{shown.strip(BLANK_LINES)}"
+
+    def __init__(self, error: duckdb.Error, query: str) -> None:
+        kind, _, text = str(error).partition(": ")
+        details = json.loads(text) if text.startswith("{") else {"exception_message": text}
+        self.says = f"{kind}: {details['exception_message'].strip()}"
+        self.line, shown = "", query
+        if "position" in details:
+            before, after = halves(query, int(details["position"]))
+            self.line = (before.rpartition("\n")[2] + after.partition("\n")[0]).strip()
+            shown = pointed_at(query, int(details["position"]))
+        super().__init__(f"{self.says}\n\nThe query was:\n{shown.strip(BLANK_LINES)}")
+
+
+def halves(query: str, position: int) -> tuple[str, str]:
+    """The query before its byte `position`, and from there on."""
+    before = query.encode()[:position].decode(errors="ignore")
+    return before, query[len(before) :]
 
 
 def pointed_at(query: str, position: int) -> str:
     """The query with a line ending in a caret below its byte `position`."""
-    before = query.encode()[:position].decode(errors="ignore")
-    line_start = before.rfind("\n") + 1
-    indent = "".join("\t" if character == "\t" else " " for character in before[line_start:])
-    line_end = query.find("\n", line_start)
-    line_end = len(query) if line_end < 0 else line_end
-    return f"{query[:line_end]}\n{indent}^{query[line_end:]}"
+    before, after = halves(query, position)
+    line = before.rpartition("\n")[2]
+    indent = "".join("\t" if character == "\t" else " " for character in line)
+    rest, newline, below = after.partition("\n")
+    return f"{before}{rest}\n{indent}^{newline}{below}"

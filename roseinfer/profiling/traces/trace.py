@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from roseinfer.arguments import listed, unknown_name
 
 from ..facts import Facts
 from .chrome import Slice, as_chrome_trace, complete_slices, read_chrome_trace, write_chrome_trace
-from .sql_errors import explain
+from .read_only import lock, result_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -135,31 +134,13 @@ class Trace:
         Columns, named as in Perfetto: id, ts and dur in ns, cat, name, tid, pid, args (JSON). A query cannot
         write, nor reach files or Python variables. Raises ValueError with DuckDB's message, the query and the place.
         """
-        with self._result(query) as result:
+        with result_of(query, self._db) as result:
             return result.df()
 
     def rows(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a query as `sql` does. Return the column names, and the rows as DuckDB has them (None for NULL)."""
-        with self._result(query) as result:
+        with result_of(query, self._db) as result:
             return [column[0] for column in result.description], result.fetchall()
-
-    @contextmanager
-    def _result(self, query: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        import duckdb
-
-        try:
-            statements = self._db.extract_statements(query)
-            kinds = duckdb.StatementType
-            # PIVOT is parsed as MULTI; whatever else that may hold, the transaction below cannot write.
-            if len(statements) != 1 or statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):
-                raise ValueError(f"query must be one SELECT, got:\n{query.strip()}")
-            self._db.execute("BEGIN TRANSACTION READ ONLY")
-            try:
-                yield self._db.execute(query)
-            finally:
-                self._db.execute("ROLLBACK")
-        except duckdb.Error as error:
-            raise ValueError(explain(error, query)) from error
 
     @cached_property
     def _db(self) -> duckdb.DuckDBPyConnection:
@@ -176,15 +157,7 @@ class Trace:
             "SELECT id, ts, dur, cat, name, tid, pid, TRY_CAST(args AS JSON) AS args FROM events ORDER BY id"
         )
         db.unregister("events")
-        settings = (
-            "python_enable_replacements=false",
-            "enable_external_access=false",
-            "errors_as_json=true",
-            "enable_progress_bar=false",
-        )
-        for setting in settings:
-            db.execute(f"SET {setting}")
-        db.execute("SET lock_configuration=true")
+        lock(db)
         return db
 
     def spans(self, prefix: str = SPAN_PREFIX) -> Facts:

@@ -1,0 +1,1 @@
+"""Background notebook a2: reading a trace."""

@@ -1,0 +1,109 @@
+"""Small traces for exercises: events with round times, drawn so that those of a thread lie inside one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+OP, SPAN, KERNEL, COPY, DEVICE_SPAN = "cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_user_annotation"
+FORWARD = "roseinfer.model.forward"
+OTHER_SPANS = ("roseinfer.kv.append_token", "roseinfer.decode_step_sessions.build_batched_past")
+OPS = ("aten::cat", "aten::copy_", "aten::empty", "aten::linear", "aten::select", "aten::zeros")
+LONGEST = 30  # of an outermost event, in microseconds
+
+
+class Event(NamedTuple):
+    """ts and dur in microseconds."""
+
+    name: str
+    cat: str
+    ts: int
+    dur: int
+    tid: int = 1
+
+    @property
+    def end(self) -> int:
+        return self.ts + self.dur
+
+
+Events = list[Event]
+# Their names are such as a wrong pattern takes for PyTorch's.
+OTHER_LIBRARIES = [Event("mylib::aten::cat", OP, 1, 2), Event("aten_helper", OP, 4, 2)]
+
+
+def op(name: str, ts: int, end: int, tid: int = 1) -> Event:
+    return Event(f"aten::{name}", OP, ts, end - ts, tid)
+
+
+def span(ts: int, end: int, tid: int = 1, name: str = FORWARD) -> Event:
+    return Event(name, SPAN, ts, end - ts, tid)
+
+
+def kernel(ts: int, end: int, tid: int = 7, cat: str = KERNEL, name: str = "gemm") -> Event:
+    return Event(name, cat, ts, end - ts, tid)
+
+
+def in_order(events: Sequence[Event]) -> Events:
+    """In the order of a trace's ids: by start, an enclosing event before those inside it."""
+    return sorted(events, key=lambda event: (event.ts, -event.dur))
+
+
+def is_op(event: Event) -> bool:
+    return event.cat == OP and event.name.startswith("aten::")
+
+
+def is_cpu_op(event: Event) -> bool:
+    return event.cat == OP
+
+
+def contains(outer: Event, inner: Event) -> bool:
+    """Whether inner lies in outer, on the same thread."""
+    return outer is not inner and outer.tid == inner.tid and outer.ts <= inner.ts and inner.end <= outer.end
+
+
+def draw_host(rng: Random, num_threads: int = 2, spans: Sequence[str] = (FORWARD, *OTHER_SPANS)) -> Events:
+    """Draw ops and spans of some threads. A span is in no span of its own name."""
+    events: Events = []
+    for tid in range(1, rng.randint(1, num_threads) + 1):
+        now = rng.randint(0, 3)
+        for _ in range(rng.randint(1, 3)):
+            dur = rng.randint(4, LONGEST)
+            events += _nested(rng, now, now + dur, tid, depth=0, spans=list(spans))
+            now += dur + rng.choice((0, 0, 1, 4))
+    return in_order(events)
+
+
+def _nested(rng: Random, ts: int, end: int, tid: int, depth: int, spans: list[str]) -> Events:
+    """An event from ts to end, and what it contains: often up to its first or its last moment."""
+    name, left = rng.choice(OPS), spans
+    cat = OP
+    if spans and rng.random() < (0.6 if depth == 0 else 0.2):
+        name, cat = rng.choice(spans), SPAN
+        left = [other for other in spans if other != name]
+    events = [Event(name, cat, ts, end - ts, tid)]
+    if depth < 3:
+        # Longer than what it contains: of two equal ones, no query could tell which one is outside.
+        inner_ts, inner_end = rng.choice(((ts, end - 1), (ts + 1, end), (ts + 1, end - 1)))
+        now = inner_ts
+        while inner_end - now > 1 and rng.random() < 0.8:
+            stop = rng.choice((inner_end, rng.randint(now + 1, inner_end)))
+            events += _nested(rng, now, stop, tid, depth + 1, left)
+            now = stop + rng.choice((0, 0, 1))
+    return events
+
+
+def described(events: Sequence[Event]) -> str:
+    """The trace in words: `aten::cat 2..5`, in microseconds, by thread."""
+    if not events:
+        return "in an empty trace"
+    threads = []
+    for tid in sorted({event.tid for event in events}):
+        own = ", ".join(_described(event) for event in events if event.tid == tid)
+        threads.append(f"tid {tid}: {own}")
+    return f"in the trace (in µs) {'; '.join(threads)}"
+
+
+def _described(event: Event) -> str:
+    kind = "" if event.cat == OP and event.name.startswith("aten::") else f" ({event.cat})"
+    return f"`{event.name}`{kind} {event.ts}..{event.end}"

@@ -1,0 +1,76 @@
+"""QueryBench: runs a learner's query on many small traces, in one database."""
+
+from __future__ import annotations
+
+import atexit
+from functools import cache
+from typing import Any
+
+from roseinfer.profiling.traces.read_only import lock, result_of
+from roseinfer.profiling.traces.sql_errors import QueryError
+
+from ..exercises.wrong import Wrong
+from .events import Event, Events
+from .rows import Rows
+
+COLUMNS = "id BIGINT, ts BIGINT, dur BIGINT, cat VARCHAR, name VARCHAR, tid BIGINT, pid BIGINT, args JSON"
+NAMES = ", ".join(column.split()[0] for column in COLUMNS.split(", "))
+
+
+class QueryBench:
+    """The traces lie in one table, and `slice` is a view of one of them. A database for each would have threads of its
+    own, and take longer to open than its query to run."""
+
+    def __init__(self) -> None:
+        import duckdb
+
+        self._db = duckdb.connect(":memory:", config={"threads": 1})
+        self._db.execute(f"CREATE TABLE every_trace (number BIGINT, {COLUMNS})")
+        lock(self._db)
+        self._numbers: dict[tuple[Event, ...], int] = {}
+
+    def rows(self, query: str, events: Events) -> Rows:
+        """The result of a query on the trace of these events, which are in the order of their ids.
+
+        Raises Wrong with what the database says.
+        """
+        number = self._number(tuple(events))
+        self._db.execute(f"CREATE OR REPLACE VIEW slice AS SELECT {NAMES} FROM every_trace WHERE number = {number}")
+        try:
+            with result_of(query, self._db) as result:
+                columns = tuple(column[0].lower() for column in result.description)
+                return Rows(columns, [tuple(row) for row in result.fetchall()])
+        except QueryError as error:
+            place = f", in the line `{error.line}`" if error.line else ""
+            raise Wrong(f"the database says: {' '.join(error.says.split())}{place}") from None
+        except ValueError as error:
+            raise Wrong(str(error)) from None
+
+    def _number(self, events: tuple[Event, ...]) -> int:
+        if events not in self._numbers:
+            number = self._numbers[events] = len(self._numbers)
+            rows = [
+                (number, id, 1000 * event.ts, 1000 * event.dur, event.cat, event.name, event.tid, 1, None)
+                for id, event in enumerate(events)
+            ]
+            if rows:
+                places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
+                self._db.execute(f"INSERT INTO every_trace VALUES {places}", [value for row in rows for value in row])
+        return self._numbers[events]
+
+
+@cache
+def bench() -> QueryBench:
+    """The one of this process. It is dropped before Python ends, at which DuckDB reports open connections as leaks."""
+    atexit.register(bench.cache_clear)
+    return QueryBench()
+
+
+def run_query(answer: Any, events: Events) -> Rows:
+    """Rows that an answer's query gives. answer: a string of SQL, or a function without arguments that returns one."""
+    query = answer() if callable(answer) else answer
+    if not isinstance(query, str):
+        raise Wrong(f"expected a query, which is a string of SQL, got {type(query).__name__}")
+    if not query.strip():
+        raise Wrong("expected a query, got an empty string")
+    return bench().rows(query, events)

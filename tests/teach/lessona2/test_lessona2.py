@@ -1,0 +1,403 @@
+"""Notebook a2: wrong queries are told what is wrong, right ones of any form pass, and pictures say what is so."""
+
+from __future__ import annotations
+
+import pytest
+from wrong_answers import edited, right_answers, wrong_answers
+
+from roseinfer import teach
+from roseinfer.paths import ROOT
+from roseinfer.profiling import Trace
+from roseinfer.teach.lessona2.events import FORWARD, described, draw_host, kernel, op, span
+from roseinfer.teach.lessona2.query_bench import bench
+from roseinfer.teach.lessona2.reads_picture import DEVICE, HOST, PROGRAMS, end_of, run_program
+from roseinfer.teach.lessona2.rows import Rows, explain_rows
+from roseinfer.teach.lessona2.self_time_picture import EXAMPLE, self_us
+from tools.solutions import parse_solutions
+
+SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a2_reading_a_trace.py").read_text(encoding="utf-8"))
+COUNTS, INSIDE, SELF, IDLE = (source.split('"""')[1] for source in SOLUTIONS.values())
+
+
+# a2.1
+
+test_a_wrong_count = wrong_answers(
+    "a2.1",
+    {
+        "a typing error": (
+            "SELEC name FROM slice",
+            'the database says: Parser Error: syntax error at or near "SELEC", in the line `SELEC name FROM slice`',
+        ),
+        "a column that is not there": (
+            "SELECT nme, COUNT(*) AS n\nFROM slice GROUP BY nme",
+            '"nme" not found in FROM clause! Candidate bindings: "name", in the line `FROM slice GROUP BY nme`',
+        ),
+        "no group": ("SELECT name, COUNT(*) AS n FROM slice", 'column "name" must appear in the GROUP BY clause'),
+        "a count without a name": (
+            edited(COUNTS, (" AS n", ""), ("ORDER BY n", "ORDER BY COUNT(*)")),
+            "your query returns the columns `name`, `count_star()`, expected the columns `name`, `n`: `AS` names a",
+        ),
+        "names alone": ("SELECT DISTINCT name FROM slice", "your query returns the column `name`, expected"),
+        "a column too many": (
+            edited(COUNTS, ("SELECT name", "SELECT 1 AS one, name")),
+            "the columns `one`, `name`, `n`",
+        ),
+        "no order": (
+            edited(COUNTS, ("ORDER BY n DESC, name", "ORDER BY hash(name)")),
+            "the rows are right, their order is not: you return ",
+        ),
+        "no order where counts are equal": (
+            edited(COUNTS, ("DESC, name", "DESC")),
+            "the rows are right, their order is not: you return aten::zeros 1, aten::cat 1, expected aten::cat 1, ",
+        ),
+        "one row too few": (COUNTS + " OFFSET 1", "`aten::cat` 0..2: the row name=aten::cat, n=1 is missing"),
+        "a row for each op": (
+            edited(COUNTS, ("GROUP BY name", "GROUP BY name, id")),
+            "there are several rows for aten",
+        ),
+        "names in small pieces": (
+            edited(COUNTS, ("'aten::%'", "'aten::c%'")),
+            "the row name=aten::zeros, n=1 is missing",
+        ),
+        "a value of another type": (edited(COUNTS, ("COUNT(*)", "CAST(COUNT(*) AS VARCHAR)")), "n is 1, expected 1"),
+        "two queries": (f"{COUNTS}; {COUNTS}", "query must be one SELECT"),
+        "a file": ("SELECT * FROM read_text('/etc/passwd')", "the database says: Permission Error"),
+        "writing": ("DELETE FROM every_trace", "query must be one SELECT"),
+        "a number": (3, "expected a query, which is a string of SQL, got int"),
+        "a function without a return": (lambda: None, "a string of SQL, got NoneType"),
+        "an empty text": ("\n", "expected a query, got an empty string"),
+    },
+)
+test_a_right_count = right_answers(
+    "a2.1",
+    {
+        "a function": lambda: COUNTS,
+        "columns in the other order": edited(COUNTS, ("name, COUNT(*) AS n", "COUNT(*) AS n, name")),
+        "by a window": """SELECT DISTINCT name, COUNT(*) OVER (PARTITION BY name) AS n FROM slice
+            WHERE starts_with(name, 'aten::') ORDER BY n DESC, name ASC;""",
+        "by numbers of columns": """SELECT name, SUM(1) AS N FROM slice WHERE regexp_matches(name, '^aten::')
+            GROUP BY 1 ORDER BY 2 DESC, 1""",
+        "DuckDB's own words": "FROM slice SELECT name, COUNT() AS n WHERE name[:6] = 'aten::' "
+        "GROUP BY ALL ORDER BY -n, name",
+    },
+)
+
+
+# a2.2
+
+test_a_wrong_time = wrong_answers(
+    "a2.2",
+    {
+        "an ambiguous name": (
+            edited(INSIDE, ("op.name, SUM", "name, SUM")),
+            'Ambiguous reference to column name "name"',
+        ),
+        "every pair": (
+            edited(INSIDE, ("ON op.tid = span.tid AND op.ts >= span.ts AND op.ts < span.ts + span.dur", "ON true")),
+            "the row name=aten::cat, ms=0.003 is too much",
+        ),
+        "without the thread": (edited(INSIDE, ("op.tid = span.tid AND ", "")), "compare `tid`"),
+        "between": (
+            edited(
+                INSIDE,
+                (
+                    " AND op.ts >= span.ts AND op.ts < span.ts + span.dur",
+                    " AND op.ts BETWEEN span.ts AND span.ts + span.dur",
+                ),
+            ),
+            "and BETWEEN takes both ends",
+        ),
+        "in microseconds": (
+            edited(INSIDE, ("1e6", "1e3")),
+            "tid 1: `roseinfer.model.forward` (user_annotation) 0..9, `aten::cat` 2..5: aten::cat: ms is 3, expected "
+            "0.003: those are microseconds",
+        ),
+        "the span's own time": (
+            edited(INSIDE, ("SUM(op.dur)", "SUM(span.dur)")),
+            "aten::cat: ms is 0.009, expected 0.003",
+        ),
+        "rounded": (edited(INSIDE, ("SUM(op.dur) / 1e6", "ROUND(SUM(op.dur) / 1e6, 2)")), "ms is 0, expected 0.003"),
+        "a sum for all": (
+            "SELECT 'aten::cat' AS name, SUM(dur) / 1e6 AS ms FROM slice WHERE name LIKE 'aten::%'",
+            "tid 1: `aten::cat` 2..5: the row name=aten::cat, ms=0.003 is too much",
+        ),
+        "distinct durations": (
+            edited(INSIDE, ("SUM(op.dur)", "SUM(DISTINCT op.dur)")),
+            "cat: ms is 0.002, expected 0.004",
+        ),
+        "a row for each span": (
+            edited(INSIDE, ("GROUP BY op.name", "GROUP BY op.name, span.id")),
+            "several rows for aten::",
+        ),
+    },
+)
+test_a_right_time = right_answers(
+    "a2.2",
+    {
+        "a semi join": f"""SELECT name, SUM(dur) / 1000000 AS ms FROM slice AS op
+            WHERE starts_with(name, 'aten::') AND EXISTS (
+              FROM slice AS s WHERE s.name = '{FORWARD}' AND s.tid = op.tid AND op.ts BETWEEN s.ts AND s.ts + s.dur - 1
+            ) GROUP BY name""",
+        "the op ends inside, too": edited(INSIDE, ("GROUP BY", "AND op.ts + op.dur <= span.ts + span.dur GROUP BY")),
+        "a cross join": f"""WITH f AS (SELECT tid, ts, ts + dur AS stop FROM slice WHERE name = '{FORWARD}')
+            SELECT 0.000001 * SUM(dur) AS ms, name FROM slice, f
+            WHERE cat = 'cpu_op' AND name LIKE 'aten::%' AND slice.tid = f.tid AND slice.ts >= f.ts AND slice.ts < stop
+            GROUP BY name ORDER BY ms""",
+        "as of": f"""SELECT op.name, SUM(op.dur) / 1e6 AS ms
+            FROM (FROM slice WHERE name LIKE 'aten::%') AS op
+            ASOF JOIN (FROM slice WHERE name = '{FORWARD}') AS s ON op.tid = s.tid AND op.ts >= s.ts
+            WHERE op.ts < s.ts + s.dur GROUP BY op.name""",
+    },
+)
+
+
+# a2.3
+
+test_a_wrong_self_time = wrong_answers(
+    "a2.3",
+    {
+        "inclusive": (
+            "SELECT name, SUM(dur) / 1e6 AS self_ms FROM slice WHERE name LIKE 'aten::%' GROUP BY name",
+            "subtract",
+        ),
+        "all that is inside": (
+            edited(SELF, ("MAX(around.id)", "around.id"), ("GROUP BY op.id, op.dur", "")),
+            "aten::linear: self_ms is -0.001, expected 0.002: an op that a called op calls is in that op's time",
+        ),
+        "the outermost caller": (
+            edited(SELF, ("MAX(around.id)", "MIN(around.id)")),
+            "aten::cat: self_ms is 0.007, expected 0.004",
+        ),
+        "an inner join": (edited(SELF, ("LEFT JOIN", "JOIN")), "the row name=aten::cat, self_ms=0.005 is missing"),
+        "no COALESCE": (
+            edited(SELF, ("COALESCE(called.dur, 0)", "called.dur")),
+            "aten::cat: self_ms is NULL, which is what SUM gives for no rows: COALESCE",
+        ),
+        "any thread": (edited(SELF, ("around.tid = op.tid AND ", "")), "compare `tid`"),
+        "with spans": (edited(SELF, ("SELECT * FROM slice WHERE name LIKE 'aten::%'", "FROM slice")), "is too much"),
+        "an op in itself": (
+            edited(SELF, ("around.id < op.id", "around.id <= op.id")),
+            "aten::cat: self_ms is 0, expected 0.005",
+        ),
+        "what only touches": (
+            edited(SELF, ("op.ts < around", "op.ts <= around")),
+            "aten::cat: self_ms is 0.001, expected 0.005",
+        ),
+        "by name": (
+            edited(SELF, ("around.id < op.id", "around.id < op.id AND around.name <> op.name")),
+            "`aten::cat` 0..9, `aten::cat` 2..5: aten::cat: self_ms is 0.012, expected 0.009",
+        ),
+        "a mean": (
+            edited(SELF, ("SUM(op.dur - COALESCE(called.dur, 0))", "AVG(op.dur - COALESCE(called.dur, 0))")),
+            "aten::cat: self_ms is 0.003, expected 0.006",
+        ),
+    },
+)
+BY_DEPTH = """
+WITH op AS (SELECT id, tid, ts, dur, ts + dur AS stop, name FROM slice WHERE starts_with(name, 'aten::')),
+deep AS (
+  SELECT *, (SELECT COUNT(*) FROM op o WHERE o.tid = op.tid AND o.id < op.id AND o.stop > op.ts) AS depth FROM op
+)
+SELECT name, SUM(dur - COALESCE((
+  SELECT SUM(c.dur) FROM deep c
+  WHERE c.tid = d.tid AND c.depth = d.depth + 1 AND c.id > d.id AND c.ts >= d.ts AND c.stop <= d.stop
+), 0)) / 1e6 AS self_ms
+FROM deep d GROUP BY name
+"""
+BY_PARTS = """
+WITH op AS (SELECT id, tid, ts, dur, ts + dur AS stop, name FROM slice WHERE name LIKE 'aten::%'),
+signed AS (
+  SELECT name, dur FROM op
+  UNION ALL
+  SELECT (SELECT arg_max(o.name, o.id) FROM op o WHERE o.tid = c.tid AND o.id < c.id AND o.stop >= c.stop), -dur
+  FROM op c
+)
+SELECT SUM(dur) / 1e6 AS self_ms, name FROM signed WHERE name IS NOT NULL GROUP BY name
+"""
+BY_NANOSECONDS = """
+WITH op AS (SELECT * FROM slice WHERE name LIKE 'aten::%'),
+moment AS (SELECT id, tid, name, UNNEST(range(ts, ts + dur, 1000)) AS moment FROM op),
+innermost AS (SELECT arg_max(name, id) AS name FROM moment GROUP BY tid, moment)
+SELECT name, SUM(n) / 1e3 AS self_ms
+FROM (SELECT name, COUNT(*) AS n FROM innermost GROUP BY name UNION ALL SELECT name, 0 FROM op) GROUP BY name
+"""
+test_a_right_self_time = right_answers(
+    "a2.3",
+    {
+        "by depth": BY_DEPTH,
+        "each op's time taken from its caller's": BY_PARTS,
+        "the innermost op of each microsecond": BY_NANOSECONDS,
+        "callers by time": edited(
+            SELF, ("around.id < op.id AND op.ts < around.ts + around.dur",
+                   "around.id <> op.id AND around.ts <= op.ts AND op.ts + op.dur <= around.ts + around.dur"),
+        ),
+    },
+)  # fmt: skip
+
+
+# a2.4
+
+test_a_wrong_gap = wrong_answers(
+    "a2.4",
+    {
+        "the row before": (
+            edited(
+                IDLE,
+                ("MAX(ts + dur) OVER (", "LAG(ts + dur) OVER ("),
+                ("ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING", ""),
+            ),
+            "take the latest end of all before",
+        ),
+        "all rows": (edited(IDLE, ("WHERE ts > busy_until", "")), "gaps is 1, expected 0"),
+        "its own end": (edited(IDLE, ("1 PRECEDING", "CURRENT ROW")), "gaps is 0, expected 1"),
+        "by stream": (
+            edited(IDLE, ("ORDER BY ts, id", "PARTITION BY tid ORDER BY ts, id")),
+            "look at all streams together",
+        ),
+        "no sum": (edited(IDLE, ("COALESCE(SUM(ts - busy_until), 0)", "SUM(ts - busy_until)")), "COALESCE"),
+        "kernels alone": (edited(IDLE, ("IN ('kernel', 'gpu_memcpy')", "= 'kernel'")), "a memory copy is work"),
+        "the host's ops": (edited(IDLE, ("('kernel',", "('kernel', 'cpu_op',")), "ops of the host are not"),
+        "everything": (edited(IDLE, ("WHERE cat IN ('kernel', 'gpu_memcpy')", "")), "and only the device's should"),
+        "no gap at all": (edited(IDLE, ("ts > busy_until", "ts >= busy_until")), "leaves no gap"),
+        "a row for each gap": (
+            "SELECT 0 AS gaps, 0 AS idle_ms FROM slice",
+            "your query returns 2 rows, expected 1",
+        ),
+        "no row": (IDLE + " AND false GROUP BY ts", "your query returns 0 rows, expected 1"),
+        "in seconds": (edited(IDLE, ("1e6", "1e9")), "idle_ms is 2e-06, expected 0.002"),
+    },
+)
+BY_MOMENTS = """
+WITH work AS (SELECT ts, ts + dur AS stop FROM slice WHERE cat = 'kernel' OR cat = 'gpu_memcpy'),
+gap AS (
+  SELECT DISTINCT stop AS begin, (SELECT MIN(ts) FROM work w WHERE w.ts > work.stop) AS until FROM work
+  WHERE NOT EXISTS (FROM work w WHERE w.ts <= work.stop AND w.stop > work.stop)
+)
+SELECT COUNT(until) AS gaps, COALESCE(SUM(until - begin), 0) / 1e6 AS idle_ms FROM gap
+"""
+BY_DEPTH_OF_WORK = """
+WITH edge AS (
+  SELECT ts AS moment, 1 AS change FROM slice WHERE cat IN ('kernel', 'gpu_memcpy')
+  UNION ALL SELECT ts + dur, -1 FROM slice WHERE cat IN ('kernel', 'gpu_memcpy')
+), busy AS (
+  SELECT moment, SUM(SUM(change)) OVER (ORDER BY moment) AS running,
+    LEAD(moment) OVER (ORDER BY moment) AS until FROM edge GROUP BY moment
+)
+SELECT SUM(until - moment) FILTER (WHERE running = 0 AND until IS NOT NULL) / 1e6 AS ms,
+  COUNT(*) FILTER (WHERE running = 0 AND until IS NOT NULL) AS n FROM busy
+"""
+test_a_right_gap = right_answers(
+    "a2.4",
+    {
+        "ends after which nothing runs": BY_MOMENTS,
+        "how many pieces run": f"SELECT n AS gaps, COALESCE(ms, 0) AS idle_ms FROM ({BY_DEPTH_OF_WORK})",
+        "sums of what may be 0": edited(
+            IDLE,
+            ("COUNT(*) AS gaps", "COUNT(*) FILTER (ts > busy_until) AS gaps"),
+            ("SUM(ts - busy_until)", "SUM(GREATEST(ts - busy_until, 0))"),
+            ("FROM work\nWHERE ts > busy_until", "FROM work"),
+        ),
+        "the columns turned": f"SELECT idle_ms, gaps FROM ({IDLE})",
+    },
+)
+
+
+# How results are compared, and traces drawn
+
+
+def test_numbers_of_any_type_and_columns_in_any_order_are_the_same():
+    explain = explain_rows(is_ordered=True)
+    want = Rows(("name", "n"), [("a", 2), ("b", 1)])
+    assert explain(Rows(("n", "name"), [(2.0, "a"), (1, "b")]), want) is None
+    assert explain(Rows(("name", "n"), [("b", 1), ("a", 2)]), want).startswith("the rows are right, their order is not")
+    assert explain_rows(is_ordered=False)(Rows(("name", "n"), [("b", 1), ("a", 2)]), want) is None
+
+
+def test_an_empty_result_is_compared_too():
+    explain = explain_rows(is_ordered=False)
+    assert explain(Rows(("n",), []), Rows(("n",), [])) is None
+    assert explain(Rows(("n",), []), Rows(("n",), [(1,)])) == "your query returns 0 rows, expected 1"
+
+
+def test_a_trace_is_described_by_its_threads():
+    events = [span(0, 9), op("cat", 2, 5), kernel(3, 8)]
+    assert described(events) == (
+        "in the trace (in µs) tid 1: `roseinfer.model.forward` (user_annotation) 0..9, `aten::cat` 2..5; "
+        "tid 7: `gemm` (kernel) 3..8"
+    )
+    assert described([]) == "in an empty trace"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_drawn_events_lie_inside_one_another_or_apart(seed):
+    import random
+
+    events = draw_host(random.Random(seed))
+    for i, one in enumerate(events):
+        for other in events[i + 1 :]:
+            if one.tid == other.tid:
+                assert other.ts >= one.end or (other.end <= one.end and other.dur < one.dur)
+
+
+def test_the_bench_has_the_rows_that_a_trace_of_these_events_has():
+    events = [span(0, 9), op("cat", 2, 5), op("cat", 6, 7, tid=2)]
+    chrome = [{"ph": "X", "pid": 1, **event._asdict()} for event in events]
+    query = "SELECT id, ts, dur, cat, name, tid, pid FROM slice ORDER BY id"
+    columns, rows = Trace({"traceEvents": chrome}).rows(query)
+    assert bench().rows(query, events) == Rows(tuple(columns), rows)
+    assert bench().rows(query, events[:1]).rows == rows[:1]
+
+
+# Pictures and runs
+
+
+def test_self_times_add_up_to_the_whole():
+    assert sum(map(self_us, EXAMPLE)) == EXAMPLE[0].dur
+    picture = teach.walk_self_time()
+    assert repr(picture).splitlines()[1] == "aten::linear: inclusive 14 µs, self 14 - 2 - 9 = 3 µs"
+    assert "aten::zeros: inclusive 9 µs, self 9 - 2 - 4 = 3 µs" in picture.texts(5)
+
+
+@pytest.mark.parametrize("reads", PROGRAMS.values(), ids=list(PROGRAMS))
+def test_a_program_launches_in_turn_and_computes_what_was_launched(reads):
+    bars = run_program(reads)
+    for row in (HOST, DEVICE):
+        own = [bar for bar in bars if bar.row == row]
+        assert all(before.end <= after.begin for before, after in zip(own, own[1:], strict=False))
+    launched = {bar.op: bar.end for bar in bars if bar.what == "launch"}
+    computed = {bar.op: bar for bar in bars if bar.what == "compute"}
+    assert all(computed[number].begin >= launched[number] for number in launched)
+    later = [bar.begin for bar in bars if bar.what == "launch" and bar.op - 1 in reads]
+    assert all(begin >= computed[number].end for begin, number in zip(later, reads, strict=False))
+
+
+def test_reading_each_result_adds_up_host_and_device():
+    assert end_of(run_program(range(4), 4, host=2, device=3)) == 4 * (2 + 3)
+    assert end_of(run_program([3], 4, host=2, device=3)) == 2 + 4 * 3
+    assert end_of(run_program([3], 4, host=3, device=2)) == 4 * 3 + 2
+
+
+def test_the_picture_of_reads_says_what_both_do():
+    picture = teach.walk_reads()
+    assert "12 ms: the host waits for the result of op 5, the device computes op 3" in picture.texts(12)
+    assert picture.lengths == {name: end_of(run_program(reads)) + 1 for name, reads in PROGRAMS.items()}
+
+
+def test_a_run_with_reads_is_a_trace():
+    trace = teach.trace_reads(num_ops=3, host_ms=0.2, device_ms=0.5)
+    counts = trace.rows("SELECT name, COUNT(*) FROM slice GROUP BY name ORDER BY name")[1]
+    assert counts == [
+        ("aten::item", 4),
+        ("aten::mm", 6),
+        ("gemm", 6),
+        ("roseinfer.read_after_each", 1),
+        ("roseinfer.read_at_the_end", 1),
+    ]
+    assert "a thread with a clock of its own (0.5 ms per op)" in trace.caption
+    order = trace.rows("SELECT name, ts, ts + dur FROM slice WHERE cat = 'kernel' ORDER BY id")[1]
+    assert all(before[2] <= after[1] + 1000 for before, after in zip(order, order[1:], strict=False))
+
+
+def test_what_profiling_costs_is_said_of_a_captured_trace():
+    with pytest.raises(ValueError, match="it has no ProfilerStep"):
+        teach.say_profiler_cost(teach.trace_reads(num_ops=1, host_ms=0, device_ms=0), None, [])
