@@ -92,9 +92,7 @@ def test_a_short_solution_gets_rarer_mistakes_too(changes, change):
     ],
 )
 def test_a_query_has_mistakes_in_its_text(change):
-    query = (
-        "\nSELECT name, COUNT(*) AS n FROM slice\nWHERE dur >= 5 AND tid = 1\nORDER BY n DESC, name\n"
-    )
+    query = "\nSELECT name, COUNT(*) AS n FROM slice\nWHERE dur >= 5 AND tid = 1\nORDER BY n DESC, name\n"
     assert change in [change for change, _ in mutations(f"answer = {query!r}")]
 
 
