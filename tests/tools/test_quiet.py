@@ -82,4 +82,5 @@ bars"""
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_the_course_was_recorded_on_a_quiet_machine(path):
     nb = nbformat.read(path, as_version=4)
-    assert list(races(nb)) and busy_signs(nb) == []
+    has_races = not path.name.startswith("a")  # background notebooks race nothing
+    assert bool(list(races(nb))) == has_races and busy_signs(nb) == []
