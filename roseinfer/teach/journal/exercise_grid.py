@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Inline, as JupyterLab drops <style> in a notebook that has only been opened. Colours at half strength read on both
 # themes; a sign goes with each.
-CELL = "width: 22px; min-width: 22px; padding: 2px; text-align: center; border: 2px solid"
+CELL = "width: 18px; min-width: 18px; padding: 1px; text-align: center; border: 2px solid"
 EMPTY = "border: none; padding: 1px"
 PASSED = f"{CELL} {BAR['good']}; background-color: {BAR['good']}80"
 TRIED = f"{CELL} {BAR['not yet']}; background-color: {BAR['not yet']}55"
