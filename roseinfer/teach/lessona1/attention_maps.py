@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from roseinfer.display.chart import INK, Chart, csv_data
 from roseinfer.models import Model
 
-from .recorded_heads import record_heads
+from .recorded_heads import record_heads, require_words
 
 CELL, LABELS = 30, 10  # pixels; letters of a token
 
@@ -18,7 +18,8 @@ def draw_attention_maps(
     """Draw a heat map: row i has token i's weights for the tokens up to itself. Two controls choose layer and head;
     `layer` and `head` are shown first. words: the text of each token.
 
-    Raises ValueError for a head that the model does not have.
+    Raises ValueError for a head that the model does not have, for another number of words than of tokens, and for
+    tokens that the model cannot take.
     """
     import altair as alt
     import pandas as pd
@@ -26,6 +27,7 @@ def draw_attention_maps(
     c = model.config
     if layer not in range(c.num_layers) or head not in range(c.num_heads):
         raise ValueError(f"layer, head must be below {c.num_layers}, {c.num_heads}, got {layer}, {head}")
+    require_words(words, token_ids)
     names = [f"{place} {word.strip()[:LABELS]}" for place, word in enumerate(words)]
     rows = [
         {"layer": at, "head": number, "query": names[i], "key": names[j], "percent": round(100 * float(row[j]))}

@@ -33,6 +33,11 @@ def masked_with(filler: float) -> Attend:
     return lambda q, k, v: scores_of(q, k).masked_fill(~seen(q), filler).softmax(-1) @ v
 
 
+def _hidden_where_zero(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = scores_of(q, k).tril()
+    return scores.masked_fill(scores == 0, -torch.inf).softmax(-1) @ v
+
+
 def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """q [H, T, D], k and v [H_kv, T, D] -> [H, T, D]."""
     return causal(q, *(_to_neighbours(x, len(q)) for x in (k, v)))
@@ -80,12 +85,22 @@ CAUSAL_MISTAKES: dict[str, Attend] = {
         lambda q, k, v: scores_of(q, k).masked_fill(~seen(q).T, -torch.inf).softmax(-1) @ v
     ),
     "masked scores are 0, and exp(0) is 1: only a score of -inf gets weight 0": masked_with(0.0),
-    "masked scores are -10,000, and real scores can be lower: only -inf always gets weight 0": masked_with(-1e4),
+    "masked scores are a finite number, and real scores can be lower: only -inf always gets weight 0": masked_with(
+        -1e4
+    ),
+    "masked scores are -100,000, and a real score can be as low: only -inf always gets weight 0": masked_with(-1e5),
+    "a finite number is added to hidden scores, and real ones can be lower still: only -inf always gets weight 0": (
+        lambda q, k, v: (scores_of(q, k) + -1e4 * ~seen(q)).softmax(-1) @ v
+    ),
+    "a visible score of 0 is hidden, too: the mask comes from the positions, not from the scores": _hidden_where_zero,
     "the mask comes after the softmax, so the weights of a row no longer add up to 1": (
         lambda q, k, v: (scores_of(q, k).softmax(-1) * seen(q)) @ v
     ),
     "the softmax runs down the columns: the weights of one row add up to 1, so it runs along dim=-1": (
         lambda q, k, v: scores_of(q, k).masked_fill(~seen(q), -torch.inf).softmax(-2) @ v
+    ),
+    "the softmax runs over the heads: the weights of one row add up to 1, so it runs along dim=-1": (
+        lambda q, k, v: scores_of(q, k).masked_fill(~seen(q), -torch.inf).softmax(0) @ v
     ),
     UNSCALED: lambda q, k, v: causal(q * q.size(-1) ** 0.5, k, v),
     "the scores are divided by D, not by its square root": lambda q, k, v: causal(q * q.size(-1) ** -0.5, k, v),

@@ -12,7 +12,7 @@ from roseinfer.display.grid import Grid
 from roseinfer.display.shapes import Cell, Frame, Panel
 from roseinfer.models import Model
 
-from .recorded_heads import Heads, record_heads
+from .recorded_heads import Heads, record_heads, require_words
 
 SQUARE, ROW, STRIP = 44, 24, 300  # pixels: a score, a row, and all numbers of a vector
 POSITIVE, NEGATIVE = PALETTE[0], PALETTE[1]
@@ -33,7 +33,8 @@ def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], hea
     """Draw three steps per token: row i of the scores, of the weights, of the output. words: the text of each token.
     heads: (layer, head) that the reader can choose from, the first one shown first.
 
-    Raises ValueError for no head, and for one that the model does not have.
+    Raises ValueError for no head, for one that the model does not have, for another number of words than of tokens, and
+    for tokens that the model cannot take.
     """
     c = model.config
     if not heads:
@@ -41,6 +42,7 @@ def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], hea
     for layer, head in heads:
         if layer not in range(c.num_layers) or head not in range(c.num_heads):
             raise ValueError(f"heads must be below ({c.num_layers}, {c.num_heads}), got ({layer}, {head})")
+    require_words(words, token_ids)
     recorded = record_heads(model, token_ids)
     choices = {f"layer {layer}, head {head}": _One(recorded[layer], head, words).frames() for layer, head in heads}
     count = len(token_ids)
@@ -48,7 +50,7 @@ def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], hea
         choices if len(choices) > 1 else next(iter(choices.values())),
         f"{'; '.join(choices)}, on {count} tokens: {count * (count + 1) // 2} of {count * count} scores are visible, "
         "row i has tokens 0 to i; a row's weights add up to 100%, and its output is the weighted sum of the values",
-        shown=3 * (count - 2) + SUM,
+        shown=3 * max(0, count - 2) + SUM,
         legend=LEGEND,
         choice_label="shown",
     )

@@ -31,12 +31,16 @@ from .attention_math import (
 Inputs = tuple[Tensor, Tensor, Tensor]
 Make = Callable[..., Inputs]  # a case -> q, k and v
 
-# Kinds of cases: as drawn; q times LARGE, for scores of a few hundred; every score near LOW.
-PLAIN, LARGE, LOW = 1, 128, -40_000
+# Kinds of cases, and the order in which they are told: as drawn; a query of zeros; scores of a few hundred; every score
+# just above LOWEST; the first key's score LOWEST, those of later keys just below HIGH.
+PLAIN, ZERO, LARGE, LOW, WIDE = range(0, 500, 100)
+TIMES, LOWEST, HIGH = 128, -100_000, 1_000  # TIMES: what q of a LARGE case is multiplied by
 SAID = {
     PLAIN: "",
+    ZERO: ", the last query is 0",
     LARGE: ", scores of a few hundred (exp overflows past 88)",
-    LOW: f", every score near {LOW:,}",
+    LOW: f", every score near {LOWEST:,}",
+    WIDE: f", scores of the first key near {LOWEST:,}, of later keys near {HIGH:,}",
 }
 
 
@@ -48,7 +52,10 @@ class ByHand(TorchFunctionMode):
         self.grouped_only = grouped_only
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.scaled_dot_product_attention and (not self.grouped_only or (kwargs or {}).get("enable_gqa")):
+        name = getattr(func, "__name__", "").split(".")[0]  # also that of torch.ops
+        if name == F.scaled_dot_product_attention.__name__ and (
+            not self.grouped_only or (kwargs or {}).get("enable_gqa")
+        ):
             option = "enable_gqa of " if self.grouped_only else ""
             raise Wrong(f"that is {option}PyTorch's own F.scaled_dot_product_attention: write this part by hand")
         return func(*args, **(kwargs or {}))
@@ -62,9 +69,13 @@ def _comparison(
     describe: Callable[..., str],
     names: Iterable[str] = ("q", "k", "v"),
     grouped_only: bool = False,
+    rtol: float = 1e-3,
 ) -> Comparison:
     """An attention against `right` in float64; mistakes run in the case's own float32, so that they overflow as an
     answer would."""
+
+    def explain(got: object, want: Tensor) -> str | None:
+        return _explain(got, want, rtol)
 
     def expected(*case: Any) -> Tensor:
         return right(*(tensor.double() for tensor in make(*case))).float()
@@ -80,11 +91,11 @@ def _comparison(
         return lambda *case: attend(*make(*case))
 
     known = {why: mistaken(attend) for why, attend in mistakes.items()}
-    return Comparison(cases, Expected(expected, known, _explain), describe, call)
+    return Comparison(cases, Expected(expected, known, explain), describe, call)
 
 
-def _explain(got: object, want: Tensor) -> str | None:
-    message = explain_tensor(got, want, rtol=1e-3, atol=1e-4)
+def _explain(got: object, want: Tensor, rtol: float) -> str | None:
+    message = explain_tensor(got, want, rtol, atol=1e-4)
     if message and isinstance(got, Tensor) and got.shape == want.shape and not got.isfinite().all():
         return f"{message}; exp of a large score overflows, and a row that sees no token is 0 / 0"
     return message
@@ -97,7 +108,7 @@ def _make_one(num_tokens: int, head_dim: int, kind: int) -> Inputs:
     """Make query [D], keys [T, D] and values [T, D]."""
     generator = torch.Generator().manual_seed(100 * num_tokens + head_dim)
     keys, values = torch.randn(2, num_tokens, head_dim, generator=generator)
-    return torch.randn(head_dim, generator=generator) * kind, keys, values
+    return torch.randn(head_dim, generator=generator) * (TIMES if kind == LARGE else 1), keys, values
 
 
 def _describe_one(num_tokens: int, head_dim: int, kind: int) -> str:
@@ -123,25 +134,32 @@ register(
 
 # a1.2 and a1.3
 
+ROUNDED = 5e-3  # a float32 near LOWEST is exact to 0.004: exp(s - logsumexp(s)) is right, and differs by as much
 # H, H_kv, T, D, kind
 Heads = tuple[int, int, int, int, int]
 
 
-def _make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, kind: int) -> Inputs:
-    """Make q [H, T, D], k and v [H_kv, T, D]. Low scores are exact in float32: whole numbers, halved."""
+def make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, kind: int) -> Inputs:
+    """Make q [H, T, D], k and v [H_kv, T, D]. Low scores are exact in float32: whole numbers over the square root of
+    D, which is 1, 2 or 4."""
     generator = torch.Generator().manual_seed(1000 * num_heads + 100 * num_kv_heads + 10 * num_tokens + head_dim)
     q = torch.randn(num_heads, num_tokens, head_dim, generator=generator)
     k, v = torch.randn(2, num_kv_heads, num_tokens, head_dim, generator=generator)
+    if kind == ZERO:
+        q[:, -1] = 0
     if kind == LARGE:
-        q = q * LARGE
-    if kind == LOW:
-        q, k = q.round(), k.round()
-        q[..., 0], k[..., 0] = 1, LOW * head_dim**0.5
+        q = q * TIMES
+    if kind in (LOW, WIDE):
+        q, k = q.round().abs(), k.round().abs()
+        q[..., 0], k[..., 0] = 1, LOWEST * head_dim**0.5
+    if kind == WIDE:
+        k[:, 1:] *= -1
+        k[:, 1:, 0] = HIGH * head_dim**0.5
     return q, k, v
 
 
 def _make_ungrouped(num_heads: int, *rest: Any) -> Inputs:
-    return _make_heads(num_heads, num_heads, *rest)
+    return make_heads(num_heads, num_heads, *rest)
 
 
 def _describe_ungrouped(num_heads: int, num_tokens: int, head_dim: int, kind: int) -> str:
@@ -154,7 +172,7 @@ def _describe_grouped(num_heads: int, num_kv_heads: int, *rest: Any) -> str:
 
 def _draw_sizes(rng: Random) -> tuple[int, int, int]:
     """T, D and the kind."""
-    return rng.randint(1, 7), rng.choice((1, 4, 16)), rng.choice((PLAIN, PLAIN, LARGE, LOW))
+    return rng.randint(1, 7), rng.choice((1, 4, 16)), rng.choice((PLAIN, PLAIN, ZERO, LARGE, LOW, WIDE))
 
 
 CAUSAL = [
@@ -163,12 +181,14 @@ CAUSAL = [
     (2, 3, 4, PLAIN),
     (3, 3, 4, PLAIN),  # H and T are equal
     (2, 4, 4, PLAIN),  # T and D are equal
+    (2, 3, 4, ZERO),
     (2, 3, 4, LARGE),
     (2, 3, 4, LOW),
+    (2, 3, 4, WIDE),
     (1, 70, 4, PLAIN),
     *draw(lambda rng: (rng.randint(1, 4), *_draw_sizes(rng))),
 ]
-register("a1.2", _comparison(CAUSAL, _make_ungrouped, causal, CAUSAL_MISTAKES, _describe_ungrouped))
+register("a1.2", _comparison(CAUSAL, _make_ungrouped, causal, CAUSAL_MISTAKES, _describe_ungrouped, rtol=ROUNDED))
 
 
 def _draw_grouped(rng: Random) -> Heads:
@@ -184,12 +204,14 @@ GROUPED: list[Heads] = [
     (6, 2, 3, 4, PLAIN),  # groups of three
     (6, 3, 3, 4, PLAIN),
     (4, 2, 4, 4, LARGE),
+    (4, 2, 3, 4, ZERO),
     (4, 2, 3, 4, LOW),
+    (4, 2, 3, 4, WIDE),
     *draw(_draw_grouped),
 ]
 register(
     "a1.3",
-    _comparison(GROUPED, _make_heads, grouped, GROUPED_MISTAKES, _describe_grouped, grouped_only=True),
+    _comparison(GROUPED, make_heads, grouped, GROUPED_MISTAKES, _describe_grouped, grouped_only=True, rtol=ROUNDED),
 )
 
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from roseinfer.arguments import require_count
+from roseinfer.arguments import require_count, require_counts
 from roseinfer.bench.neighbours import busy_sentence, with_waiting
 from roseinfer.display.table import Table
 from roseinfer.models import Model
@@ -63,10 +63,12 @@ class ForwardTimes:
 def time_forwards(model: Model, token_counts: Sequence[int], repeats: int = 20) -> ForwardTimes:
     """Time forwards of prompts of these lengths, without a cache, logits included.
 
-    Raises ValueError for a number of tokens below 1 or above the model's positions.
+    Raises ValueError for no number of tokens, for one that is there twice, below 1 or above the model's positions, and
+    for repeats below 1.
     """
+    require_counts("token_counts", token_counts)
+    require_count("repeats", repeats, at_least=1)
     for count in token_counts:
-        require_count("token_counts", count, at_least=1)
         if count > model.config.max_model_len:
             raise ValueError(f"token_counts must be at most {model.config.max_model_len}, got {count}")
     generator = torch.Generator().manual_seed(0)

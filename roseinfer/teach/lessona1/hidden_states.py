@@ -51,7 +51,7 @@ def _theirs(model: Model, token_ids: list[int]) -> list[Tensor]:
 def _verdict(got: Tensor, want: Tensor) -> str:
     if got.shape != want.shape:
         return f"has shape {list(want.shape)}"
-    wrong = (got - want).abs() > CLOSE * max(1.0, float(want.abs().max()))
+    wrong = ~((got - want).abs() <= CLOSE * max(1.0, float(want.abs().max())))  # NaN is wrong, too
     if not wrong.any():
         return "equal"
     return f"differs from token {int(wrong.any(-1).nonzero()[0])}"

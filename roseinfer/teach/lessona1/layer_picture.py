@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from roseinfer.arguments import require_count
 from roseinfer.display.chart import INK
 from roseinfer.display.grid import Grid
 from roseinfer.display.shapes import Cell, Frame, Line, Panel
@@ -44,7 +45,13 @@ class Operation(NamedTuple):
 
 def walk_layer(config: ModelConfig, num_tokens: int) -> Grid:
     """Draw the operations of one layer on [num_tokens, C] as a slider's steps. A box is as wide as its tensor has
-    numbers per token; its rows are the tokens."""
+    numbers per token; its rows are the tokens.
+
+    Raises ValueError for a model that is not a GPT-2, whose layer has other operations, and for a num_tokens below 1.
+    """
+    if config.architecture != "gpt2":
+        raise ValueError(f"config must be that of a GPT-2, got architecture={config.architecture!r}")
+    require_count("num_tokens", num_tokens, at_least=1)
     operations = _operations(config, num_tokens)
     frames = [
         Frame([_panel(operations, config, step)], f"{number}: {operation.name}", operation.says)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from roseinfer.arguments import require_count
 from roseinfer.models import Model
 
 
@@ -27,9 +29,23 @@ class Heads:
         return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
 
 
+def require_words(words: Sequence[str], token_ids: list[int]) -> None:
+    """Raises ValueError unless there is a word for each token."""
+    if len(words) != len(token_ids):
+        raise ValueError(f"words must have {len(token_ids)} entries, one for each token, got {len(words)}")
+
+
 @torch.inference_mode()
 def record_heads(model: Model, token_ids: list[int]) -> list[Heads]:
-    """Compute one forward of a prompt and return what each layer's attention got, on the CPU."""
+    """Compute one forward of a prompt and return what each layer's attention got, on the CPU.
+
+    Raises ValueError for no tokens, for more than the model's positions and for a token outside its vocabulary.
+    """
+    c = model.config
+    if not 1 <= len(token_ids) <= c.max_model_len:
+        raise ValueError(f"token_ids must hold 1 to {c.max_model_len:,} tokens, got {len(token_ids):,}")
+    for token in token_ids:
+        require_count("each of token_ids", token, at_least=0, at_most=c.vocab_size - 1)
     recorded: list[Heads] = []
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import cos, pi, sin
 from typing import TYPE_CHECKING
 
+from roseinfer.arguments import require_count
 from roseinfer.display.chart import GRID, INK, Chart
 from roseinfer.display.figure import PALETTE
 from roseinfer.models import Rope
@@ -17,16 +18,27 @@ SIZE = 120  # pixels
 CORNERS = 60  # of the circle
 
 
-def draw_rotations(rope: Rope, head_dim: int, pairs: Sequence[int], last: int = 200, shown: int = 20) -> Chart:
+def draw_rotations(rope: Rope | None, head_dim: int, pairs: Sequence[int], last: int = 200, shown: int = 20) -> Chart:
     """Draw a dial for each of these pairs: the angle of its rotation at a position, which a slider sets.
 
-    Raises ValueError for a pair that a head of head_dim numbers does not have.
+    Raises ValueError for no pair and for one that a head of head_dim numbers does not have, for an odd head_dim, for a
+    model without RoPE (rope=None) and for a position shown after the last one.
     """
+    if rope is None:
+        raise ValueError(
+            "rope must be the Rope of a model with rotary positions, got None (GPT-2 has a table of positions)"
+        )
+    if head_dim % 2:
+        raise ValueError(f"head_dim must be even, as RoPE rotates pairs, got {head_dim}")
+    require_count("last", last, at_least=1)
+    require_count("shown", shown, at_least=0, at_most=last)
+    if not pairs:
+        raise ValueError(f"pairs must name at least one of 0 to {head_dim // 2 - 1}, got none")
+    if absent := [pair for pair in pairs if pair not in range(head_dim // 2)]:
+        raise ValueError(f"pairs must be 0 to {head_dim // 2 - 1}, got {absent[0]}")
     import altair as alt
     import torch
 
-    if odd := [pair for pair in pairs if pair not in range(head_dim // 2)]:
-        raise ValueError(f"pairs must be 0 to {head_dim // 2 - 1}, got {odd[0]}")
     frequencies = rope.inverse_frequencies(head_dim, torch.device("cpu")).tolist()
     slider = alt.binding_range(min=0, max=last, step=1, name=f"position 0 to {last}: ")
     position = alt.param(name="position", value=shown, bind=slider)

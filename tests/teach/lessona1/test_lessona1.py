@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 import torch.nn.functional as F
 from wrong_answers import right_answers, wrong_answers
@@ -11,7 +12,8 @@ from wrong_answers import right_answers, wrong_answers
 from roseinfer.models import load_model
 from roseinfer.reference import reference_logits
 from roseinfer.stage import PromptAttention
-from roseinfer.teach.lessona1.attention_math import causal, grouped, one_query
+from roseinfer.teach.lessona1.attention_math import causal, grouped, one_query, scores_of
+from roseinfer.teach.lessona1.exercises import CAUSAL, GROUPED, make_heads
 
 # a1.1
 
@@ -67,6 +69,10 @@ test_wrong_attention_of_one_query = wrong_answers(
             lambda query, keys, values: F.scaled_dot_product_attention(query[None], keys, values)[0],
             "PyTorch's own F.scaled_dot_product_attention: write this part by hand",
         ),
+        "PyTorch's own, by its other name": (
+            lambda query, keys, values: torch.ops.aten.scaled_dot_product_attention(query[None], keys, values)[0],
+            "PyTorch's own F.scaled_dot_product_attention: write this part by hand",
+        ),
         "weights of the values": (
             lambda query, keys, values: (values @ query / len(query) ** 0.5).softmax(0) @ values,
             "T=2, D=1: 1 of 1 values differ",
@@ -98,9 +104,13 @@ def rows(q, k, v):
     return torch.stack(heads)
 
 
+def mask_of(q):
+    """[T, T]: -inf after the diagonal."""
+    return torch.full((q.size(1), q.size(1)), -math.inf).triu(1)
+
+
 def added_mask(q, k, v):
-    hidden = torch.full((q.size(1), q.size(1)), float("-inf")).triu(1)
-    return torch.softmax(torch.einsum("htd,hsd->hts", q, k) / q.size(2) ** 0.5 + hidden, -1) @ v
+    return torch.softmax(torch.einsum("htd,hsd->hts", q, k) / q.size(2) ** 0.5 + mask_of(q), -1) @ v
 
 
 def multiplied_mask(q, k, v):
@@ -124,6 +134,32 @@ def shifted_by_all(q, k, v):
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
+def filled(number):
+    """Hidden scores become this number."""
+    return lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5).masked_fill(mask_of(q) < 0, number).softmax(-1) @ v
+
+
+def added(number):
+    """This number is added to hidden scores."""
+    return lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5 + number * (mask_of(q) < 0)).softmax(-1) @ v
+
+
+def scaled_first(q, k, v):
+    q = q * q.size(2) ** -0.5
+    return (q @ k.mT + mask_of(q)).softmax(-1) @ v
+
+
+def by_logsumexp(q, k, v):
+    """A score near -100,000 rounds logsumexp by up to 0.004."""
+    scores = q @ k.mT / q.size(2) ** 0.5 + mask_of(q)
+    return torch.exp(scores - scores.logsumexp(-1, keepdim=True)) @ v
+
+
+def hidden_where_zero(q, k, v):
+    scores = (q @ k.mT / q.size(2) ** 0.5).tril()
+    return torch.where(scores == 0, -math.inf, scores).softmax(-1) @ v
+
+
 def mask_of_seventy(q, k, v):
     visible = torch.ones(8, 8, dtype=torch.bool).tril()[: q.size(1), : q.size(1)]
     return (q @ k.mT / q.size(2) ** 0.5).masked_fill(~visible, -math.inf).softmax(-1) @ v
@@ -131,9 +167,10 @@ def mask_of_seventy(q, k, v):
 
 def scores_in_place(q, k, v):
     k.div_(q.size(-1) ** 0.5)
-    return (q @ k.mT + torch.full((q.size(1), q.size(1)), float("-inf")).triu(1)).softmax(-1) @ v
+    return (q @ k.mT + mask_of(q)).softmax(-1) @ v
 
 
+FINITE = "masked scores are a finite number, and real scores can be lower"
 test_wrong_causal_attention = wrong_answers(
     "a1.2",
     {
@@ -148,6 +185,14 @@ test_wrong_causal_attention = wrong_answers(
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
             "PyTorch's own F.scaled_dot_product_attention",
         ),
+        **{f"filled with {number:,}": (filled(number), FINITE) for number in (-1e3, -5e4, -65504.0)},
+        "filled with -100,000": (filled(-1e5), "masked scores are -100,000, and a real score can be as low"),
+        **{f"{number:,} added": (added(number), "a finite number is added") for number in (-1e3, -1e4, -4e4, -1e5)},
+        "hidden where the score is 0": (hidden_where_zero, "a visible score of 0 is hidden, too"),
+        "over the heads": (
+            lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5 + mask_of(q)).softmax(0) @ v,
+            "the softmax runs over the heads",
+        ),
     },
 )
 test_right_causal_attention = right_answers(
@@ -156,7 +201,10 @@ test_right_causal_attention = right_answers(
         "row by row": rows,
         "a mask that is added": added_mask,
         "masked after the exp": renormalised,
-        "scaled before the product": lambda q, k, v: causal(q, k, v),
+        "scaled before the product": scaled_first,
+        "by logsumexp": by_logsumexp,
+        "filled with -1e9": filled(-1e9),
+        "-1e9 added": added(-1e9),
         "the smallest float": lambda q, k, v: (
             (q @ k.mT / q.size(2) ** 0.5)
             .masked_fill(torch.ones(q.size(1), q.size(1)).triu(1).bool(), torch.finfo(q.dtype).min)
@@ -212,13 +260,17 @@ test_wrong_grouped_attention = wrong_answers(
         "h // H_kv": (head_over_kv_heads, "values differ"),
         "two query heads on each": (two_to_a_head, "RuntimeError"),
         "broadcast": (causal, "RuntimeError"),
-        "one per KV head": (lambda q, k, v: causal(q[: len(k)], k, v), "expected (2, 2, 4)"),
+        "one per KV head": (lambda q, k, v: causal(q[: len(k)], k, v), "expected (3, 1, 1)"),
         "last KV head": (lambda q, k, v: grouped(q, k[-1:], v[-1:]), "values differ"),
         "enable_gqa": (
             lambda q, k, v: F.scaled_dot_product_attention(
                 q[None], k[None], v[None], is_causal=True, enable_gqa=True
             ).squeeze(0),
             "enable_gqa of PyTorch's own",
+        ),
+        "masked with -100,000": (
+            lambda q, k, v: filled(-1e5)(q, *(x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))),
+            "every score near -100,000",
         ),
         "KV heads in reverse": (lambda q, k, v: grouped(q, k.flip(0), v.flip(0)), "values differ"),
     },
@@ -318,6 +370,13 @@ test_right_rope = right_answers(
         "rotation matrices": by_matrices,
     },
 )
+
+
+@pytest.mark.parametrize("sizes", [*GROUPED, *((heads, heads, *rest) for heads, *rest in CAUSAL)])
+def test_scores_lie_where_the_text_says(sizes):
+    q, k, _ = make_heads(*sizes)
+    scores = scores_of(q, k.repeat_interleave(len(q) // len(k), 0))
+    assert scores.min() >= -100_000 and scores.max() <= 1_000
 
 
 # What the checkers compare with is what the library computes.

@@ -77,6 +77,50 @@ def test_attention_without_a_choice_has_no_control_for_it(tiny):
     assert teach.walk_attention(tiny, TOKEN_IDS, WORDS, heads=[(0, 0)]).lengths == {"": 12}
 
 
+def test_one_token_attends_to_itself(tiny):
+    assert teach.walk_attention(tiny, TOKEN_IDS[:1], WORDS[:1], heads=[(0, 0)]).lengths == {"": 3}
+
+
+@pytest.mark.parametrize("draw", [teach.draw_attention_maps, lambda *of: teach.walk_attention(*of, heads=[(0, 0)])])
+@pytest.mark.parametrize(
+    ("token_ids", "words", "message"),
+    [
+        (TOKEN_IDS, WORDS[:3], "words must have 4 entries, one for each token, got 3"),
+        (TOKEN_IDS[:3], WORDS, "words must have 3 entries, one for each token, got 4"),
+        ([], [], "token_ids must hold 1 to 512 tokens, got 0"),
+    ],
+)
+def test_words_and_tokens_that_do_not_fit_are_refused(tiny, draw, token_ids, words, message):
+    with pytest.raises(ValueError, match=message):
+        draw(tiny, token_ids, words)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "message"),
+    [
+        ([], "token_ids must hold 1 to 512 tokens, got 0"),
+        ([1] * 600, "1 to 512 tokens, got 600"),
+        ([1, 99_999], "each of token_ids must be an integer from 0 to .*, got 99999"),
+    ],
+)
+def test_tokens_that_the_model_cannot_take_are_refused(tiny, token_ids, message):
+    with pytest.raises(ValueError, match=message):
+        teach.record_heads(tiny, token_ids)
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_tokens", "message"),
+    [
+        ("random:tiny-qwen3", 3, "config must be that of a GPT-2, got architecture='qwen3'"),
+        ("tiny", 0, "num_tokens must be an integer of at least 1, got 0"),
+        ("tiny", 2.5, "num_tokens must be an integer of at least 1, got 2.5"),
+    ],
+)
+def test_a_layer_that_is_not_drawn_is_refused(spec, num_tokens, message):
+    with pytest.raises(ValueError, match=message):
+        teach.walk_layer(model_config(spec), num_tokens)
+
+
 @pytest.mark.parametrize(("heads", "message"), [([], "at least one"), ([(4, 0)], "(4, 0)"), ([(0, 6)], "(0, 6)")])
 def test_a_head_that_is_not_there_is_refused(tiny, heads, message):
     with pytest.raises(ValueError, match="heads must") as caught:
@@ -100,6 +144,13 @@ def test_a_hidden_state_that_differs_is_told_with_its_token(tiny):
     assert verdicts[1] == verdicts[3] == verdicts[5] == "equal"
     with pytest.raises(ValueError, match="states must be 6"):
         teach.prove_hidden_states(tiny, TOKEN_IDS, states[1:], logits)
+
+
+def test_nan_is_not_equal(tiny):
+    states, logits = by_the_library(tiny, TOKEN_IDS)
+    states[2][1:] = torch.nan
+    verdicts = teach.prove_hidden_states(tiny, TOKEN_IDS, states, logits * torch.nan).df["transformers"]
+    assert (verdicts[1], verdicts[2], verdicts[6]) == ("equal", "differs from token 1", "differs from token 0")
 
 
 def test_attention_maps_have_every_head(tiny):
@@ -137,6 +188,20 @@ def test_rotations_have_a_dial_for_each_pair():
         teach.draw_rotations(Rope(), head_dim=32, pairs=[16])
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rope": None}, "rope must be the Rope of a model"),
+        ({"head_dim": 33}, "head_dim must be even, as RoPE rotates pairs, got 33"),
+        ({"pairs": []}, "pairs must name at least one of 0 to 15, got none"),
+        ({"last": 10}, "shown must be an integer from 0 to 10, got 20"),
+    ],
+)
+def test_a_rotation_that_is_not_there_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        teach.draw_rotations(**{"rope": Rope(), "head_dim": 32, "pairs": [0]} | changed)
+
+
 def test_what_is_said_of_times_is_computed_from_them():
     said = ForwardTimes({1: 2.0, 64: 6.0, 256: 21.0}).say(64)
     assert said.sentences == (
@@ -154,7 +219,14 @@ def test_forwards_are_timed_and_the_text_has_no_time(tiny):
     assert "A forward of 8 tokens takes" in said.sentences[0]
 
 
-@pytest.mark.parametrize(("counts", "message"), [([0], "token_counts"), ([513], "at most 512, got 513")])
+@pytest.mark.parametrize(
+    ("counts", "message"), [([], "token_counts"), ([0], "token_counts"), ([513], "at most 512, got 513")]
+)
 def test_a_length_that_the_model_does_not_have_is_refused(tiny, counts, message):
     with pytest.raises(ValueError, match=message):
         teach.time_forwards(tiny, counts)
+
+
+def test_no_repeats_are_refused(tiny):
+    with pytest.raises(ValueError, match="repeats must be an integer of at least 1, got 0"):
+        teach.time_forwards(tiny, [1], repeats=0)
