@@ -40,7 +40,10 @@ def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
 
 
 def say_programs(ms: Mapping[int, float]) -> Said:
-    """Sentences about two numbers of programs, of what time_programs has measured."""
+    """Sentences about two numbers of programs, of what time_programs has measured. Raises ValueError for more or fewer
+    of them."""
+    if len(ms) != 2:
+        raise ValueError(f"ms must have the times of two numbers of programs, got {len(ms)}: {list(ms)}")
     few, many = sorted(ms)
     times = f"{few} programs took {ms[few]:.3g} ms, {many} programs {ms[many]:.3g} ms"
     if triton_mode.MODE == "compile":
