@@ -20,12 +20,12 @@ def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
     """Median time in ms of a copy of VALUES values, by how many programs share it.
 
     kernel: a copy kernel, called as kernel[(n,)](out, x, BLOCK=...). Raises ValueError for a number of programs that
-    does not divide VALUES.
+    is no integer or does not divide VALUES.
     """
     triton_mode.require_triton()
     for number in programs:
-        if number < 1 or VALUES % number:
-            raise ValueError(f"programs must divide {VALUES}, got {number}")
+        if not isinstance(number, int) or number < 1 or VALUES % number:
+            raise ValueError(f"programs must be integers that divide {VALUES}, got {number}")
     device = "cuda" if triton_mode.MODE == "compile" else "cpu"
     x = torch.arange(float(VALUES), device=device)
     out = torch.empty_like(x)

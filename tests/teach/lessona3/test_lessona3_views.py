@@ -205,8 +205,9 @@ def test_times_are_told_and_not_compared():
     )
     assert "No cost per program is to be seen" in say_programs({4: 9.0, 16: 3.0}).sentences[0]
     assert "3 ms" not in repr(said)
-    with pytest.raises(ValueError, match="programs must divide 4096, got 3"):
-        time_programs(None, programs=(3,))
+    for number in (3, 2.0):
+        with pytest.raises(ValueError, match=f"programs must be integers that divide 4096, got {number}"):
+            time_programs(None, programs=(number,))
     with pytest.raises(ValueError, match=r"ms must have the times of two numbers of programs, got 3: \[1, 4, 16\]"):
         say_programs({1: 0.5, 4: 1.0, 16: 2.0})
 
