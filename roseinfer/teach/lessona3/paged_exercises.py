@@ -32,7 +32,8 @@ def _scores(context_len: int, block_size: int, head_dim: int, mistake: str = "")
     if mistake == "width":
         at = case.block_table.repeat_interleave(block_size) * block_size + torch.arange(block_size).repeat(len(index))
         keys = case.k_cache.flatten()[at[:context_len, None].long() + torch.arange(head_dim)].double()
-    scale = {"unscaled": 1.0, "twice": scale_of(case) ** 2}.get(mistake, scale_of(case))
+    scale = scale_of(head_dim)
+    scale = {"unscaled": 1.0, "twice": scale**2, "own": head_dim**-0.5}.get(mistake, scale)
     return (keys @ case.q.double() * scale).float()
 
 
@@ -43,6 +44,7 @@ def _draw_scores(rng: Random) -> Case:
 
 INDEX = "the index is used as the block's id: the id is what block_table holds at that index"
 UNSCALED = "the scores are not multiplied by scale"
+OWN_SCALE = "the scores are multiplied by HEAD_DIM ** -0.5: the factor is the argument scale"
 SLOTS = "block b begins at b * BLOCK_SIZE slots: slot s of it is at (b * BLOCK_SIZE + s) * HEAD_DIM"
 
 register_rung(
@@ -53,6 +55,7 @@ register_rung(
         INDEX: partial(_scores, mistake="index"),
         "every program reads the first block: program p's id is block_table[p]": partial(_scores, mistake="first"),
         UNSCALED: partial(_scores, mistake="unscaled"),
+        OWN_SCALE: partial(_scores, mistake="own"),
         "the scores are multiplied by scale twice": partial(_scores, mistake="twice"),
         SLOTS: partial(_scores, mistake="slots"),
         "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM": partial(
@@ -81,7 +84,8 @@ def _attention(context_len: int, block_size: int, head_dim: int, kind: str, mist
         keys, values = (
             torch.cat([part, part.new_zeros(-context_len % block_size, head_dim)]) for part in (keys, values)
         )
-    scores = keys @ case.q.double() * (1.0 if mistake == "unscaled" else scale_of(case))
+    scale = {"unscaled": 1.0, "own": head_dim**-0.5}.get(mistake, scale_of(head_dim))
+    scores = keys @ case.q.double() * scale
     if mistake == "mean":
         return values.mean(0).float()
     if mistake == "undivided":
@@ -103,7 +107,7 @@ def _not_rescaled(scores: Tensor, values: Tensor, block_size: int, what: str) ->
     return (acc / total).float()
 
 
-KINDS = ("", "falling", "rising", "rising", "large")
+KINDS = ("", "falling", "rising", "rising", "large", "far below 0")
 
 
 def _draw_attention(rng: Random) -> Case:
@@ -126,7 +130,8 @@ register_rung(
         (4, 2, 2, "falling"),
         (5, 2, 4, "rising"),
         (9, 4, 4, "large"),
-        *draw(_draw_attention, 43),
+        (3, 2, 2, "far below 0"),
+        *draw(_draw_attention, 42),
     ],
     _attention,
     {
@@ -139,7 +144,7 @@ register_rung(
         "total and acc are not rescaled: multiply both by exp(top - new_top) before top is replaced": (
             partial(_attention, mistake="both")
         ),
-        "slots after the last token take part with a score of 0: their score must be -inf": (
+        "slots after the last token take part in the softmax: their score must be -inf": (
             partial(_attention, mistake="zeros")
         ),
         "it is not divided by total": partial(_attention, mistake="undivided"),
@@ -150,8 +155,10 @@ register_rung(
         INDEX: partial(_attention, mistake="index"),
         "every tile is the first block: the table's entry is start // BLOCK_SIZE": partial(_attention, mistake="first"),
         UNSCALED: partial(_attention, mistake="unscaled"),
+        OWN_SCALE: partial(_attention, mistake="own"),
     },
     _describe,
-    if_nan="exp overflows above 88: the new top is the larger of the old one and the tile's largest score",
+    if_nan="exp overflows above 88, or total is 0: top begins at -inf, the loop goes to context_len, and the new top "
+    "is the larger of the old one and the tile's largest score",
     budget={"k_cache": 1, "v_cache": 1},
 )

@@ -20,12 +20,12 @@ def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
     """Median time in ms of a copy of VALUES values, by how many programs share it.
 
     kernel: a copy kernel, called as kernel[(n,)](out, x, BLOCK=...). Raises ValueError for a number of programs that
-    does not divide VALUES.
+    is no integer or does not divide VALUES.
     """
     triton_mode.require_triton()
     for number in programs:
-        if number < 1 or VALUES % number:
-            raise ValueError(f"programs must divide {VALUES}, got {number}")
+        if not isinstance(number, int) or number < 1 or VALUES % number:
+            raise ValueError(f"programs must be integers that divide {VALUES}, got {number}")
     device = "cuda" if triton_mode.MODE == "compile" else "cpu"
     x = torch.arange(float(VALUES), device=device)
     out = torch.empty_like(x)
@@ -40,7 +40,10 @@ def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
 
 
 def say_programs(ms: Mapping[int, float]) -> Said:
-    """Sentences about two numbers of programs, of what time_programs has measured."""
+    """Sentences about two numbers of programs, of what time_programs has measured. Raises ValueError for more or fewer
+    of them."""
+    if len(ms) != 2:
+        raise ValueError(f"ms must have the times of two numbers of programs, got {len(ms)}: {list(ms)}")
     few, many = sorted(ms)
     times = f"{few} programs took {ms[few]:.3g} ms, {many} programs {ms[many]:.3g} ms"
     if triton_mode.MODE == "compile":

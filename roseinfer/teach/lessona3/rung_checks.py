@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roseinfer.contract.broken_promises import count
 from roseinfer.kernels import triton_mode
 
 from ..exercises.drawn import Case, Comparison, Describe, Expected
@@ -21,7 +22,7 @@ from ..measure.kernel_loads import plain_function
 from .arena import Arena
 from .rung_record import record
 from .rungs import RUNGS, Rung
-from .watch import Launch, Record, WrongAccess, recorded
+from .watch import Descriptor, Launch, Record, WrongAccess, innermost, recorded
 
 OTHER_MISSING = "masks lanes and gives no `other`: these lanes may hold anything, and here they reached the result"
 
@@ -65,8 +66,9 @@ def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
         with recorded(arena, launch.programs) as found:
             out = launch.run(kernel, arena)
     except Exception as error:
-        while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
-            error = error.__cause__  # what the interpreter wraps; its traceback has the kernel's line
+        error = innermost(error)
+        if isinstance(error, Descriptor):
+            raise Wrong(str(error)) from error
         if isinstance(error, WrongAccess):
             raise Wrong(f"{error}. Is a mask missing, or an offset wrong?") from error
         raise error
@@ -106,12 +108,20 @@ def _require_stores(found: Record, arena: Arena) -> None:
 
 def _explain_nan(found: Record, arena: Arena, if_nan: str, run_plainly: Callable[[], Tensor]) -> str:
     """Say where NaN comes from. run_plainly: the launch with 0 in masked lanes without `other`."""
+    stored: set[int] = set()
     for access in found.accesses:
-        for offset in access.touched if access.kind == "load" and access.tensor != "block_table" else ():
+        if access.kind == "store":
+            stored.update(access.touched)
+            continue
+        for offset in access.touched if access.tensor != "block_table" else ():
             position = arena.places[access.tensor].start + offset
-            if arena.buffer[position].isnan():
-                what = f"program {access.program} loads {arena.name_at(position)}, which is NaN: no token is there"
-                return f"NaN in out: {what}. Is the mask by context_len, and the block's id from block_table?"
+            what = f"NaN in out: program {access.program} loads {arena.name_at(position)}"
+            if access.tensor == "out":
+                if offset not in stored:
+                    return f"{what} before it is stored"
+            elif arena.buffer[position].isnan():
+                hint = "Is the mask by context_len, and the block's id from block_table?"
+                return f"{what}, which is NaN: no token is there. {hint}"
     open_loads = [access for access in found.accesses if access.is_open]
     if open_loads and not run_plainly().isnan().any():
         first = open_loads[0]
@@ -124,7 +134,8 @@ def _require_budget(found: Record, budget: Mapping[str, int]) -> None:
         loads = Counter((each.program, offset) for each in found.of("load", name) for offset in each.touched)
         times = max(loads.values(), default=0)
         if times > most:
-            raise Wrong(f"right everywhere, but a program loads a value of {name} {times} times; the budget is {most}")
+            often = count(times, "time")
+            raise Wrong(f"right everywhere, but a program loads a value of {name} {often}; the budget is {most}")
 
 
 def softmax_of(x: Tensor) -> Tensor:

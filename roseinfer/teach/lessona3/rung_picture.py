@@ -33,10 +33,13 @@ def draw_rung(rung_id: str, kernel: Any = None) -> Grid:
     """The tensors of a rung in memory, the number in a cell being its offset, and what the programs of a launch touch,
     as recorded from a run in the interpreter. A step is what a program does until it loads the same tensor again.
 
-    kernel: one of yours that passes the rung's check; by default the course's. Raises ValueError for another.
+    kernel: one of yours, which need not be right, but must stay inside the tensors; by default the course's. Raises
+    ValueError for a kernel that cannot be recorded, or that touches nothing.
     """
     rung = find_rung(rung_id)
     record = record_rung(rung_id, kernel=kernel)
+    if not record.accesses:
+        raise ValueError(f"kernel of {rung_id} must load or store something to be drawn: this one touches no tensor")
     tensors = rung.launch(*rung.shown).tensors
     steps = list(steps_of(record))
     are_vectors = all(tensor.dim() == 1 for tensor in tensors.values())

@@ -19,41 +19,49 @@ from roseinfer.kernels import triton_mode
 
 from ..measure.kernel_loads import plain_function
 from .arena import Arena
-from .rungs import RUNGS, Case, find_rung
-from .watch import Record, WrongAccess, recorded
+from .rungs import RUNGS, Case, find_rung, require_case
+from .watch import Record, WrongAccess, innermost, recorded
 
 HEADER = "from roseinfer import triton_mode\ntl = triton_mode.language()\n"  # what the notebook's set-up gives a kernel
 PLACE = "<a kernel of a notebook>"
+
+
+class NotRecorded(Exception):
+    """A kernel did not get to its end; the message says why."""
 
 
 def record_rung(rung_id: str, *case: Any, kernel: Any = None) -> Record:
     """Record the launch of a rung's kernel. case: its sizes, by default those of the picture. kernel: yours, by default
     the course's.
 
-    Raises ValueError for an unknown rung, and for a kernel with an access that is wrong: teach.check names the mistake.
+    Raises ValueError for an unknown rung, for a case that the rung does not have, and for a kernel that raises or has
+    an access that is wrong.
     """
     rung = find_rung(rung_id)
     triton_mode.require_triton()
     case = case or rung.shown
+    require_case(rung, case)
+    if kernel is not None and plain_function(kernel) is kernel:
+        raise ValueError(f"kernel must be decorated with @triton_mode.jit, got {type(kernel).__name__} {kernel!r:.40}")
     try:
         if triton_mode.MODE == "interpret":
             return record(rung_id, case, rung.kernel if kernel is None else kernel)
         return _record_in_child(rung_id, case, kernel)
-    except WrongAccess as error:
-        raise ValueError(f"kernel must pass teach.check({rung_id!r}, ...) to be drawn; {error}") from None
+    except NotRecorded as error:
+        raise ValueError(f"kernel cannot be launched as one of {rung_id}: {error}") from error.__cause__
 
 
 def record(rung_id: str, case: Case, kernel: Any) -> Record:
-    """The same in this process, which must interpret kernels. Raises WrongAccess."""
+    """The same in this process, which must interpret kernels. Raises NotRecorded."""
     launch = find_rung(rung_id).launch(*case)
     arena = Arena(launch.tensors)
     try:
         with recorded(arena, launch.programs) as found:
             launch.run(kernel, arena)
     except Exception as error:
-        if isinstance(error.__cause__, WrongAccess):  # inside of what the interpreter raises
-            raise error.__cause__ from None
-        raise
+        error = innermost(error)
+        said = str(error) if isinstance(error, WrongAccess) else f"it raised {type(error).__name__}: {error}"
+        raise NotRecorded(said) from error
     return found
 
 
@@ -71,12 +79,12 @@ def _record_in_child(rung_id: str, case: Case, kernel: Any) -> Record:
         source = None if kernel is None else textwrap.dedent(inspect.getsource(plain_function(kernel)))
         [answer] = _ask_child([(rung_id, case, source)])
     if isinstance(answer, str):
-        raise WrongAccess(answer)
+        raise NotRecorded(answer)
     return answer
 
 
 def _ask_child(requests: list[tuple[str, Case, str | None]]) -> list[Record | str]:
-    """For each request the record, or what is wrong with an access."""
+    """For each request the record, or why there is none."""
     environment = os.environ | {triton_mode.VARIABLE: "interpret"}
     command = [sys.executable, "-m", __name__]
     done = subprocess.run(command, input=pickle.dumps(requests), stdout=subprocess.PIPE, env=environment, check=True)
@@ -100,7 +108,7 @@ def main() -> None:
         kernel = RUNGS[rung_id].kernel if source is None else _made_from(source)
         try:
             answers.append(record(rung_id, case, kernel))
-        except WrongAccess as error:
+        except NotRecorded as error:
             answers.append(str(error))
     sys.stdout.buffer.write(pickle.dumps(answers))
 

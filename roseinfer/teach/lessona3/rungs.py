@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,9 @@ def softmax(rows: int, columns: int, scale: float = 1.0, shift: float = 0.0) -> 
     return Launch(arguments, rows, {"COLUMNS": power_of_two(columns)})
 
 
+LAYOUTS = ("contiguous", "transposed", "wide", "every other column")
+
+
 def weights(rows: int, columns: int, layout: str) -> Tensor:
     """A matrix [rows, columns] whose rows lie one after another, are the columns of another matrix, or are cut from a
     wider or sparser one."""
@@ -135,8 +139,14 @@ class Pool:
         return k.double(), v.double()
 
 
+def scale_of(head_dim: int) -> float:
+    """The argument `scale`: not HEAD_DIM ** -0.5, which a kernel could compute in place of reading the argument."""
+    return float(0.7 * head_dim**-0.5)
+
+
 def pool(context_len: int, block_size: int, head_dim: int, kind: str = "") -> Pool:
-    """kind: where the largest score lies, as in long_rows; large scores are a few hundred."""
+    """kind: where the largest score lies, as in long_rows; large: the largest is a few hundred in size, on either side
+    of zero; far below 0: all are around -500."""
     used = -(-context_len // block_size)
     generator = torch.Generator().manual_seed(context_len)
     q = torch.randn(head_dim, generator=generator)
@@ -147,10 +157,12 @@ def pool(context_len: int, block_size: int, head_dim: int, kind: str = "") -> Po
     keys = cache[0, table].flatten(0, 1)
     if kind in ("falling", "rising"):
         keys = keys[torch.argsort(keys @ q, descending=kind == "falling")]
+    if kind == "far below 0":
+        keys = keys - 500 / scale_of(head_dim) * q / q.square().sum()
     cache[0, table] = keys.view(used, block_size, head_dim)
     if (rest := used * block_size - context_len) > 0:
         cache[:, table[-1], block_size - rest :] = torch.nan
-    return Pool(100 * q if kind == "large" else q, cache[0], cache[1], table.int())
+    return Pool(400 * q if kind == "large" else q, cache[0], cache[1], table.int())
 
 
 def paged(case: Pool, context_len: int, out: Tensor, names: tuple[str, ...], programs: int) -> Launch:
@@ -160,14 +172,10 @@ def paged(case: Pool, context_len: int, out: Tensor, names: tuple[str, ...], pro
         **{name: tensors[name] for name in names},
         "block_table": case.block_table,
         "context_len": context_len,
-        "scale": scale_of(case),
+        "scale": scale_of(case.q.numel()),
     }
     block_size, head_dim = case.k_cache.shape[1:]
     return Launch(arguments, programs, {"HEAD_DIM": head_dim, "BLOCK_SIZE": block_size})
-
-
-def scale_of(case: Pool) -> float:
-    return float(case.q.numel() ** -0.5)
 
 
 def paged_scores(context_len: int, block_size: int, head_dim: int) -> Launch:
@@ -194,6 +202,29 @@ RUNGS = {
         Rung("a3.8", "paged attention", paged_attention, (10, 4, 4), kernels.paged_attention_kernel),
     )
 }
+
+
+SIZES = ("n", "rows", "columns", "context_len")
+LENGTHS = ("block", "tile", "tile_rows", "block_size", "head_dim")  # of tiles
+NAMES = {"kind": ("", "falling", "rising", "large", "far below 0"), "layout": LAYOUTS}
+
+
+def require_case(rung: Rung, case: Case) -> None:
+    """Raises ValueError for a case that the rung's kernel is not launched with, naming what is wrong with it."""
+    parameters = inspect.signature(rung.launch)
+    try:
+        sizes = parameters.bind(*case).arguments
+    except TypeError:
+        raise ValueError(f"case of {rung.id} must be {', '.join(parameters.parameters)}, got {case}") from None
+    for name, value in sizes.items():
+        if name in NAMES and value not in NAMES[name]:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, NAMES[name]))}, got {value!r}")
+        if name in SIZES + LENGTHS and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an int of 1 or more, got {value!r}")
+        if name in LENGTHS and power_of_two(value) != value:
+            raise ValueError(f"{name} must be a power of two, got {value}")
+    if rung.launch in (copy, add) and sizes["n"] % sizes["block"]:
+        raise ValueError(f"n must be a multiple of block {sizes['block']}, got {sizes['n']}")
 
 
 def find_rung(rung_id: str) -> Rung:

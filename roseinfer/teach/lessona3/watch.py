@@ -51,6 +51,10 @@ class WrongAccess(Exception):
     """A program touched what it must not; the message says which program, and what."""
 
 
+class Descriptor(WrongAccess):
+    """A kernel made a tensor descriptor: rows of fewer than 16 bytes, as in most cases here, cannot have one."""
+
+
 @dataclass
 class Record:
     """Accesses of one launch, in their order."""
@@ -78,9 +82,12 @@ class Record:
 def recorded(arena: Arena, programs: int) -> Iterator[Record]:
     """Record what is launched inside on the arena's tensors. Raises WrongAccess before memory outside of them would be
     touched, and before anything but `out` would be written."""
-    from triton.runtime.interpreter import interpreter_builder
+    from triton.runtime.interpreter import interpreter_builder, interpreter_semantic
 
     record = Record(programs)
+
+    def refuse_descriptor(*args: Any, **named: Any) -> None:
+        raise Descriptor("tensor descriptors are not watched here: use pointers and masks")
 
     def note(touch: Touch) -> None:
         program, kind = interpreter_builder.grid_idx[0], touch.kind
@@ -98,8 +105,19 @@ def recorded(arena: Arena, programs: int) -> Iterator[Record]:
         reached = tuple((touched - start).tolist()), tuple(masked.tolist())
         record.accesses.append(Access(program, kind, name, *reached, touch.is_open))
 
-    with watched(note):
-        yield record
+    interpreter_semantic.make_tensor_descriptor = refuse_descriptor
+    try:
+        with watched(note):
+            yield record
+    finally:
+        del interpreter_semantic.make_tensor_descriptor  # the class's own is found again
+
+
+def innermost(error: Exception) -> Exception:
+    """What a kernel raised, out of what the interpreter wraps it in; its traceback has the kernel's line."""
+    while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return error
 
 
 def _outside(arena: Arena, kind: str, position: int) -> str:

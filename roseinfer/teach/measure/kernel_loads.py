@@ -81,25 +81,38 @@ def watched(access: Access) -> Iterator[None]:
     A load with a mask and without `other` gives NaN where it is masked: on a GPU it may give anything.
     """
     from triton.runtime.interpreter import interpreter_builder as builder
+    from triton.runtime.interpreter import interpreter_semantic as semantic
 
-    load, store = builder.create_masked_load, builder.create_masked_store
+    tl_load, load, store = semantic.load, builder.create_masked_load, builder.create_masked_store
+    has_other = False  # of the tl.load that runs: it drops an `other` of one element that is 0
 
-    def watched_load(ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        is_open = other is None and not mask.data.all()
-        access(Touch("load", ptrs.data, mask.data, is_open))
+    def noted_load(ptr: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        nonlocal has_other
+        has_other = other is not None
+        return tl_load(ptr, mask, other, *rest, **named)
+
+    def watched_load(ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        let_through = _let_through(mask)
+        is_open = other is None and not has_other and not let_through.all()
+        access(Touch("load", ptrs.data, let_through, is_open))
         if is_open:
             other = _nan_like(ptrs)
-        return load(ptrs, mask, other, *rest)
+        return load(ptrs, mask, other, *rest, **named)
 
-    def watched_store(ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        access(Touch("store", ptrs.data, mask.data))
-        return store(ptrs, value, mask, *rest)
+    def watched_store(ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        access(Touch("store", ptrs.data, _let_through(mask)))
+        return store(ptrs, value, mask, *rest, **named)
 
-    builder.create_masked_load, builder.create_masked_store = watched_load, watched_store
+    semantic.load, builder.create_masked_load, builder.create_masked_store = noted_load, watched_load, watched_store
     try:
         yield
-    finally:
-        del builder.create_masked_load, builder.create_masked_store  # the class's own are found again
+    finally:  # the classes' own are found again
+        del semantic.load, builder.create_masked_load, builder.create_masked_store
+
+
+def _let_through(mask: Any) -> np.ndarray:
+    """The booleans of a mask: a block pointer's is an array already."""
+    return mask if isinstance(mask, np.ndarray) else mask.data
 
 
 def _nan_like(ptrs: Any) -> Any:

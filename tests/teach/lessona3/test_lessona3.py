@@ -27,6 +27,14 @@ test_a_wrong_sum = refused(
             (AT, "tl.program_id(0) + tl.arange(0, BLOCK)"),
             "out[3] is never stored (1 of 4 values are not), and 2 programs store out[1]",
         ),
+        "out added": (
+            ("tl.load(x + at) + tl.load(y + at)", "tl.load(out + at) + tl.load(x + at) + tl.load(y + at)"),
+            "n=2, BLOCK=2: NaN in out: program 0 loads out[0] before it is stored",
+        ),
+        "a descriptor": (
+            ("    tl.store", "    tl.make_tensor_descriptor(x, [BLOCK], [1], [BLOCK])\n    tl.store"),
+            "tensor descriptors are not watched here: use pointers and masks",
+        ),
         "a block too far": (
             (AT, "(tl.program_id(0) + 1) * BLOCK + tl.arange(0, BLOCK)"),
             "n=2, BLOCK=2: program 0 loads offset 2 of x, which has 2 elements. Is a mask missing",
@@ -68,6 +76,20 @@ test_a_right_sum = accepted(
             ("tl.load(x + at)", "tl.load(x + at, mask=at >= 0, other=0.0)"),
             ("tl.load(y + at))", "tl.load(y + at), mask=at >= 0)"),
         ],
+        "block pointers": "\n".join(
+            [
+                "    n, start = tl.num_programs(0) * BLOCK, tl.program_id(0) * BLOCK",
+                "    a = tl.make_block_ptr(x, (n,), (1,), (start,), (BLOCK,), (0,))",
+                "    b = tl.make_block_ptr(y, (n,), (1,), (start,), (BLOCK,), (0,))",
+                "    c = tl.make_block_ptr(out, (n,), (1,), (start,), (BLOCK,), (0,))",
+                "    tl.store(c, tl.load(a) + tl.load(b))",
+                "",
+            ]
+        ),
+        "out twice": """    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at))
+    tl.store(out + at, tl.load(out + at) + tl.load(y + at))
+""",
         "even and odd offsets": """    at = tl.program_id(0) * BLOCK + 2 * tl.arange(0, BLOCK // 2)
     for odd in range(2):
         tl.store(out + at + odd, tl.load(x + at + odd) + tl.load(y + at + odd))
@@ -133,6 +155,19 @@ test_a_wrong_row_sum = refused(
             (", other=0.0", ""),
             "x [1, 3], COLUMNS=4: NaN in out: program 0's load of x masks lanes and gives no `other`",
         ),
+        "one column too few": (
+            (MASK, "mask=column < num_columns - 1"),
+            "x [1, 1], COLUMNS=1: 1 of 1 values differ, first at (0,): got 0, expected",
+        ),
+        "one lane without other": (
+            """    row = tl.program_id(0)
+    total = 0.0
+    for column in range(COLUMNS):
+        total += tl.load(x + row * num_columns + column, mask=column < num_columns)
+    tl.store(out + row, total)
+""",
+            "x [1, 3], COLUMNS=4: NaN in out: program 0's load of x masks lanes and gives no `other`",
+        ),
         "other is 1": (("other=0.0", "other=1.0"), "masked lanes are added as 1: other must be 0.0"),
         "rows as wide as the tile": (
             ("row * num_columns", "row * COLUMNS"),
@@ -162,6 +197,23 @@ test_a_right_row_sum = accepted(
         total += tl.load(x + row * num_columns + column)
     tl.store(out + row, total)
 """,
+        "masked columns, one by one": """    row = tl.program_id(0)
+    total = 0.0
+    for column in range(COLUMNS):
+        total += tl.load(x + row * num_columns + column, mask=column < num_columns, other=0.0)
+    tl.store(out + row, total)
+""",
+        "tiles of one lane": """    row = tl.program_id(0)
+    total = tl.zeros([1], tl.float32)
+    for start in range(COLUMNS):
+        column = start + tl.arange(0, 1)
+        total += tl.load(x + row * num_columns + column, mask=column < num_columns, other=0.0)
+    tl.store(out + row, tl.sum(total, axis=0))
+""",
+        "a block pointer": """    row = tl.program_id(0)
+    values = tl.make_block_ptr(x, (tl.num_programs(0), num_columns), (num_columns, 1), (row, 0), (1, COLUMNS), (1, 0))
+    tl.store(out + row, tl.sum(tl.load(values, boundary_check=(1,), padding_option="zero")))
+""",
         "offsets against the row's end": [(MASK, "mask=row * num_columns + column < (row + 1) * num_columns")],
         "two columns at a time": """    row = tl.program_id(0)
     total = tl.zeros([2], tl.float32)
@@ -177,7 +229,8 @@ INF = 'other=float("-inf")'
 test_a_wrong_softmax = refused(
     "a3.4",
     {
-        "other is 0": ((INF, "other=0.0"), "masked lanes take part as 0: with other=-inf they are never the largest"),
+        "other is 0": ((INF, "other=0.0"), "masked lanes take part: with other=-inf they are never the largest"),
+        "other is low, and not low enough": ((INF, "other=-300.0"), "masked lanes take part: with other=-inf"),
         "no other": ((f", {INF}", ""), "program 0's load of x masks lanes and gives no `other`"),
         "the largest is not subtracted": (
             ("values - tl.max(values, axis=0)", "values"),

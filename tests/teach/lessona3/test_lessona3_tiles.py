@@ -25,7 +25,7 @@ test_a_wrong_long_softmax = refused(
         ),
         "the tile's top alone": (
             (LARGER, "tl.max(values, axis=0)"),
-            "NaN in out, though no NaN was loaded: exp overflows above 88: the new top is the larger of",
+            "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0: top begins at -inf",
         ),
         "the first tile's total": (
             ("total * tl.exp(top - new_top) + tl.sum", "tl.sum"),
@@ -42,11 +42,31 @@ test_a_wrong_long_softmax = refused(
                 ("new_top = " + LARGER, "new_top = top"),
                 ("top = new_top", "top = " + LARGER),
             ],
-            "NaN in out, though no NaN was loaded: exp overflows above 88: the new top is the larger of the old one",
+            "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0",
         ),
         "other is 0": (
             ('mask=column < num_columns, other=float("-inf")', "mask=column < num_columns, other=0.0"),
-            "masked lanes take part as 0",
+            "masked lanes take part",
+        ),
+        "top begins at 0": (('top = float("-inf")', "top = 0.0"), "or total is 0: top begins at -inf"),
+        "three walks, one of them over out": (
+            """    row = tl.program_id(0) * num_columns
+    top = float("-inf")
+    total = 0.0
+    for start in range(0, num_columns, TILE):
+        at = start + tl.arange(0, TILE)
+        top = tl.maximum(top, tl.max(tl.load(x + row + at, mask=at < num_columns, other=float("-inf")), axis=0))
+    for start in range(0, num_columns, TILE):
+        at = start + tl.arange(0, TILE)
+        weights = tl.exp(tl.load(x + row + at, mask=at < num_columns, other=float("-inf")) - top)
+        total += tl.sum(weights, axis=0)
+        tl.store(out + row + at, weights, mask=at < num_columns)
+    for start in range(0, num_columns, TILE):
+        at = start + tl.arange(0, TILE)
+        weights = tl.load(out + row + at, mask=at < num_columns)
+        tl.store(out + row + at, weights / total, mask=at < num_columns)
+""",
+            "right everywhere, but a program loads a value of out 1 time; the budget is 0",
         ),
         "three walks": (
             "\n".join(
@@ -101,6 +121,7 @@ test_wrong_scores = refused(
         "the index for the id": (("tl.load(block_table + index)", "index"), "the index is used as the block's id"),
         "the first entry": (("block_table + index", "block_table"), "every program reads the first block"),
         "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
+        "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
         "the length not looked at": (
             ("cached = token < context_len", "cached = token >= 0"),
             "context_len=1, BLOCK_SIZE=2, HEAD_DIM=2: program 0 stores to offset 1 of out, which has 1 element",
@@ -170,7 +191,7 @@ test_wrong_attention = refused(
         ),
         "scores not masked": (
             [("tl.where(cached, tl.sum", "tl.sum"), (', axis=1), float("-inf"))', ", axis=1)")],
-            "slots after the last token take part with a score of 0",
+            "slots after the last token take part in the softmax",
         ),
         "values not masked": (
             ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at"),
@@ -195,6 +216,29 @@ test_wrong_attention = refused(
         "values are keys": (("v_cache + at", "k_cache + at"), "the weighted sum is of keys"),
         "not divided": (("acc / total", "acc"), "it is not divided by total"),
         "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
+        "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
+        "top begins at 0": (('top = float("-inf")', "top = 0.0"), "scores far below 0: NaN in out, though no NaN was"),
+        "top begins at -100": (('top = float("-inf")', "top = -100.0"), "or total is 0: top begins at -inf"),
+        "slots get a low score": (
+            ('axis=1), float("-inf"))', "axis=1), -100.0)"),
+            "scores far below 0: 2 of 2 values differ, first at (0,): got 0, expected",
+        ),
+        "slots in the maximum alone": (
+            [
+                ("tl.where(cached, tl.sum(query[None, :] * keys, axis=1), float(\"-inf\"))",
+                 "tl.sum(query[None, :] * keys, axis=1)"),
+                ("tl.exp(scores - new_top)", "tl.where(cached, tl.exp(scores - new_top), 0.0)"),
+            ],
+            "scores far below 0: NaN in out",
+        ),
+        "a top that is fixed": (
+            ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = 50.0"),
+            "scores far below 0: NaN in out",
+        ),
+        "whole blocks alone": (
+            ("range(0, context_len, BLOCK_SIZE)", "range(0, context_len // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)"),
+            "or total is 0: top begins at -inf, the loop goes to context_len",
+        ),
         "a top that stays": (
             ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = tl.max(scores, axis=0)"),
             "exp overflows above 88",

@@ -19,7 +19,7 @@ from roseinfer.teach.lessona3.program_times import say_programs, time_programs
 from roseinfer.teach.lessona3.rung_checks import run_unwatched
 from roseinfer.teach.lessona3.rung_picture import steps_of
 from roseinfer.teach.lessona3.rung_record import record_rung
-from roseinfer.teach.lessona3.rungs import RUNGS, pool
+from roseinfer.teach.lessona3.rungs import RUNGS, pool, scale_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
@@ -60,6 +60,18 @@ def test_a_pools_ids_are_no_indices_and_its_empty_slots_are_nan():
         keys, values = case.tokens
         assert int(keys.isnan().any(1).sum()) == int(values.isnan().any(1).sum()) == used * 4 - context_len
         assert not keys[:context_len].isnan().any()
+
+
+def test_scores_of_a_kind_are_where_it_says():
+    def scores(kind: str) -> torch.Tensor:
+        cases = [pool(context_len, 4, head_dim, kind) for context_len in range(1, 9) for head_dim in (2, 4)]
+        drawn = [case.tokens[0] @ case.q.double() * scale_of(case.q.numel()) for case in cases]
+        return torch.stack([part[~part.isnan()].max() for part in drawn])
+
+    assert scores("large").max() > 300
+    assert scores("").abs().max() < 20
+    far = scores("far below 0")
+    assert far.min() > -520 and far.max() < -480
 
 
 @interpreted
@@ -128,8 +140,40 @@ def test_what_cannot_be_drawn_is_refused():
 
 @interpreted
 def test_a_kernel_that_goes_outside_is_not_drawn():
-    with pytest.raises(ValueError, match=r"must pass teach.check\('a3.2', ...\) .* program 2 loads offset 10 of x"):
+    with pytest.raises(ValueError, match="launched as one of a3.2: program 2 loads offset 10 of x"):
         teach.draw_rung("a3.2", kernel("a3.2", [(", mask=real", "")]))
+
+
+@interpreted
+def test_a_kernel_that_cannot_be_launched_is_not_drawn_and_a_wrong_one_is():
+    with pytest.raises(ValueError, match="kernel of a3.1 must load or store something to be drawn"):
+        teach.draw_rung("a3.1", kernel("a3.1", "    ...\n"))
+    with pytest.raises(ValueError, match="launched as one of a3.1: it raised TypeError: copy_kernel"):
+        teach.draw_rung("a3.1", RUNGS["a3.0"].kernel)
+    with pytest.raises(ValueError, match="launched as one of a3.1: it raised NameError: name 'z' is not defined"):
+        teach.draw_rung("a3.1", kernel("a3.1", ("(y + at)", "(z + at)")))
+    for no_kernel, shown in (("add_kernel", "str 'add_kernel'"), (run, "function <function run")):
+        with pytest.raises(ValueError, match=f"kernel must be decorated with @triton_mode.jit, got {shown}"):
+            teach.draw_rung("a3.1", no_kernel)
+    assert teach.draw_rung("a3.1", kernel("a3.1", ("tl.load(x + at) + tl.load(y + at)", "tl.load(x + at)"))).frames
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("rung_id", "case", "message"),
+    [
+        ("a3.1", (10, 4), "n must be a multiple of block 4, got 10"),
+        ("a3.2", (10,), r"case of a3.2 must be n, block, got \(10,\)"),
+        ("a3.2", (-1, 4), "n must be an int of 1 or more, got -1"),
+        ("a3.2", (10.0, 4), "n must be an int of 1 or more, got 10.0"),
+        ("a3.2", (10, 3), "block must be a power of two, got 3"),
+        ("a3.8", (10, 4, 3), "head_dim must be a power of two, got 3"),
+        ("a3.8", (10, 4, 4, "low"), "kind must be one of '', 'falling', .*, got 'low'"),
+    ],
+)
+def test_a_case_that_a_rung_does_not_have_is_refused(rung_id, case, message):
+    with pytest.raises(ValueError, match=message):
+        record_rung(rung_id, *case)
 
 
 @interpreted
@@ -161,8 +205,11 @@ def test_times_are_told_and_not_compared():
     )
     assert "No cost per program is to be seen" in say_programs({4: 9.0, 16: 3.0}).sentences[0]
     assert "3 ms" not in repr(said)
-    with pytest.raises(ValueError, match="programs must divide 4096, got 3"):
-        time_programs(None, programs=(3,))
+    for number in (3, 2.0):
+        with pytest.raises(ValueError, match=f"programs must be integers that divide 4096, got {number}"):
+            time_programs(None, programs=(number,))
+    with pytest.raises(ValueError, match=r"ms must have the times of two numbers of programs, got 3: \[1, 4, 16\]"):
+        say_programs({1: 0.5, 4: 1.0, 16: 2.0})
 
 
 # Compiled, without a GPU
