@@ -63,7 +63,7 @@ test_a_wrong_count = wrong_answers(
         ),
         "the notebook's LIMIT": (COUNTS + "LIMIT 6", "LIMIT leaves out rows: every op is asked for"),
         "a larger LIMIT": (COUNTS + "limit 10;", "n=1 is missing: LIMIT leaves out rows: every op is asked for"),
-        "a LIMIT that is not all": (edited(COUNTS, (" DESC", "")) + "LIMIT 6", "from large to small"),
+        "a LIMIT that is not all": (edited(COUNTS, (" DESC", "")) + "LIMIT 6", "the rows are right, their order"),
         "a value of another type": (edited(COUNTS, ("COUNT(*)", "CAST(COUNT(*) AS VARCHAR)")), "n is 1, expected 1"),
         "two queries": (f"{COUNTS}; {COUNTS}", "query must be one SELECT"),
         "a file": ("SELECT * FROM read_text('/etc/passwd')", "the database says: Permission Error"),
