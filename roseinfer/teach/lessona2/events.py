@@ -12,23 +12,7 @@ FORWARD = "roseinfer.model.forward"
 OTHER_SPANS = ("roseinfer.kv.append_token", "roseinfer.decode_step_sessions.build_batched_past")
 OPS = ("aten::cat", "aten::copy_", "aten::empty", "aten::linear", "aten::select", "aten::zeros")
 # More than any LIMIT of the notebook lets through.
-MANY = (
-    "add",
-    "addmm",
-    "bmm",
-    "cat",
-    "copy_",
-    "empty",
-    "linear",
-    "mm",
-    "mul",
-    "select",
-    "slice",
-    "sub",
-    "t",
-    "view",
-    "zeros",
-)
+MANY = tuple("add addmm bmm cat copy_ empty linear mm mul select slice sub t view zeros".split())
 LONGEST = 30  # of an outermost event, in microseconds
 
 
