@@ -42,7 +42,7 @@ WITH work AS (
     ORDER BY ts, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS busy_until
   FROM slice
-  WHERE cat IN ('kernel', 'gpu_memcpy')
+  WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 )
 SELECT COUNT(*) AS gaps, COALESCE(SUM(ts - busy_until), 0) / 1e6 AS idle_ms
 FROM work

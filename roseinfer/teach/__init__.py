@@ -109,7 +109,7 @@ from .lessona1.recorded_heads import record_heads
 from .lessona1.rotation_chart import draw_rotations
 from .lessona2.profiler_cost import say_profiler_cost
 from .lessona2.read_runs import trace_reads
-from .lessona2.reads_picture import walk_reads
+from .lessona2.reads_picture import walk_reads, work_out_reads
 from .lessona2.self_time_picture import walk_self_time
 from .lessona3.program_times import say_programs, time_programs
 from .lessona3.rung_picture import draw_rung

@@ -82,6 +82,12 @@ def test_slice_has_perfettos_columns_in_nanoseconds(two_steps_on_a_gpu):
     assert two_steps_on_a_gpu.sql("SELECT COUNT(*) AS n FROM slice WHERE tid = 7")["n"][0] == 6
 
 
+@pytest.mark.parametrize("query", [None, 3])
+def test_a_query_that_is_no_text_is_refused(live, query):
+    with pytest.raises(ValueError, match=f"query must be a string of SQL, got {query}"):
+        live.sql(query)
+
+
 def test_bad_sql_says_what_duckdb_said_and_the_query(live):
     with pytest.raises(ValueError, match=r"(?s)nosuch.*The query was:\nSELECT nosuch FROM slice"):
         live.sql("SELECT nosuch FROM slice")

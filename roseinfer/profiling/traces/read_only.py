@@ -34,6 +34,8 @@ def result_of(query: str, db: duckdb.DuckDBPyConnection) -> Iterator[duckdb.Duck
     """
     import duckdb
 
+    if not isinstance(query, str):
+        raise ValueError(f"query must be a string of SQL, got {query!r}")
     try:
         statements = db.extract_statements(query)
         kinds = duckdb.StatementType

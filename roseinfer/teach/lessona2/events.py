@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-OP, SPAN, KERNEL, COPY, DEVICE_SPAN = "cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_user_annotation"
+OP, SPAN, DEVICE_SPAN = "cpu_op", "user_annotation", "gpu_user_annotation"
+KERNEL, COPY, FILL = "kernel", "gpu_memcpy", "gpu_memset"
 FORWARD = "roseinfer.model.forward"
 OTHER_SPANS = ("roseinfer.kv.append_token", "roseinfer.decode_step_sessions.build_batched_past")
 OPS = ("aten::cat", "aten::copy_", "aten::empty", "aten::linear", "aten::select", "aten::zeros")
+# More than any LIMIT of the notebook lets through.
+MANY = tuple("add addmm bmm cat copy_ empty linear mm mul select slice sub t view zeros".split())
 LONGEST = 30  # of an outermost event, in microseconds
 
 
@@ -42,6 +45,11 @@ def span(ts: int, end: int, tid: int = 1, name: str = FORWARD) -> Event:
 
 def kernel(ts: int, end: int, tid: int = 7, cat: str = KERNEL, name: str = "gemm") -> Event:
     return Event(name, cat, ts, end - ts, tid)
+
+
+def many_ops(since: int = 0) -> Events:
+    """One op of each name of MANY, one a microsecond."""
+    return [op(name, ts, ts + 1) for ts, name in enumerate(MANY, start=since)]
 
 
 def in_order(events: Sequence[Event]) -> Events:

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from roseinfer.profiling.traces.trace import DEVICE_WORK
+
 from ..exercises.drawn import Case
-from .events import COPY, DEVICE_SPAN, FORWARD, KERNEL, OP, Event, Events, in_order, kernel, op
+from .events import COPY, DEVICE_SPAN, FILL, FORWARD, KERNEL, OP, Event, Events, in_order, kernel, op
 from .rows import Rows
 from .self_time_reference import US_PER_MS
 
 
 def is_work(event: Event) -> bool:
-    return event.cat in (KERNEL, COPY)
+    return event.cat in DEVICE_WORK
 
 
 def gaps_between(work: Events) -> list[int]:
@@ -60,7 +62,7 @@ def _from_zero(work: Events) -> list[int]:
 def _as_if_in_turn(events: Events) -> Rows:
     """All of the time less all durations, as if no two pieces ran at the same time."""
     work = [event for event in events if is_work(event)]
-    whole = max(event.end for event in work) - work[0].ts
+    whole = max((event.end for event in work), default=0) - min((event.ts for event in work), default=0)
     gaps = idle(events).rows[0][0]
     return Rows(("gaps", "idle_ms"), [(gaps, (whole - sum(event.dur for event in work)) / US_PER_MS)])
 
@@ -68,6 +70,11 @@ def _as_if_in_turn(events: Events) -> Rows:
 def _null_for_none(events: Events) -> Rows:
     [(gaps, ms)] = idle(events).rows
     return Rows(("gaps", "idle_ms"), [(gaps, ms if gaps else None)])
+
+
+def _pieces_less_one(events: Events) -> Rows:
+    """As if there were always a piece of work."""
+    return idle(events) if any(map(is_work, events)) else Rows(("gaps", "idle_ms"), [(-1, None)])
 
 
 IDLE_MISTAKES: dict[str, Callable[[Events], Rows]] = {
@@ -80,7 +87,11 @@ IDLE_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "a piece of work that starts when the one before ends leaves no gap": partial(
         idle, gaps_of=_or_touching, with_zeros=True
     ),
-    "a memory copy is work of the device, too": partial(idle, keep=lambda event: event.cat == KERNEL),
+    "memory copies and fills are work of the device, too": partial(idle, keep=lambda event: event.cat == KERNEL),
+    "a memory copy (`gpu_memcpy`) is work of the device, too": partial(
+        idle, keep=lambda event: event.cat in (KERNEL, FILL)
+    ),
+    "a fill (`gpu_memset`) is work of the device, too": partial(idle, keep=lambda event: event.cat in (KERNEL, COPY)),
     "a span of the device (`gpu_user_annotation`) is no work, it only has a name for it": partial(
         idle, keep=lambda event: is_work(event) or event.cat == DEVICE_SPAN
     ),
@@ -88,6 +99,7 @@ IDLE_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "every event counts as work, and only the device's should": partial(idle, keep=lambda event: True),
     "the time before the first piece of work is not a gap": partial(idle, gaps_of=_from_zero),
     "without a gap the sum is 0: COALESCE(SUM(...), 0)": _null_for_none,
+    "without work there is no gap, and both are 0": _pieces_less_one,
     "`ts` and `dur` are in nanoseconds: divide by 1e6": partial(idle, unit=1e6),
     "those are microseconds, and a millisecond has 1,000 of them": partial(idle, unit=1e3),
 }
@@ -99,7 +111,7 @@ def draw_device(rng: Random) -> Case:
         now = rng.randint(0, 6)
         for _ in range(rng.randint(1, 4)):
             dur = rng.choice((1, 2, 3, rng.randint(4, 15)))
-            events.append(kernel(now, now + dur, tid, rng.choice((KERNEL, KERNEL, COPY))))
+            events.append(kernel(now, now + dur, tid, rng.choice((KERNEL, KERNEL, COPY, FILL))))
             now += dur + rng.choice((0, 0, 1, rng.randint(2, 9)))
     if rng.random() < 0.5:
         events.append(Event(FORWARD, DEVICE_SPAN, min(e.ts for e in events), max(e.end for e in events), 7))
@@ -119,6 +131,10 @@ IDLE_EDGES: list[Events] = [
     [kernel(0, 5), kernel(3, 9, tid=8)],
     [kernel(0, 3), kernel(4, 6, cat=COPY), kernel(8, 9)],
     [kernel(2, 4, cat=COPY), kernel(6, 7)],
+    [kernel(0, 3), kernel(4, 6, cat=FILL), kernel(8, 9)],
+    [kernel(2, 4, cat=FILL), kernel(6, 7)],
+    [],
+    [op("linear", 0, 2)],
     [op("linear", 0, 2), kernel(1, 3), op("linear", 3, 6), kernel(6, 8), op("item", 8, 12)],
     [kernel(1, 3), kernel(5, 8), Event(FORWARD, DEVICE_SPAN, 1, 7, 7)],
     [kernel(0, 3), kernel(0, 5, tid=8), kernel(6, 7)],

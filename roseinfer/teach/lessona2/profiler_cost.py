@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence as List
 from functools import partial
 from statistics import median
+from time import perf_counter
 
+from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.neighbours import busy_sentence, with_waiting
 from roseinfer.generate import decode_step
-from roseinfer.profiling import Trace
+from roseinfer.models import Model
+from roseinfer.profiling import capture
 from roseinfer.profiling.clock import seconds_of
-from roseinfer.profiling.traces.trace import ANY_PROFILED_STEP, HOST_SPAN, span_label
-from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from ..measure.ready_batch import ready_batch
 from ..views.said import Said, say
+from .events import OP
 
-STEPS = 12  # without the profiler
+ROUNDS, STEPS, WARMUP = 6, 4, 1  # of each kind, in turn
+UNSEEN = "No cost is to be seen in these times: run the cell again."
 
 
-def say_profiler_cost(trace: Trace, stage: Stage, seqs: list[Sequence]) -> Said:
-    """Say how long the steps of a trace took, and how long further decode steps of its batch take without the profiler.
+def say_profiler_cost(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Said:
+    """Say how long decode steps take with the profiler and without it, measured in turn on batches of equal lengths."""
 
-    Raises ValueError for a trace without the profiler's own marks of steps.
-    """
-    steps = [e for e in trace.slices if e.cat == HOST_SPAN and span_label(e.name) == ANY_PROFILED_STEP]
-    if not steps:
-        raise ValueError("trace must be one that capture made: it has no ProfilerStep")
-    events = sum(any(step.ts <= e.ts < step.end for step in steps) for e in trace.slices) / len(steps)
-    with_it = 1e3 * median(step.dur / 1e9 for step in steps)
-    without = 1e3 * median(seconds_of(partial(decode_step, stage, seqs)) for _ in range(STEPS))
-    return say(
-        "a decode step with and without the profiler",
-        f"A step with {events:,.0f} events takes {with_it:.2f} ms under the profiler, and {without:.2f} ms without it: "
-        f"×{with_it / without:.2f}.",
+    def new_step() -> Callable[[], object]:
+        return partial(decode_step, *ready_batch(stage_class, model, prompt_lens))
+
+    num_ops = sum(event.cat == OP for event in capture(new_step(), steps=1, warmup=WARMUP).slices)
+    calls = {"with": lambda: _profiled(new_step()), "without": lambda: _plain(new_step())}
+    started = perf_counter()
+    times, waited = with_waiting(lambda: interleaved(calls, ROUNDS))
+    warning = busy_sentence([{"waited_seconds": waited, "seconds": perf_counter() - started}])
+    with_it, without = (1e3 * median(second for own in times[name] for second in own) for name in calls)
+    sentences = [*cost_sentences(num_ops, with_it, without), *filter(None, [warning])]
+    return say("a decode step with and without the profiler", *sentences)
+
+
+def cost_sentences(num_ops: int, with_it: float, without: float) -> list[str]:
+    """with_it, without: in ms."""
+    ratio = round(with_it / without, 2)
+    times = (
+        f"A step of {num_ops:,} ops takes {with_it:.2f} ms under the profiler, and {without:.2f} ms without it: "
+        f"×{ratio:.2f}."
     )
+    return [times] if ratio > 1 else [times, UNSEEN]
+
+
+def _profiled(step: Callable[[], object]) -> list[float]:
+    """Seconds of each recorded step, by the clock that times the others."""
+    seconds: list[float] = []
+    capture(lambda: seconds.append(seconds_of(step)), steps=STEPS, warmup=WARMUP)
+    return seconds[-STEPS:]
+
+
+def _plain(step: Callable[[], object]) -> list[float]:
+    return [seconds_of(step) for _ in range(1 + WARMUP + STEPS)][-STEPS:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from .rows import Rows
 
 COLUMNS = "id BIGINT, ts BIGINT, dur BIGINT, cat VARCHAR, name VARCHAR, tid BIGINT, pid BIGINT, args JSON"
 NAMES = ", ".join(column.split()[0] for column in COLUMNS.split(", "))
+LAST_LIMIT = re.compile(r"\bLIMIT\s+\d+\s*;?\s*$", re.IGNORECASE)
 
 
 class QueryBench:
@@ -68,9 +70,19 @@ def bench() -> QueryBench:
 
 def run_query(answer: Any, events: Events) -> Rows:
     """Rows that an answer's query gives. answer: a string of SQL, or a function without arguments that returns one."""
+    return bench().rows(_query_of(answer), events)
+
+
+def without_limit(answer: Any) -> str | None:
+    """The query of an answer without the LIMIT that it ends in, None for one that has none."""
+    query, number = LAST_LIMIT.subn("", _query_of(answer))
+    return query if number else None
+
+
+def _query_of(answer: Any) -> str:
     query = answer() if callable(answer) else answer
     if not isinstance(query, str):
         raise Wrong(f"expected a query, which is a string of SQL, got {type(query).__name__}")
     if not query.strip():
         raise Wrong("expected a query, got an empty string")
-    return bench().rows(query, events)
+    return query

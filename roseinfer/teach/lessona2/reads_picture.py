@@ -61,6 +61,17 @@ def run_program(
     return bars
 
 
+def work_out_reads(num_ops: int, host_ms: int, device_ms: int) -> str:
+    """The times of a program that reads each result and of one that reads the last, and how they compare."""
+    each, at_end = (
+        end_of(run_program(reads, num_ops, host_ms, device_ms)) for reads in (range(num_ops), [num_ops - 1])
+    )
+    return (
+        f"{counted(num_ops, 'op')} by the picture's clock: {each} ms / {at_end} ms = {each / at_end:.2f}. "
+        "In the run, each wait takes a little longer."
+    )
+
+
 def walk_reads() -> Grid:
     """Show the run of each of PROGRAMS, one frame per ms. The choice moves the reads."""
     runs = {name: run_program(reads) for name, reads in PROGRAMS.items()}

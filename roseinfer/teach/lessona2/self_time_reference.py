@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from .events import OTHER_LIBRARIES, SPAN, Event, Events, contains, is_cpu_op, is_op, op, span
+from .events import OTHER_LIBRARIES, SPAN, Event, Events, contains, is_cpu_op, is_op, many_ops, op, span
 from .rows import Rows
 
 US_PER_MS = 1e3
@@ -68,6 +68,11 @@ def _on_one_thread(events: Events) -> Rows:
     return Rows(("name", "self_ms"), sorted(sums.items()))
 
 
+def _above_zero(events: Events) -> Rows:
+    rows = self_times(events)
+    return Rows(rows.columns, [row for row in rows.rows if row[1] > 0])
+
+
 SELF_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "that is inclusive time: subtract the ops that it calls": partial(self_times, inner=lambda events, event: ()),
     "an op that a called op calls is in that op's time already, and you subtract it again": partial(
@@ -78,6 +83,7 @@ SELF_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     ),
     "an op that calls nothing has a self time, too: its duration": _callers_alone,
     "an op that calls others has a self time, too": _leaves_alone,
+    "an op whose self time is 0 has a row, too": _above_zero,
     "spans are not subtracted": partial(self_times, inner=_with_spans),
     "ops of other threads are not called by it: compare `tid`": _on_one_thread,
     NOT_ATEN: partial(self_times, keep=is_cpu_op),
@@ -94,6 +100,7 @@ SELF_EDGES: list[Events] = [
     [op("zeros", 0, 9), op("empty", 1, 3), op("copy_", 3, 7)],
     [op("linear", 0, 9), op("cat", 1, 8), op("copy_", 2, 5)],
     [op("linear", 0, 9), op("cat", 1, 8), op("copy_", 2, 4), op("copy_", 5, 6)],
+    [op("linear", 0, 9), op("cat", 0, 4), op("copy_", 4, 9)],
     [op("cat", 0, 9), op("cat", 2, 5)],
     [op("cat", 0, 5), op("copy_", 5, 9)],
     [op("cat", 0, 3), op("cat", 5, 8)],
@@ -103,4 +110,5 @@ SELF_EDGES: list[Events] = [
     [span(0, 9), op("linear", 1, 8), op("copy_", 2, 5)],
     [*OTHER_LIBRARIES, op("cat", 12, 15)],
     [op("linear", 0, 12), op("cat", 1, 4), op("linear", 5, 11), op("cat", 6, 9), op("copy_", 7, 8)],
+    many_ops(),
 ]

@@ -9,10 +9,12 @@ from roseinfer import teach
 from roseinfer.paths import ROOT
 from roseinfer.profiling import Trace
 from roseinfer.teach.lessona2.events import FORWARD, described, draw_host, kernel, op, span
+from roseinfer.teach.lessona2.profiler_cost import UNSEEN, cost_sentences
 from roseinfer.teach.lessona2.query_bench import bench
 from roseinfer.teach.lessona2.reads_picture import DEVICE, HOST, PROGRAMS, end_of, run_program
 from roseinfer.teach.lessona2.rows import Rows, explain_rows
 from roseinfer.teach.lessona2.self_time_picture import EXAMPLE, self_us
+from stages import NaiveCat
 from tools.solutions import parse_solutions
 
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a2_reading_a_trace.py").read_text(encoding="utf-8"))
@@ -59,6 +61,9 @@ test_a_wrong_count = wrong_answers(
             edited(COUNTS, ("'aten::%'", "'aten::c%'")),
             "the row name=aten::zeros, n=1 is missing",
         ),
+        "the notebook's LIMIT": (COUNTS + "LIMIT 6", "LIMIT leaves out rows: every op is asked for"),
+        "a larger LIMIT": (COUNTS + "limit 10;", "n=1 is missing: LIMIT leaves out rows: every op is asked for"),
+        "a LIMIT that is not all": (edited(COUNTS, (" DESC", "")) + "LIMIT 6", "the rows are right, their order"),
         "a value of another type": (edited(COUNTS, ("COUNT(*)", "CAST(COUNT(*) AS VARCHAR)")), "n is 1, expected 1"),
         "two queries": (f"{COUNTS}; {COUNTS}", "query must be one SELECT"),
         "a file": ("SELECT * FROM read_text('/etc/passwd')", "the database says: Permission Error"),
@@ -72,6 +77,7 @@ test_a_right_count = right_answers(
     "a2.1",
     {
         "a function": lambda: COUNTS,
+        "a LIMIT that lets all rows through": COUNTS + "LIMIT 1000",
         "columns in the other order": edited(COUNTS, ("name, COUNT(*) AS n", "COUNT(*) AS n, name")),
         "by a window": """SELECT DISTINCT name, COUNT(*) OVER (PARTITION BY name) AS n FROM slice
             WHERE starts_with(name, 'aten::') ORDER BY n DESC, name ASC;""",
@@ -121,6 +127,11 @@ test_a_wrong_time = wrong_answers(
             "SELECT 'aten::cat' AS name, SUM(dur) / 1e6 AS ms FROM slice WHERE name LIKE 'aten::%'",
             "tid 1: `aten::cat` 2..5: the row name=aten::cat, ms=0.003 is too much",
         ),
+        "the notebook's LIMIT": (INSIDE + "LIMIT 6", "LIMIT leaves out rows: every op is asked for"),
+        "every span whose name ends so": (
+            edited(INSIDE, (f"span.name = '{FORWARD}'", "span.name LIKE '%.forward'")),
+            "only spans `roseinfer.model.forward` are asked for",
+        ),
         "distinct durations": (
             edited(INSIDE, ("SUM(op.dur)", "SUM(DISTINCT op.dur)")),
             "cat: ms is 0.002, expected 0.004",
@@ -167,6 +178,11 @@ test_a_wrong_self_time = wrong_answers(
         "the outermost caller": (
             edited(SELF, ("MAX(around.id)", "MIN(around.id)")),
             "aten::cat: self_ms is 0.007, expected 0.004",
+        ),
+        "the notebook's LIMIT": (SELF + "LIMIT 6", "LIMIT leaves out rows: every op is asked for"),
+        "no row for a self time of 0": (
+            SELF + "HAVING SUM(op.dur - COALESCE(called.dur, 0)) > 0",
+            "self_ms=0 is missing: an op whose self time is 0 has a row, too",
         ),
         "an inner join": (edited(SELF, ("LEFT JOIN", "JOIN")), "the row name=aten::cat, self_ms=0.005 is missing"),
         "no COALESCE": (
@@ -237,6 +253,19 @@ test_a_right_self_time = right_answers(
 
 # a2.4
 
+WORK = "WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')"
+BY_ISLANDS = f"""
+WITH work AS (
+  SELECT id, ts, ts + dur AS stop,
+    MAX(ts + dur) OVER (ORDER BY ts, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS busy_until
+  FROM slice {WORK}
+), numbered AS (
+  SELECT ts, stop, COUNT(*) FILTER (busy_until IS NULL OR ts > busy_until) OVER (ORDER BY ts, id) AS island FROM work
+), island AS (
+  SELECT MIN(ts) AS start, MAX(stop) AS stop FROM numbered GROUP BY island
+)
+SELECT COUNT(*) - 1 AS gaps, (MAX(stop) - MIN(start) - SUM(stop - start)) / 1e6 AS idle_ms FROM island
+"""
 test_a_wrong_gap = wrong_answers(
     "a2.4",
     {
@@ -255,12 +284,22 @@ test_a_wrong_gap = wrong_answers(
             "look at all streams together",
         ),
         "no sum": (edited(IDLE, ("COALESCE(SUM(ts - busy_until), 0)", "SUM(ts - busy_until)")), "COALESCE"),
-        "kernels alone": (edited(IDLE, ("IN ('kernel', 'gpu_memcpy')", "= 'kernel'")), "a memory copy is work"),
+        "kernels alone": (
+            edited(IDLE, ("IN ('kernel', 'gpu_memcpy', 'gpu_memset')", "= 'kernel'")),
+            "memory copies and fills are work",
+        ),
+        "no fills": (edited(IDLE, (", 'gpu_memset'", "")), "a fill (`gpu_memset`) is work"),
+        "no copies": (edited(IDLE, ("'gpu_memcpy', ", "")), "a memory copy (`gpu_memcpy`) is work"),
+        "pieces less one": (BY_ISLANDS, "in an empty trace: gaps is -1, expected 0: without work there is no gap"),
+        "no sum of islands": (
+            edited(BY_ISLANDS, ("COUNT(*) - 1", "GREATEST(COUNT(*) - 1, 0)")),
+            "in an empty trace: idle_ms is NULL",
+        ),
         "the host's ops": (edited(IDLE, ("('kernel',", "('kernel', 'cpu_op',")), "ops of the host are not"),
-        "everything": (edited(IDLE, ("WHERE cat IN ('kernel', 'gpu_memcpy')", "")), "and only the device's should"),
+        "everything": (edited(IDLE, (WORK, "")), "and only the device's should"),
         "no gap at all": (edited(IDLE, ("ts > busy_until", "ts >= busy_until")), "leaves no gap"),
         "a row for each gap": (
-            "SELECT 0 AS gaps, 0 AS idle_ms FROM slice",
+            "SELECT 0 AS gaps, 0 AS idle_ms UNION ALL SELECT 0, 0 FROM slice",
             "your query returns 2 rows, expected 1",
         ),
         "no row": (IDLE + " AND false GROUP BY ts", "your query returns 0 rows, expected 1"),
@@ -268,7 +307,7 @@ test_a_wrong_gap = wrong_answers(
     },
 )
 BY_MOMENTS = """
-WITH work AS (SELECT ts, ts + dur AS stop FROM slice WHERE cat = 'kernel' OR cat = 'gpu_memcpy'),
+WITH work AS (SELECT ts, ts + dur AS stop FROM slice WHERE cat = 'kernel' OR cat LIKE 'gpu\\_mem%' ESCAPE '\\'),
 gap AS (
   SELECT DISTINCT stop AS begin, (SELECT MIN(ts) FROM work w WHERE w.ts > work.stop) AS until FROM work
   WHERE NOT EXISTS (FROM work w WHERE w.ts <= work.stop AND w.stop > work.stop)
@@ -277,8 +316,8 @@ SELECT COUNT(until) AS gaps, COALESCE(SUM(until - begin), 0) / 1e6 AS idle_ms FR
 """
 BY_DEPTH_OF_WORK = """
 WITH edge AS (
-  SELECT ts AS moment, 1 AS change FROM slice WHERE cat IN ('kernel', 'gpu_memcpy')
-  UNION ALL SELECT ts + dur, -1 FROM slice WHERE cat IN ('kernel', 'gpu_memcpy')
+  SELECT ts AS moment, 1 AS change FROM slice WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+  UNION ALL SELECT ts + dur, -1 FROM slice WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ), busy AS (
   SELECT moment, SUM(SUM(change)) OVER (ORDER BY moment) AS running,
     LEAD(moment) OVER (ORDER BY moment) AS until FROM edge GROUP BY moment
@@ -298,6 +337,11 @@ test_a_right_gap = right_answers(
             ("FROM work\nWHERE ts > busy_until", "FROM work"),
         ),
         "the columns turned": f"SELECT idle_ms, gaps FROM ({IDLE})",
+        "islands of work": edited(
+            BY_ISLANDS,
+            ("COUNT(*) - 1", "GREATEST(COUNT(*) - 1, 0)"),
+            ("(MAX(stop) - MIN(start) - SUM(stop - start))", "COALESCE(MAX(stop) - MIN(start) - SUM(stop - start), 0)"),
+        ),
     },
 )
 
@@ -398,6 +442,17 @@ def test_a_run_with_reads_is_a_trace():
     assert all(before[2] <= after[1] + 1000 for before, after in zip(order, order[1:], strict=False))
 
 
-def test_what_profiling_costs_is_said_of_a_captured_trace():
-    with pytest.raises(ValueError, match="it has no ProfilerStep"):
-        teach.say_profiler_cost(teach.trace_reads(num_ops=1, host_ms=0, device_ms=0), None, [])
+def test_the_two_programs_are_worked_out_by_the_picture_s_clock():
+    line = teach.work_out_reads(num_ops=12, host_ms=2, device_ms=3)
+    assert line.startswith("12 ops by the picture's clock: 60 ms / 38 ms = 1.58.")
+
+
+def test_what_profiling_costs_is_said_of_steps_in_turn(tiny):
+    said = teach.say_profiler_cost(NaiveCat, tiny, [3, 3])
+    assert "ms under the profiler, and " in said.sentences[0]
+
+
+@pytest.mark.parametrize("with_it", [2, 2.008, 1])
+def test_a_profiler_that_seems_to_cost_nothing_is_not_believed(with_it):
+    assert cost_sentences(100, with_it, 2)[1:] == [UNSEEN]
+    assert len(cost_sentences(100, with_it + 2, 2)) == 1
