@@ -74,7 +74,8 @@ class _One:
         word = f"token {row}, {self.words[row]!r}"
         after = "Nothing is hidden from the last token." if row == self.count - 1 else "Later tokens are hidden."
         says = {
-            SCORE: f"Its query times the key of each token up to itself, over √D. Only differences between scores count. {after}",
+            SCORE: "Its query times the key of each token up to itself, over √D. "
+            f"Only differences between scores count. {after}",
             SOFTMAX: "The softmax of these scores: positive weights that add up to 100%. Hidden tokens get 0.",
             SUM: "Each value is multiplied by its weight, and all are added up: this row of the output.",
         }[step]

@@ -332,9 +332,7 @@ ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
     ),
     "b is computed from the new a: keep the old a": _by_hand(too_early=True),
     "the halves are concatenated along dim 0: give torch.cat dim=-1": _by_hand(dim=0),
-    "multiply each position by each frequency: angles are [T, D / 2], so use positions[:, None]": (
-        _without_a_column
-    ),
+    "multiply each position by each frequency: angles are [T, D / 2], so use positions[:, None]": (_without_a_column),
     "theta is taken as 10,000, it is an argument": _by_hand(lambda i, head_dim, theta: 10_000.0 ** (-2 * i / head_dim)),
 }
 

@@ -48,8 +48,8 @@ class ForwardTimes:
         single = "a single token" if fewest == 1 else f"a token in the forward of {fewest}"
         return say(
             "what a token costs in a longer forward",
-            f"A forward of {num_tokens} tokens takes {ratio:.1f} times as long as a forward of {_tokens(fewest)}. Each of "
-            f"its tokens costs {share:.0%} of what {single} costs.",
+            f"A forward of {num_tokens} tokens takes {ratio:.1f} times as long as a forward of {_tokens(fewest)}. "
+            f"Each of its tokens costs {share:.0%} of what {single} costs.",
             f"A forward of {most} tokens, {most / num_tokens:.0f} times as many, takes "
             f"{self.ms[most] / self.ms[num_tokens]:.1f} times as long as one of {num_tokens}.",
         )
