@@ -64,7 +64,7 @@ class ByHand(TorchFunctionMode):
             option = "enable_gqa of " if self.grouped_only else ""
             raise Wrong(f"that is {option}PyTorch's own F.scaled_dot_product_attention: write this part by hand")
         got = func(*args, **(kwargs or {}))
-        if name == "repeat_interleave" and got.dim() < args[0].dim():
+        if name == "repeat_interleave" and args and got.dim() < args[0].dim():
             self.flattened = True
         return got
 

@@ -231,6 +231,11 @@ def by_index(q, k, v):
     return causal(q, k[own], v[own])
 
 
+def copied_by_keywords(q, k, v):
+    group = len(q) // len(k)
+    return causal(q, *(torch.repeat_interleave(input=x, repeats=group, dim=0) for x in (k, v)))
+
+
 def by_view(q, k, v):
     """Query heads in groups: [H_kv, group, T, D]."""
     groups = q.unflatten(0, (len(k), -1))
@@ -289,7 +294,13 @@ test_wrong_grouped_attention = wrong_answers(
 )
 test_right_grouped_attention = right_answers(
     "a1.3",
-    {"by an index": by_index, "by a view": by_view, "head by head": head_by_head, "with PyTorch's own": with_pytorch},
+    {
+        "copied by keywords": copied_by_keywords,
+        "by an index": by_index,
+        "by a view": by_view,
+        "head by head": head_by_head,
+        "with PyTorch's own": with_pytorch,
+    },
 )
 
 
