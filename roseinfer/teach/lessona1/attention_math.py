@@ -38,6 +38,11 @@ def _hidden_where_zero(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores.masked_fill(scores == 0, -torch.inf).softmax(-1) @ v
 
 
+def _scaled_by(dim: int) -> Attend:
+    """Scores divided by the square root of another size of q than D."""
+    return lambda q, k, v: (q @ k.mT / q.size(dim) ** 0.5).masked_fill(~seen(q), -torch.inf).softmax(-1) @ v
+
+
 def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """q [H, T, D], k and v [H_kv, T, D] -> [H, T, D]."""
     return causal(q, *(_to_neighbours(x, len(q)) for x in (k, v)))
@@ -104,6 +109,14 @@ CAUSAL_MISTAKES: dict[str, Attend] = {
     ),
     UNSCALED: lambda q, k, v: causal(q * q.size(-1) ** 0.5, k, v),
     "the scores are divided by D, not by its square root": lambda q, k, v: causal(q * q.size(-1) ** -0.5, k, v),
+    "the scores are divided by the square root of H: D is q.shape[-1]": _scaled_by(0),
+    "the scores are divided by the square root of T: D is q.shape[-1]": _scaled_by(1),
+    "the mask is the wrong way round: masked_fill replaces where the mask is True, so give it ~visible": (
+        lambda q, k, v: scores_of(q, k).masked_fill(seen(q), -torch.inf).softmax(-1) @ v
+    ),
+    "0 * -inf is NaN: use masked_fill or torch.where": (
+        lambda q, k, v: (scores_of(q, k) + ~seen(q) * -torch.inf).softmax(-1) @ v
+    ),
     OF_KEYS: lambda q, k, v: causal(q, k, k),
 }
 GROUPED_MISTAKES: dict[str, Attend] = {

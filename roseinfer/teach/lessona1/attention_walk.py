@@ -18,11 +18,11 @@ SQUARE, ROW, STRIP = 44, 24, 300  # pixels: a score, a row, and all numbers of a
 POSITIVE, NEGATIVE = PALETTE[0], PALETTE[1]
 SCORED, WEIGHT = PALETTE[4], PALETTE[2]
 LEGEND = (
-    Cell(0, 0, "score, within its row", SCORED, strength=0.8),
+    Cell(0, 0, "larger score (in its row)", SCORED, strength=0.8),
     Cell(0, 0, "weight, in percent", WEIGHT, strength=0.7),
     Cell(0, 0, "hidden by the mask", hatched=True),
-    Cell(0, 0, "number above 0", POSITIVE, strength=0.8),
-    Cell(0, 0, "below 0", NEGATIVE, strength=0.8),
+    Cell(0, 0, "value above 0", POSITIVE, strength=0.8),
+    Cell(0, 0, "value below 0", NEGATIVE, strength=0.8),
     Cell(0, 0, "this step", outline=INK),
 )
 Draw = Callable[[float, list[float]], tuple[str, str, float]]  # a number and its row -> text, colour, strength
@@ -74,7 +74,8 @@ class _One:
         word = f"token {row}, {self.words[row]!r}"
         after = "Nothing is hidden from the last token." if row == self.count - 1 else "Later tokens are hidden."
         says = {
-            SCORE: f"Its query times the key of each token up to itself, over the square root of D. {after}",
+            SCORE: "Its query times the key of each token up to itself, over √D. "
+            f"Only differences between scores count. {after}",
             SOFTMAX: "The softmax of these scores: positive weights that add up to 100%. Hidden tokens get 0.",
             SUM: "Each value is multiplied by its weight, and all are added up: this row of the output.",
         }[step]
@@ -87,7 +88,7 @@ class _One:
         known = row + (step >= SOFTMAX)
         yield Panel(
             list(self._square(self.scores, row + 1, _score, row if step == SCORE else None)),
-            "scores: query (row) times key (column)",
+            "query (row) times key (column) / √D",
             labels,
             places,
             cell=(SQUARE, ROW),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from roseinfer.models.rope import Rope, Rotation, rotate
 
-from ..exercises.drawn import Comparison, Expected, draw
+from ..exercises.drawn import Call, Comparison, Expected, draw
 from ..exercises.exercise import register
 from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import require_unchanged
@@ -45,11 +46,15 @@ SAID = {
 
 
 class ByHand(TorchFunctionMode):
-    """Refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads."""
+    """Refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads.
+
+    flattened: whether repeat_interleave was called without a dim on more than one dimension.
+    """
 
     def __init__(self, grouped_only: bool) -> None:
         super().__init__()
         self.grouped_only = grouped_only
+        self.flattened = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "").split(".")[0]  # also that of torch.ops
@@ -58,7 +63,23 @@ class ByHand(TorchFunctionMode):
         ):
             option = "enable_gqa of " if self.grouped_only else ""
             raise Wrong(f"that is {option}PyTorch's own F.scaled_dot_product_attention: write this part by hand")
-        return func(*args, **(kwargs or {}))
+        got = func(*args, **(kwargs or {}))
+        if name == "repeat_interleave" and args and got.dim() < args[0].dim():
+            self.flattened = True
+        return got
+
+
+class _Attention(Comparison):
+    """Adds to values that are not finite, and that no named mistake explains, where such values come from."""
+
+    def __call__(self, answer: Callable[..., Any], call: Call | None = None) -> None:
+        try:
+            super().__call__(answer, call)
+        except Wrong as error:
+            named = any(str(error).endswith(why) for part in self.parts.values() for why in part.mistakes)
+            if named or not re.search(r"values are NaN|got -?inf", str(error)):
+                raise
+            raise Wrong(f"{error}; exp of a large score overflows, and a row that sees no token is 0 / 0") from None
 
 
 def _comparison(
@@ -75,15 +96,20 @@ def _comparison(
     answer would."""
 
     def explain(got: object, want: Tensor) -> str | None:
-        return _explain(got, want, rtol)
+        return explain_tensor(got, want, rtol, atol=1e-4)
 
     def expected(*case: Any) -> Tensor:
         return right(*(tensor.double() for tensor in make(*case))).float()
 
     def call(answer: Attend, *case: Any) -> Tensor:
         given, handed = make(*case), make(*case)
-        with ByHand(grouped_only):
-            got = answer(*handed)
+        with ByHand(grouped_only) as mode:
+            try:
+                got = answer(*handed)
+            except (RuntimeError, IndexError, ValueError) as error:
+                if not mode.flattened or isinstance(error, Wrong):
+                    raise
+                raise Wrong(f"{type(error).__name__}: {error}; without a dim, repeat_interleave flattens") from error
         require_unchanged(given, handed, names, ": make a new tensor")
         return got
 
@@ -91,14 +117,7 @@ def _comparison(
         return lambda *case: attend(*make(*case))
 
     known = {why: mistaken(attend) for why, attend in mistakes.items()}
-    return Comparison(cases, Expected(expected, known, explain), describe, call)
-
-
-def _explain(got: object, want: Tensor, rtol: float) -> str | None:
-    message = explain_tensor(got, want, rtol, atol=1e-4)
-    if message and isinstance(got, Tensor) and got.shape == want.shape and not got.isfinite().all():
-        return f"{message}; exp of a large score overflows, and a row that sees no token is 0 / 0"
-    return message
+    return _Attention(cases, Expected(expected, known, explain), describe, call)
 
 
 # a1.1
@@ -263,18 +282,33 @@ def _by_hand(
     second: int = 1,
     interleaved: bool = False,
     position: Callable[[Tensor], Tensor] = lambda positions: positions,
+    too_early: bool = False,
+    dim: int = -1,
+    outer: bool = True,
 ) -> Callable[..., Tensor]:
-    """The same in plain operations, with a mistake in one of them. second: sign of the sine in the second half."""
+    """The same in plain operations, with a mistake in one of them. second: sign of the sine in the second half.
+    too_early: b is computed from the new a. dim: along which the halves are put together. outer: each position times
+    each frequency."""
 
     def turned(*case: Any) -> Tensor:
         (x, positions), head_dim = _given(*case), case[1]
-        angles = position(positions)[:, None, None] * frequency(torch.arange(head_dim // 2), head_dim, 10.0 ** case[3])
+        positions = position(positions)[:, None] if outer else positions
+        angles = (positions * frequency(torch.arange(head_dim // 2), head_dim, 10.0 ** case[3]))[:, None]
         cos, sin = angles.cos(), sign * angles.sin()
         a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
-        pairs = a * cos - b * sin, b * cos + second * a * sin
-        return torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, -1)
+        first = a * cos - b * sin
+        pairs = first, b * cos + second * (first if too_early else a) * sin
+        return torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, dim)
 
     return turned
+
+
+def _without_a_column(*case: Any) -> Tensor:
+    """An answer with this mistake raises where the sizes do not fit: nothing is like the empty tensor."""
+    try:
+        return _by_hand(outer=False)(*case)
+    except RuntimeError:
+        return torch.empty(0)
 
 
 ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
@@ -296,6 +330,9 @@ ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
     "all pairs turn by the same angle: pair i has a frequency of its own, theta ** (-2 * i / D)": _by_hand(
         lambda i, head_dim, theta: torch.ones(head_dim // 2)
     ),
+    "b is computed from the new a: keep the old a": _by_hand(too_early=True),
+    "the halves are concatenated along dim 0: give torch.cat dim=-1": _by_hand(dim=0),
+    "multiply each position by each frequency: angles are [T, D / 2], so use positions[:, None]": (_without_a_column),
     "theta is taken as 10,000, it is an argument": _by_hand(lambda i, head_dim, theta: 10_000.0 ** (-2 * i / head_dim)),
 }
 
@@ -312,7 +349,11 @@ def _turn_with(answer: Callable[[Tensor, Tensor, float], Tensor], *case: Any) ->
 
 
 def _explain_turn(got: object, want: Tensor) -> str | None:
-    return explain_tensor(got, want, rtol=1e-3, atol=1e-3)
+    """Halves along dim 0 are no dimensions in another order, even where permute would put them right."""
+    message = explain_tensor(got, want, rtol=1e-3, atol=1e-3)
+    if message and isinstance(got, Tensor) and got.shape == (2 * want.size(0), want.size(1), want.size(2) // 2):
+        return message.partition(": values right")[0]
+    return message
 
 
 register("a1.4", Comparison(TURNS, Expected(_turned, ROPE_MISTAKES, _explain_turn), _describe_turn, _turn_with))

@@ -45,10 +45,11 @@ class ForwardTimes:
         """Say what a token costs in a forward of num_tokens, and how long the longest forward takes against it."""
         fewest, most = min(self.ms), max(self.ms)
         ratio, share = self.ratio(num_tokens), self.ratio(num_tokens) * fewest / num_tokens
+        single = "a single token" if fewest == 1 else f"a token in the forward of {fewest}"
         return say(
             "what a token costs in a longer forward",
-            f"A forward of {num_tokens} tokens takes {ratio:.1f} times as long as one of {fewest}: per token, "
-            f"{share:.0%} of its time.",
+            f"A forward of {num_tokens} tokens takes {ratio:.1f} times as long as a forward of {_tokens(fewest)}. "
+            f"Each of its tokens costs {share:.0%} of what {single} costs.",
             f"A forward of {most} tokens, {most / num_tokens:.0f} times as many, takes "
             f"{self.ms[most] / self.ms[num_tokens]:.1f} times as long as one of {num_tokens}.",
         )
@@ -58,6 +59,10 @@ class ForwardTimes:
 
     def __repr__(self) -> str:
         return repr(self.table)
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def time_forwards(model: Model, token_counts: Sequence[int], repeats: int = 20) -> ForwardTimes:

@@ -174,7 +174,7 @@ FINITE = "masked scores are a finite number, and real scores can be lower"
 test_wrong_causal_attention = wrong_answers(
     "a1.2",
     {
-        "-inf times 0": (multiplied_mask, "a row that sees no token is 0 / 0"),
+        "-inf times 0": (multiplied_mask, "first at (0, 0, 0): 0 * -inf is NaN: use masked_fill or torch.where"),
         "tokens first": (lambda q, k, v: causal(q, k, v).transpose(0, 1), "values right after permute(1, 0, 2)"),
         "heads flattened": (lambda q, k, v: causal(q, k, v).transpose(0, 1).flatten(1), "expected (2, 2, 1)"),
         "one head": (lambda q, k, v: causal(q[:1], k[:1], v[:1]), "shape (1, "),
@@ -191,7 +191,15 @@ test_wrong_causal_attention = wrong_answers(
         "hidden where the score is 0": (hidden_where_zero, "a visible score of 0 is hidden, too"),
         "over the heads": (
             lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5 + mask_of(q)).softmax(0) @ v,
-            "the softmax runs over the heads",
+            "values are NaN, first at (0, 0, 0): the softmax runs over the heads",
+        ),
+        "the wrong way round": (
+            lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5).masked_fill(mask_of(q) == 0, -math.inf).softmax(-1) @ v,
+            "first at (0, 1, 0): the mask is the wrong way round",
+        ),
+        "scaled by H": (
+            lambda q, k, v: (q @ k.mT / math.sqrt(len(q)) + mask_of(q)).softmax(-1) @ v,
+            "by the square root of H: D is q.shape[-1]",
         ),
     },
 )
@@ -221,6 +229,11 @@ test_right_causal_attention = right_answers(
 def by_index(q, k, v):
     own = torch.arange(len(q)) // (len(q) // len(k))
     return causal(q, k[own], v[own])
+
+
+def copied_by_keywords(q, k, v):
+    group = len(q) // len(k)
+    return causal(q, *(torch.repeat_interleave(input=x, repeats=group, dim=0) for x in (k, v)))
 
 
 def by_view(q, k, v):
@@ -272,12 +285,22 @@ test_wrong_grouped_attention = wrong_answers(
             lambda q, k, v: filled(-1e5)(q, *(x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))),
             "every score near -100,000",
         ),
+        "flattened": (
+            lambda q, k, v: causal(q, *(x.repeat_interleave(len(q) // len(x)) for x in (k, v))),
+            "without a dim, repeat_interleave flattens",
+        ),
         "KV heads in reverse": (lambda q, k, v: grouped(q, k.flip(0), v.flip(0)), "values differ"),
     },
 )
 test_right_grouped_attention = right_answers(
     "a1.3",
-    {"by an index": by_index, "by a view": by_view, "head by head": head_by_head, "with PyTorch's own": with_pytorch},
+    {
+        "copied by keywords": copied_by_keywords,
+        "by an index": by_index,
+        "by a view": by_view,
+        "head by head": head_by_head,
+        "with PyTorch's own": with_pytorch,
+    },
 )
 
 
@@ -334,6 +357,13 @@ def angles_along_heads(x, positions, theta):
     return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
 
 
+def without_a_column(x, positions, theta):
+    half = x.size(-1) // 2
+    angles = (positions * theta ** -(torch.arange(half) / half))[:, None]
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
 def in_place(x, positions, theta):
     return x.copy_(rotate_half(x, positions, theta))
 
@@ -345,13 +375,18 @@ def halves_swapped(x, positions, theta):
 test_wrong_rope = wrong_answers(
     "a1.4",
     {
-        "updated too early": (updated_too_early, "values differ"),
+        "updated too early": (updated_too_early, "b is computed from the new a: keep the old a"),
         "angles along the heads": (
             angles_along_heads,
             "RuntimeError: The size of tensor a (2) must match the size of tensor b (3)",
         ),
         "in place": (in_place, "x was handed in, and you have changed it"),
         "halves swapped": (halves_swapped, "values differ"),
+        "halves along dim 0": (
+            lambda *case: torch.cat(rotate_half(*case).chunk(2, -1)),
+            "shape (2, 1, 1), expected (1, 1, 2): the halves are concatenated along dim 0",
+        ),
+        "positions times frequencies": (without_a_column, "use positions[:, None]"),
         "float64": (lambda *case: rotate_half(*case).double(), "dtype float64, expected float32"),
         "degrees": (lambda x, p, theta: rotate_half(x, p * math.pi / 180, theta), "values differ"),
         "not at all": (lambda x, p, theta: x.clone(), "positions=[1]"),

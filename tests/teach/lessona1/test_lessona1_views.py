@@ -168,8 +168,9 @@ def test_attention_maps_have_every_head(tiny):
 def test_head_groups_say_who_reads_what():
     picture = teach.draw_head_groups({"own": model_config("tiny"), "shared": model_config("random:tiny-qwen3")})
     assert repr(picture) == (
-        "own: 6 query heads, each with a KV head of its own; K and V have 384 of 384 numbers per token and layer\n"
-        "shared: 4 query heads, 2 on each of 2 KV heads; K and V have 128 of 256 numbers per token and layer"
+        "own: 6 query heads, each with a KV head of its own; K and V take 384 numbers per token and layer\n"
+        "shared: 4 query heads, 2 on each of 2 KV heads; K and V take 128 numbers per token and layer; with a "
+        "KV head per query head they would take 256"
     )
     assert "K 2" in picture.texts(0, "own") and "K 2" not in picture.texts(0, "shared")
     with pytest.raises(ValueError, match="at least one"):
@@ -205,7 +206,8 @@ def test_a_rotation_that_is_not_there_is_refused(changed, message):
 def test_what_is_said_of_times_is_computed_from_them():
     said = ForwardTimes({1: 2.0, 64: 6.0, 256: 21.0}).say(64)
     assert said.sentences == (
-        "A forward of 64 tokens takes 3.0 times as long as one of 1: per token, 5% of its time.",
+        "A forward of 64 tokens takes 3.0 times as long as a forward of 1 token. Each of its tokens costs 5% of what a "
+        "single token costs.",
         "A forward of 256 tokens, 4 times as many, takes 3.5 times as long as one of 64.",
     )
 
