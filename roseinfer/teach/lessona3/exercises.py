@@ -205,6 +205,9 @@ register_rung(
     ],
     lambda rows, columns, layout, tile: _product(weights(rows, columns, layout), columns),
     {
+        "no element of w is added up: is the mask the wrong way round?": lambda rows, columns, layout, tile: (
+            torch.zeros(rows)
+        ),
         "the strides are not used: element (r, c) lies at r * stride_row + c * stride_column": (
             lambda rows, columns, layout, tile: _with_strides(rows, columns, layout, (columns, 1))
         ),

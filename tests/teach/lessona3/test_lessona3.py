@@ -339,6 +339,14 @@ test_a_wrong_product = refused(
             ("tl.program_id(0) * ROWS + tl.arange", "tl.arange"),
             "out[2] is never stored (1 of 3 values are not), and 2 programs store out[0]",
         ),
+        "the mask turned": (
+            ("real_row[:, None] & real_column[None, :]", "(real_row[:, None] & real_column[None, :]) == 0"),
+            "no element of w is added up: is the mask the wrong way round?",
+        ),
+        "one column too few": (
+            ("column < num_columns\n", "column < num_columns - 1\n"),
+            "the last column is left out: column < num_columns",
+        ),
         "no parentheses": (
             (
                 "real_row[:, None] & real_column[None, :]",
