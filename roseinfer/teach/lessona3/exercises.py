@@ -70,6 +70,14 @@ def _describe_matrix(rows: int, columns: int) -> str:
     return f"x [{rows}, {columns}], COLUMNS={power_of_two(columns)}"
 
 
+def _only_row_0(rows: int, columns: int) -> Tensor:
+    return matrix(rows, columns).sum(1) * (torch.arange(rows) == 0)
+
+
+def _no_column(rows: int, columns: int) -> Tensor:
+    return torch.zeros(rows)
+
+
 def _from_row_on(rows: int, columns: int) -> Tensor:
     x = matrix(rows, columns)
     return in_memory(x, (rows, columns), (1, 1)).sum(1)
@@ -86,6 +94,8 @@ register_rung(
         "row r begins at r * num_columns, not at r": _from_row_on,
         "the last column is left out: column < num_columns": lambda rows, columns: matrix(rows, columns)[:, :-1].sum(1),
         "that is the mean: do not divide": lambda rows, columns: matrix(rows, columns).mean(1),
+        "the mask compares the offset with num_columns: compare the column": _only_row_0,
+        "the mask is the wrong way round: it must be True for the columns of x": _no_column,
         "that is the largest value of each row: the sum is tl.sum": lambda rows, columns: matrix(rows, columns).amax(1),
         "masked lanes are added as 1: other must be 0.0": lambda rows, columns: padded(
             matrix(rows, columns), power_of_two(columns), 1.0
@@ -163,6 +173,12 @@ def _swapped(rows: int, columns: int, layout: str, tile: int) -> Tensor:
     return _with_strides(rows, columns, layout, (column, row))
 
 
+def _offset_below_columns(rows: int, columns: int, layout: str, tile: int) -> Tensor:
+    w = weights(rows, columns, layout)
+    offsets = torch.arange(rows)[:, None] * w.stride(0) + torch.arange(columns) * w.stride(1)
+    return _product(w * (offsets < columns), columns)
+
+
 def _first_rows(rows: int, columns: int, layout: str, tile: int) -> Tensor:
     return _product(weights(rows, columns, layout), columns)[torch.arange(rows) % tile]
 
@@ -189,6 +205,9 @@ register_rung(
     ],
     lambda rows, columns, layout, tile: _product(weights(rows, columns, layout), columns),
     {
+        "no element of w is added up: is the mask the wrong way round?": lambda rows, columns, layout, tile: (
+            torch.zeros(rows)
+        ),
         "the strides are not used: element (r, c) lies at r * stride_row + c * stride_column": (
             lambda rows, columns, layout, tile: _with_strides(rows, columns, layout, (columns, 1))
         ),
@@ -196,6 +215,7 @@ register_rung(
         "stride_column is taken as 1": lambda rows, columns, layout, tile: _with_strides(
             rows, columns, layout, (weights(rows, columns, layout).stride(0), 1)
         ),
+        "the mask compares the offset with num_columns: compare the column": _offset_below_columns,
         "the rows are not multiplied by x": lambda rows, columns, layout, tile: weights(rows, columns, layout).sum(1),
         "every program loads the first ROWS rows: program p's begin at p * ROWS": _first_rows,
         "the last column is left out: column < num_columns": lambda rows, columns, layout, tile: (
@@ -210,6 +230,7 @@ register_rung(
 
 # a3.6
 
+NEW_TOP = "the new top is the larger of the old one and the tile's largest value"
 KINDS = ("", "falling", "rising", "rising", "large", "far below 0")
 
 
@@ -235,6 +256,13 @@ def _total_of_last_tile(rows: int, columns: int, kind: str, tile: int) -> Tensor
 def _undivided(rows: int, columns: int, kind: str, tile: int) -> Tensor:
     x = long_rows(rows, columns, kind)
     return torch.exp(x - x.amax(1, keepdim=True))
+
+
+def _nan_of_long(rows: int, columns: int, kind: str, tile: int) -> str:
+    if kind == "far below 0":
+        return f"total is 0: top begins at -inf, and not at 0, and {NEW_TOP}"
+    factor = "the factor exp(top - new_top) is not upside down"
+    return f"exp overflows above 88, or total is 0: top begins at -inf, {factor}, and {NEW_TOP}"
 
 
 def _tile_by_tile(rows: int, columns: int, kind: str, tile: int) -> Tensor:
@@ -271,7 +299,6 @@ register_rung(
         ),
     },
     lambda rows, columns, kind, tile: f"x [{rows}, {columns}]{kind and ', values ' + kind}, TILE={tile}",
-    if_nan="exp overflows above 88, or total is 0: top begins at -inf, and the new top is the larger of the old one "
-    "and the tile's largest value",
+    if_nan=_nan_of_long,
     budget={"x": 2, "out": 0},
 )

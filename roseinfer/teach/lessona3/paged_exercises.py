@@ -39,7 +39,7 @@ def _scores(context_len: int, block_size: int, head_dim: int, mistake: str = "")
 
 def _draw_scores(rng: Random) -> Case:
     block_size = rng.choice((2, 4))
-    return rng.randint(1, 3 * block_size), block_size, rng.choice((2, 4))
+    return rng.randint(1, 3 * block_size), block_size, 6 - block_size
 
 
 INDEX = "the index is used as the block's id: the id is what block_table holds at that index"
@@ -49,7 +49,7 @@ SLOTS = "block b begins at b * BLOCK_SIZE slots: slot s of it is at (b * BLOCK_S
 
 register_rung(
     "a3.7",
-    [(1, 2, 2), (2, 2, 2), (3, 2, 2), (4, 4, 4), (5, 4, 2), (8, 8, 4), *draw(_draw_scores, 44)],
+    [(1, 2, 4), (2, 2, 4), (3, 2, 4), (4, 4, 2), (5, 4, 2), (8, 8, 4), *draw(_draw_scores, 44)],
     _scores,
     {
         INDEX: partial(_scores, mistake="index"),
@@ -112,7 +112,7 @@ KINDS = ("", "falling", "rising", "rising", "large", "far below 0")
 
 def _draw_attention(rng: Random) -> Case:
     block_size = rng.choice((2, 4))
-    return rng.randint(1, 2 * block_size), block_size, rng.choice((2, 4)), rng.choice(KINDS)
+    return rng.randint(1, 2 * block_size), block_size, 6 - block_size, rng.choice(KINDS)
 
 
 def _describe(context_len: int, block_size: int, head_dim: int, kind: str) -> str:
@@ -123,14 +123,14 @@ def _describe(context_len: int, block_size: int, head_dim: int, kind: str) -> st
 register_rung(
     "a3.8",
     [
-        (1, 2, 2, ""),
-        (2, 2, 2, ""),
-        (3, 2, 2, ""),
-        (4, 2, 2, "rising"),
-        (4, 2, 2, "falling"),
+        (1, 2, 4, ""),
+        (2, 2, 4, ""),
+        (3, 2, 4, ""),
+        (4, 2, 4, "rising"),
+        (4, 2, 4, "falling"),
         (5, 2, 4, "rising"),
         (9, 4, 4, "large"),
-        (3, 2, 2, "far below 0"),
+        (3, 2, 4, "far below 0"),
         *draw(_draw_attention, 42),
     ],
     _attention,
@@ -158,7 +158,7 @@ register_rung(
         OWN_SCALE: partial(_attention, mistake="own"),
     },
     _describe,
-    if_nan="exp overflows above 88, or total is 0: top begins at -inf, the loop goes to context_len, and the new top "
-    "is the larger of the old one and the tile's largest score",
+    if_nan="exp overflows above 88, or total is 0: top begins at -inf, the loop goes to context_len, the factor "
+    "exp(top - new_top) is not upside down, and the new top is the larger of the old one and the tile's largest score",
     budget={"k_cache": 1, "v_cache": 1},
 )

@@ -17,13 +17,19 @@ from ..exercises.drawn import Case, Comparison, Describe, Expected
 from ..exercises.exercise import register
 from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import require_unchanged
-from ..exercises.wrong import Wrong
+from ..exercises.wrong import Failed, Wrong
 from ..measure.kernel_loads import plain_function
 from .arena import Arena
 from .rung_record import record
 from .rungs import RUNGS, Rung
+from .source_hints import calls_softmax, hint_of
 from .watch import Descriptor, Launch, Record, WrongAccess, innermost, recorded
 
+WITH_TILES = ("a3.5", "a3.7", "a3.8")  # of two dimensions
+UNFIT = (
+    "two tiles do not fit. A mask of rows or slots needs [:, None] beside a tile with two dimensions. tl.sum over "
+    "axis=1 leaves a value per row or slot, over axis=0 one per column"
+)
 OTHER_MISSING = "masks lanes and gives no `other`: these lanes may hold anything, and here they reached the result"
 
 
@@ -33,13 +39,13 @@ def register_rung(
     right: Callable[..., Tensor],
     mistakes: Mapping[str, Callable[..., Tensor]],
     describe: Describe,
-    if_nan: str = "",
+    if_nan: str | Callable[..., str] = "",
     budget: Mapping[str, int] | None = None,
 ) -> None:
     """Register the checker of a rung.
 
-    right(*case): the result in fp32. if_nan: what NaN means that comes from no load. budget: how often a value of a
-    tensor may be loaded at most.
+    right(*case): the result in fp32. if_nan: what NaN means that comes from no load, or what it means on a case.
+    budget: how often a value of a tensor may be loaded at most.
     """
     rung = RUNGS[rung_id]
     comparison = Comparison(
@@ -49,14 +55,24 @@ def register_rung(
     def check(answer: Any) -> None:
         if plain_function(answer) is answer:
             raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
-        comparison(answer)
+        if calls_softmax(answer):
+            raise Wrong("write the softmax by hand, from tl.max, tl.exp and tl.sum: tl.softmax is no answer")
+        try:
+            comparison(answer)
+        except Wrong as wrong:
+            if not (hint := hint_of(answer)):
+                raise
+            if isinstance(wrong, Failed):
+                wrong.error.args = (f"{wrong.error}: {hint}",)  # its traceback has the line
+                raise
+            raise Wrong(f"{wrong}{'' if str(wrong)[-1] in '.?' else '.'} In your kernel: {hint}") from wrong
         if budget and triton_mode.MODE == "interpret":
             _require_budget(record(rung_id, rung.shown, answer), budget)
 
     register(rung_id, check, comparison)
 
 
-def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
+def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str | Callable[..., str]) -> Tensor:
     """Return `out` of the launch. Raises Wrong for an access that is wrong, whatever the values are."""
     launch = rung.launch(*case)
     if triton_mode.MODE == "compile":
@@ -70,11 +86,14 @@ def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
         if isinstance(error, Descriptor):
             raise Wrong(str(error)) from error
         if isinstance(error, WrongAccess):
-            raise Wrong(f"{error}. Is a mask missing, or an offset wrong?") from error
+            raise Wrong(f"{error}. {error.hint}") from error
+        if rung.id in WITH_TILES and isinstance(error, ValueError) and "incompatible" in str(error):
+            error.args = (f"{error}: {UNFIT}",)
         raise error
     _require_stores(found, arena)
     if out.isnan().any():
-        raise Wrong(_explain_nan(found, arena, if_nan, lambda: launch.run(kernel, Arena(launch.tensors))))
+        meaning = if_nan if isinstance(if_nan, str) else if_nan(*case)
+        raise Wrong(_explain_nan(found, arena, meaning, lambda: launch.run(kernel, Arena(launch.tensors))))
     return out.clone()
 
 

@@ -17,14 +17,15 @@ from .watch import Access, Record
 
 LOADED, STORED = 0, 1  # colours
 NOW, BEFORE = 0.75, 0.18  # strength
-WIDE, SIZE, SMALL = (42, 22), (27, 22), (25, 20)  # pixels of a cell: of vectors one below the other, matrices, a pool
+WIDE, SIZE, SMALL = (42, 22), (32, 22), (34, 22)  # pixels of a cell: of vectors one below the other, matrices, a pool
 MOST_STEPS = 60
 LEGEND = (
     Cell(0, 0, "loaded now", LOADED, strength=NOW, outline=INK),
     Cell(0, 0, "loaded before", LOADED, strength=BEFORE),
     Cell(0, 0, "stored now", STORED, strength=NOW, outline=INK),
     Cell(0, 0, "stored before", STORED, strength=BEFORE),
-    Cell(0, 0, "masked lane: an address, no access", hatched=True, outline=INK, dashed=True),
+    Cell(0, 0, "    ", hatched=True, outline=INK, dashed=True),  # text on its lines would be hard to read
+    Cell(0, 0, "masked lane: an address, no access", outline="none"),
     Cell(0, 0, "outside of the tensor", dashed=True),
 )
 
@@ -104,7 +105,7 @@ class _Memory:
             for offset in access.masked if access.tensor == self.name else ():
                 looks[offset] |= {"hatched": True, "dashed": True, "outline": INK}
         cells = [Cell(*self._place(offset), self._text(offset), **look) for offset, look in looks.items()]
-        return Panel([*cells, *self._blocks()], self._title(), cell=self.cell, size=10)
+        return Panel([*cells, *self._blocks()], self._title(), cell=self.cell, size=11)
 
     def _place(self, offset: int) -> tuple[float, float]:
         row, column = divmod(offset, self.width)
@@ -141,8 +142,10 @@ class _Memory:
 def _heading(step: Sequence[Access], steps: Sequence[Sequence[Access]], programs: int) -> str:
     program = step[0].program
     own = [other for other in steps if other[0].program == program]
-    number = next(i for i, other in enumerate(own, 1) if other is step)
-    return f"program {program} of {programs}" + (f", step {number} of {len(own)}" if len(own) > 1 else "")
+    number = next(i for i, other in enumerate(own) if other is step)
+    place = {programs - 1: f"the last of {programs}", 0: f"the first of {programs}"}.get(program, f"of {programs}")
+    which = f"program_id {program} ({place if programs > 1 else 'the only one'})"
+    return which + (f", its step {number} of {len(own) - 1}" if len(own) > 1 else "")
 
 
 def _say(access: Access) -> str:

@@ -48,7 +48,9 @@ class Access(NamedTuple):
 
 
 class WrongAccess(Exception):
-    """A program touched what it must not; the message says which program, and what."""
+    """A program touched what it must not; the message says which program, and what. hint: what may be the cause."""
+
+    hint = "Is a mask missing, or an offset wrong?"
 
 
 class Descriptor(WrongAccess):
@@ -95,7 +97,13 @@ def recorded(arena: Arena, programs: int) -> Iterator[Record]:
         touched = positions[let_through]
         wrong = touched[~arena.is_own(touched)]
         if len(wrong):
-            raise WrongAccess(f"program {program} {_outside(arena, kind, int(wrong[0]))}")
+            error = WrongAccess(f"program {program} {_outside(arena, kind, int(wrong[0]))}")
+            masked = positions[~let_through]
+            if "of block_table" in str(error):
+                error.hint = "The table has an entry per block: that of token t is t // BLOCK_SIZE."
+            elif len(masked) and len(wrong) == len(touched) and arena.is_own(masked).all():
+                error.hint = "The mask is the wrong way round: it must be True for the lanes inside."
+            raise error
         name = arena.nearest(int(positions[np.argmax(let_through)]))
         if kind == "store" and name != "out" and len(touched):
             at = arena.name_at(int(touched[0]))

@@ -60,6 +60,16 @@ test_a_wrong_sum = refused(
         ),
     },
 )
+test_a_pointer_with_brackets = refused(
+    "a3.1",
+    {
+        "loads": (("tl.load(x + at)", "x[at]"), "a pointer has no [ ]: read with tl.load(x + ...)"),
+        "a store": (
+            f"    at = {AT}\n    out[at] = tl.load(x + at) + tl.load(y + at)\n",
+            "write with tl.store(out + ..., tile)",
+        ),
+    },
+)
 test_a_right_sum = accepted(
     "a3.1",
     {
@@ -116,7 +126,10 @@ test_a_wrong_sum_of_any_length = refused(
             ("at < n", "at < n // BLOCK * BLOCK"),
             "n=1, BLOCK=2: out[0] is never stored",
         ),
-        "not less": (("at < n", "at >= n"), "n=1, BLOCK=2: program 0 loads offset 1 of x"),
+        "not less": (
+            ("at < n", "at >= n"),
+            "1 element. The mask is the wrong way round: it must be True for the lanes inside",
+        ),
         "y subtracted": ((" + tl.load(y", " - tl.load(y"), "that is x - y"),
         "what is masked gets stored": (
             [("total, mask=real", "total, mask=at < n + 1")],
@@ -177,6 +190,18 @@ test_a_wrong_row_sum = refused(
         "the first row": (("x + row * num_columns", "x"), "every program sums up the first row"),
         "the largest": (("tl.sum", "tl.max"), "that is the largest value of each row"),
         "the mean": (("tl.sum(values, axis=0)", "tl.sum(values, axis=0) / num_columns"), "that is the mean"),
+        "Python's sum": (
+            ("tl.sum(values, axis=0)", "sum(values)"),
+            "Python's sum does not work on a tile: tl.sum(tile,",
+        ),
+        "the offset compared": (
+            (MASK, "mask=row * num_columns + column < num_columns"),
+            "the mask compares the offset with num_columns: compare the column",
+        ),
+        "the mask turned": (
+            (MASK, "mask=column >= num_columns"),
+            "the mask is the wrong way round: it must be True for the columns of x",
+        ),
         "all into out[0]": (("out + row,", "out,"), "out[1] is never stored (1 of 2 values are not), and 2 programs"),
         "a tile for a number": (
             ("tl.sum(values, axis=0)", "values"),
@@ -253,6 +278,7 @@ test_a_wrong_softmax = refused(
             ("tl.max(values, axis=0)", "100.0"),
             "values of about 1 around",
         ),
+        "Triton's own": (("weights / tl.sum(weights, axis=0)", "tl.softmax(values)"), "write the softmax by hand"),
         "the logarithm": (
             ("weights / tl.sum(weights, axis=0)", "tl.log(weights / tl.sum(weights, axis=0))"),
             "that is the logarithm of the softmax",
@@ -313,6 +339,29 @@ test_a_wrong_product = refused(
             ("tl.program_id(0) * ROWS + tl.arange", "tl.arange"),
             "out[2] is never stored (1 of 3 values are not), and 2 programs store out[0]",
         ),
+        "the mask turned": (
+            ("real_row[:, None] & real_column[None, :]", "(real_row[:, None] & real_column[None, :]) == 0"),
+            "no element of w is added up: is the mask the wrong way round?",
+        ),
+        "one column too few": (
+            ("column < num_columns\n", "column < num_columns - 1\n"),
+            "the last column is left out: column < num_columns",
+        ),
+        "no parentheses": (
+            (
+                "real_row[:, None] & real_column[None, :]",
+                "row[:, None] < num_rows & column[None, :] < num_columns",
+            ),
+            "In your kernel: put each comparison in parentheses: & binds tighter than <",
+        ),
+        "and": (
+            ("real_row[:, None] & real_column[None, :]", "real_row[:, None] and real_column[None, :]"),
+            "In your kernel: between tiles, use & in place of `and`",
+        ),
+        "the offset compared": (
+            ("real_row[:, None] & real_column[None, :]", "at < num_columns"),
+            "the mask compares the offset with num_columns: compare the column",
+        ),
         "over rows": (
             ("vector[None, :], axis=1", "vector[None, :], axis=0"),
             "ROWS=2: 2 of 2 values differ, first at (0,): got",
@@ -326,6 +375,9 @@ test_a_wrong_product = refused(
 test_a_right_product = accepted(
     "a3.5",
     {
+        "and between numbers": [
+            ("    row = tl", "    if num_rows > 0 and num_columns > 0:\n        pass\n    row = tl"),
+        ],
         "row by row": """    column = tl.arange(0, COLUMNS)
     real = column < num_columns
     vector = tl.load(x + column, mask=real, other=0.0)

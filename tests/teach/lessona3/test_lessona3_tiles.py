@@ -48,7 +48,11 @@ test_a_wrong_long_softmax = refused(
             ('mask=column < num_columns, other=float("-inf")', "mask=column < num_columns, other=0.0"),
             "masked lanes take part",
         ),
-        "top begins at 0": (('top = float("-inf")', "top = 0.0"), "or total is 0: top begins at -inf"),
+        "top begins at 0": (('top = float("-inf")', "top = 0.0"), "total is 0: top begins at -inf, and not at 0"),
+        "the factor upside down": (
+            ("tl.exp(top - new_top)", "tl.exp(new_top - top)"),
+            "the factor exp(top - new_top) is not upside down",
+        ),
         "three walks, one of them over out": (
             """    row = tl.program_id(0) * num_columns
     top = float("-inf")
@@ -124,7 +128,7 @@ test_wrong_scores = refused(
         "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
         "the length not looked at": (
             ("cached = token < context_len", "cached = token >= 0"),
-            "context_len=1, BLOCK_SIZE=2, HEAD_DIM=2: program 0 stores to offset 1 of out, which has 1 element",
+            "context_len=1, BLOCK_SIZE=2, HEAD_DIM=4: program 0 stores to offset 1 of out, which has 1 element",
         ),
         "slots not counted": (
             ("(block * BLOCK_SIZE + slot[:, None])", "(block + slot[:, None])"),
@@ -140,10 +144,17 @@ test_wrong_scores = refused(
         ),
         "program per token": (
             ("token = index * BLOCK_SIZE + slot", "token = index + slot"),
-            "context_len=3, BLOCK_SIZE=2, HEAD_DIM=2: 2 programs store out[1]: each program has a part of its own",
+            "context_len=3, BLOCK_SIZE=2, HEAD_DIM=4: 2 programs store out[1]: each program has a part of its own",
         ),
         "the last token left out": (("token < context_len", "token < context_len - 1"), "out[0] is never stored"),
-        "over slots": (("keys, axis=1)", "keys, axis=0)"), "1 of 1 values differ, first at (0,): got"),
+        "over slots": (
+            ("keys, axis=1)", "keys, axis=0)"),
+            "two tiles do not fit. A mask of rows or slots needs [:, None]",
+        ),
+        "a mask without None": (
+            ("mask=cached[:, None]", "mask=cached"),
+            "tl.sum over axis=1 leaves a value per row or slot",
+        ),
         "the table past its end": (
             ("block_table + index", "block_table + index + 1"),
             "program 0 loads offset 1 of block_table, which has 1 element",
@@ -211,8 +222,11 @@ test_wrong_attention = refused(
         ),
         "the table by token": (
             ("block_table + start // BLOCK_SIZE", "block_table + start"),
-            "program 0 loads offset 2 of block_table, which has 2 elements",
+            "2 elements. The table has an entry per block: that of token t is t // BLOCK_SIZE",
         ),
+        "no None": (("k_cache + at, mask=cached[:, None]", "k_cache + at, mask=cached"), "two tiles do not fit"),
+        "values summed over elements": (("* values, axis=0)", "* values, axis=1)"), "over axis=0 one per column"),
+        "the factor upside down": (("tl.exp(top - new_top)", "tl.exp(new_top - top)"), "is not upside down"),
         "values are keys": (("v_cache + at", "k_cache + at"), "the weighted sum is of keys"),
         "not divided": (("acc / total", "acc"), "it is not divided by total"),
         "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
@@ -221,7 +235,7 @@ test_wrong_attention = refused(
         "top begins at -100": (('top = float("-inf")', "top = -100.0"), "or total is 0: top begins at -inf"),
         "slots get a low score": (
             ('axis=1), float("-inf"))', "axis=1), -100.0)"),
-            "scores far below 0: 2 of 2 values differ, first at (0,): got 0, expected",
+            "scores far below 0: 4 of 4 values differ, first at (0,): got 0, expected",
         ),
         "slots in the maximum alone": (
             [

@@ -116,8 +116,8 @@ def test_the_picture_of_ones_own_kernel_shows_its_own_steps():
 """
     picture = teach.draw_rung("a3.1", kernel("a3.1", halves))
     assert [frame.heading for frame in picture.frames][:2] == [
-        "program 0 of 3, step 1 of 2",
-        "program 0 of 3, step 2 of 2",
+        "program_id 0 (the first of 3), its step 0 of 1",
+        "program_id 0 (the first of 3), its step 1 of 1",
     ]
     assert picture.frames[1].says == "loads x[2..3]; loads y[2..3]; stores out[2..3]."
     assert repr(picture) == ("a3.1 add: 3 programs; values stored to out 12 of 12; loaded from x 12 of 12; y 12 of 12")
@@ -126,7 +126,7 @@ def test_the_picture_of_ones_own_kernel_shows_its_own_steps():
 @interpreted
 def test_the_last_step_of_paged_attention_is_told():
     *_, last = teach.draw_rung("a3.8").frames
-    assert last.heading == "program 0 of 1, step 3 of 3"
+    assert last.heading == "program_id 0 (the only one), its step 2 of 2"
     assert last.says == (
         "loads block_table[2]; loads k_cache[16..23] (8 lanes masked); loads v_cache[16..23] (8 lanes masked); "
         "stores out[0..3]."
