@@ -34,7 +34,9 @@ def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
 
     def explain(got: Rows, want: Rows) -> str | None:
         if sorted(got.columns) != sorted(want.columns):
-            return f"your query returns {_names(got.columns)}, expected {_names(want.columns)}: {_of_columns(got, want)}"
+            return (
+                f"your query returns {_names(got.columns)}, expected {_names(want.columns)}: {_of_columns(got, want)}"
+            )
         own, right = got.in_columns(want.columns), want.rows
         if not _same(sorted(own, key=_key), sorted(right, key=_key)):
             return _first_difference(own, right, want.columns)

@@ -211,7 +211,10 @@ test_a_wrong_self_time = wrong_answers(
             "aten::cat: self_ms is NULL, expected 0.005: a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE",
         ),
         "any thread": (edited(SELF, ("around.tid = op.tid AND ", "")), "compare `tid`"),
-        "with spans": (edited(SELF, ("SELECT * FROM slice WHERE name LIKE 'aten::%'", "FROM slice")), "should not be there"),
+        "with spans": (
+            edited(SELF, ("SELECT * FROM slice WHERE name LIKE 'aten::%'", "FROM slice")),
+            "should not be there",
+        ),
         "an op in itself": (
             edited(SELF, ("around.id < op.id", "around.id <= op.id")),
             "aten::cat: self_ms is 0, expected 0.005",
