@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import duckdb
 
 
+QUOTES = " (text stands in single quotes; double quotes name a column)"
 BLANK_LINES = "\r\n"  # but not spaces, which would move a first line away from its caret
 
 
@@ -27,6 +28,8 @@ class QueryError(ValueError):
         if "position" in details:
             before, after = halves(query, int(details["position"]))
             self.line = (before.rpartition("\n")[2] + after.partition("\n")[0]).strip()
+            if after.startswith('"') and "not found" in self.says:
+                self.says += QUOTES
             shown = pointed_at(query, int(details["position"]))
         super().__init__(f"{self.says}\n\nThe query was:\n{shown.strip(BLANK_LINES)}")
 

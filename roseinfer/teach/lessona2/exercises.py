@@ -133,6 +133,10 @@ def starts_in(event: Event, around: Event) -> bool:
     return event.tid == around.tid and around.ts <= event.ts < around.end
 
 
+def _on_any_thread(event: Event, around: Event) -> bool:
+    return around.ts <= event.ts < around.end
+
+
 def time_ops(
     events: Events,
     inside: Inside = starts_in,
@@ -140,13 +144,16 @@ def time_ops(
     keep: Callable[[Event], bool] = is_op,
     unit: float = US_PER_MS,
     first_alone: bool = False,
+    with_span: bool = False,
+    of_span: bool = False,
 ) -> Rows:
+    """with_span: as if a span were inside itself. of_span: its duration, once for each op."""
     around = [event for event in events if event.cat == SPAN and spans(event)][: 1 if first_alone else None]
     sums: dict[str, float] = defaultdict(float)
     for event in events:
         for each in around:
-            if event is not each and keep(event) and inside(event, each):
-                sums[event.name] += event.dur / unit
+            if (with_span or event is not each) and keep(event) and inside(event, each):
+                sums[event.name] += (each if of_span else event).dur / unit
     return Rows(("name", "ms"), sorted(sums.items()))
 
 
@@ -166,7 +173,7 @@ def _averages(events: Events) -> Rows:
 
 IN_SPAN_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "an op of another thread runs at the same time, and not in this span: compare `tid`": partial(
-        time_ops, inside=lambda e, s: s.ts <= e.ts < s.end
+        time_ops, inside=_on_any_thread
     ),
     "there are several spans of this name, and all of them count": partial(time_ops, first_alone=True),
     "a start at the span's end is outside: `<`, and BETWEEN takes both ends": partial(
@@ -181,6 +188,16 @@ IN_SPAN_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "only spans `roseinfer.model.forward` are asked for": partial(time_ops, spans=lambda event: True),
     NOT_ATEN: partial(time_ops, keep=is_cpu_op),
     "a span inside a span is no op": partial(time_ops, keep=lambda e: is_op(e) or e.cat == SPAN),
+    "only ops are asked for, and you have every event that starts in the span": partial(
+        time_ops, keep=lambda e: True, with_span=True
+    ),
+    "only ops are asked for, and of this thread: you have every event, and do not compare `tid`": partial(
+        time_ops, keep=lambda e: True, with_span=True, inside=_on_any_thread
+    ),
+    "all spans of this name count, not only the first, and `tid` has to be compared": partial(
+        time_ops, first_alone=True, inside=_on_any_thread
+    ),
+    "you add up the durations of the spans: take those of the ops": partial(time_ops, of_span=True),
     "`dur` is in nanoseconds: divide by 1e6": partial(time_ops, unit=1e-3),
     "those are microseconds, and a millisecond has 1,000 of them": partial(time_ops, unit=1),
     "those are seconds, and a second has 1,000 milliseconds": partial(time_ops, unit=1e6),

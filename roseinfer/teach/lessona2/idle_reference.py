@@ -67,11 +67,6 @@ def _as_if_in_turn(events: Events) -> Rows:
     return Rows(("gaps", "idle_ms"), [(gaps, (whole - sum(event.dur for event in work)) / US_PER_MS)])
 
 
-def _null_for_none(events: Events) -> Rows:
-    [(gaps, ms)] = idle(events).rows
-    return Rows(("gaps", "idle_ms"), [(gaps, ms if gaps else None)])
-
-
 def _pieces_less_one(events: Events) -> Rows:
     """As if there were always a piece of work."""
     return idle(events) if any(map(is_work, events)) else Rows(("gaps", "idle_ms"), [(-1, None)])
@@ -98,7 +93,6 @@ IDLE_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "ops of the host are not the device's work": partial(idle, keep=lambda event: is_work(event) or event.cat == OP),
     "every event counts as work, and only the device's should": partial(idle, keep=lambda event: True),
     "the time before the first piece of work is not a gap": partial(idle, gaps_of=_from_zero),
-    "without a gap the sum is 0: COALESCE(SUM(...), 0)": _null_for_none,
     "without work there is no gap, and both are 0": _pieces_less_one,
     "`ts` and `dur` are in nanoseconds: divide by 1e6": partial(idle, unit=1e6),
     "those are microseconds, and a millisecond has 1,000 of them": partial(idle, unit=1e3),

@@ -45,7 +45,7 @@ def cost_sentences(num_ops: int, with_it: float, without: float) -> list[str]:
     ratio = round(with_it / without, 2)
     times = (
         f"A step of {num_ops:,} ops takes {with_it:.2f} ms under the profiler, and {without:.2f} ms without it: "
-        f"×{ratio:.2f}."
+        f"{ratio:.2f} times as long with it."
     )
     return [times] if ratio > 1 else [times, UNSEEN]
 

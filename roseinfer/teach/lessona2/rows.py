@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 MOST_SHOWN = 6  # rows in a message
-NULL = "NULL, which is what SUM gives for no rows: COALESCE(value, 0) makes it 0"
+NULL = "a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE(x, 0) makes it 0"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
 
     def explain(got: Rows, want: Rows) -> str | None:
         if sorted(got.columns) != sorted(want.columns):
-            return f"your query returns {_names(got.columns)}, expected {_names(want.columns)}: `AS` names a column"
+            return (
+                f"your query returns {_names(got.columns)}, expected {_names(want.columns)}: {_of_columns(got, want)}"
+            )
         own, right = got.in_columns(want.columns), want.rows
         if not _same(sorted(own, key=_key), sorted(right, key=_key)):
             return _first_difference(own, right, want.columns)
@@ -57,7 +59,7 @@ def _first_difference(own: list[tuple[Any, ...]], right: list[tuple[Any, ...]], 
     if missing := [name for name in want if name not in got]:
         return f"the row {_shown(want[missing[0]], columns)} is missing"
     if surplus := [name for name in got if name not in want]:
-        return f"the row {_shown(got[surplus[0]], columns)} is too much"
+        return f"the row {_shown(got[surplus[0]], columns)} should not be there"
     name = next(name for name in want if not _same([got[name]], [want[name]]))
     return f"{name}: {_values(got[name][1:], want[name][1:], columns[1:])}"
 
@@ -67,7 +69,7 @@ def _values(got: Sequence[Any], want: Sequence[Any], columns: Sequence[str]) -> 
     name, own, right = next(
         (name, own, right) for name, own, right in zip(columns, got, want, strict=True) if not _equal(own, right)
     )
-    return f"{name} is {NULL if own is None else _value(own)}, expected {_value(right)}"
+    return f"{name} is {_value(own)}, expected {_value(right)}{f': {NULL}' if own is None else ''}"
 
 
 def _same(some: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> bool:
@@ -88,6 +90,15 @@ def _plain(value: Any) -> Any:
 
 def _key(row: Sequence[Any]) -> list[str]:
     return [f"{value:.9g}" if isinstance(value, (int, float)) else str(value) for value in row]
+
+
+def _of_columns(got: Rows, want: Rows) -> str:
+    """What is wrong with the columns."""
+    surplus = list((Counter(got.columns) - Counter(want.columns)).elements())
+    if set(want.columns) - set(got.columns):
+        return "`AS` names a column"
+    noun = "one column" if len(surplus) == 1 else f"{len(surplus)} columns"
+    return f"{noun} too many: {', '.join(f'`{name}`' for name in surplus)}"
 
 
 def _names(columns: Sequence[str]) -> str:

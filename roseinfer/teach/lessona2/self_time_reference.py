@@ -48,6 +48,12 @@ def _callers_alone(events: Events) -> Rows:
     return self_times(events, keep=lambda event: is_op(event) and bool(called(events, event)))
 
 
+def outermost(events: Events, event: Event) -> list[int]:
+    """Durations of the ops whose outermost caller this is."""
+    ops = [other for other in events if is_op(other)]
+    return [other.dur for other in ops if (around := callers(ops, other)) and around[0] is event]
+
+
 def _with_spans(events: Events, event: Event) -> list[int]:
     """As if a span were an op: what is directly inside, of either kind."""
     return [other.dur for other in events if (around := callers(events, other)) and around[-1] is event]
@@ -77,6 +83,9 @@ SELF_MISTAKES: dict[str, Callable[[Events], Rows]] = {
     "that is inclusive time: subtract the ops that it calls": partial(self_times, inner=lambda events, event: ()),
     "an op that a called op calls is in that op's time already, and you subtract it again": partial(
         self_times, inner=all_below
+    ),
+    "of the ops around it you take the outermost one, not the innermost: MAX(id), not MIN": partial(
+        self_times, inner=outermost
     ),
     "an op may call several ops, and all of them are subtracted": partial(
         self_times, inner=lambda events, event: sorted(called(events, event))[-1:]

@@ -42,7 +42,15 @@ test_a_wrong_count = wrong_answers(
         "names alone": ("SELECT DISTINCT name FROM slice", "your query returns the column `name`, expected"),
         "a column too many": (
             edited(COUNTS, ("SELECT name", "SELECT 1 AS one, name")),
-            "the columns `one`, `name`, `n`",
+            "the columns `one`, `name`, `n`, expected the columns `name`, `n`: one column too many: `one`",
+        ),
+        "two columns too many": (
+            edited(COUNTS, ("SELECT name", "SELECT 1 AS one, 2 AS two, name")),
+            "2 columns too many: `one`, `two`",
+        ),
+        "text in double quotes": (
+            edited(COUNTS, ("'aten::%'", '"aten::%"')),
+            "(text stands in single quotes; double quotes name a column)",
         ),
         "no order": (
             edited(COUNTS, ("ORDER BY n DESC, name", "ORDER BY hash(name)")),
@@ -91,6 +99,9 @@ test_a_right_count = right_answers(
 
 # a2.2
 
+WINDOW = f"""WITH win AS (SELECT ts AS t0, ts + dur AS t1 FROM slice WHERE name = '{FORWARD}' ORDER BY ts LIMIT 1)
+SELECT name, SUM(dur) / 1e6 AS ms FROM slice JOIN win ON ts >= win.t0 AND ts < win.t1 AND name LIKE 'aten::%'
+GROUP BY name"""
 test_a_wrong_time = wrong_answers(
     "a2.2",
     {
@@ -100,7 +111,7 @@ test_a_wrong_time = wrong_answers(
         ),
         "every pair": (
             edited(INSIDE, ("ON op.tid = span.tid AND op.ts >= span.ts AND op.ts < span.ts + span.dur", "ON true")),
-            "the row name=aten::cat, ms=0.003 is too much",
+            "the row name=aten::cat, ms=0.003 should not be there",
         ),
         "without the thread": (edited(INSIDE, ("op.tid = span.tid AND ", "")), "compare `tid`"),
         "between": (
@@ -120,12 +131,22 @@ test_a_wrong_time = wrong_answers(
         ),
         "the span's own time": (
             edited(INSIDE, ("SUM(op.dur)", "SUM(span.dur)")),
-            "aten::cat: ms is 0.009, expected 0.003",
+            "aten::cat: ms is 0.009, expected 0.003: you add up the durations of the spans",
+        ),
+        "every event": (
+            edited(INSIDE, ("op.name LIKE 'aten::%' AND ", "")),
+            "only ops are asked for, and you have every event that starts in the span",
+        ),
+        "the window of the notebook": (WINDOW, "all spans of this name count, not only the first, and `tid` has to be"),
+        "a window for each span": (edited(WINDOW, (" LIMIT 1", "")), "compare `tid`"),
+        "a window and every event": (
+            edited(WINDOW, (" LIMIT 1", ""), (" AND name LIKE 'aten::%'", "")),
+            "only ops are asked for, and of this thread",
         ),
         "rounded": (edited(INSIDE, ("SUM(op.dur) / 1e6", "ROUND(SUM(op.dur) / 1e6, 2)")), "ms is 0, expected 0.003"),
         "a sum for all": (
             "SELECT 'aten::cat' AS name, SUM(dur) / 1e6 AS ms FROM slice WHERE name LIKE 'aten::%'",
-            "tid 1: `aten::cat` 2..5: the row name=aten::cat, ms=0.003 is too much",
+            "tid 1: `aten::cat` 2..5: the row name=aten::cat, ms=0.003 should not be there",
         ),
         "the notebook's LIMIT": (INSIDE + "LIMIT 6", "LIMIT leaves out rows: every op is asked for"),
         "every span whose name ends so": (
@@ -177,7 +198,7 @@ test_a_wrong_self_time = wrong_answers(
         ),
         "the outermost caller": (
             edited(SELF, ("MAX(around.id)", "MIN(around.id)")),
-            "aten::cat: self_ms is 0.007, expected 0.004",
+            "aten::cat: self_ms is 0.007, expected 0.004: of the ops around it you take the outermost one",
         ),
         "the notebook's LIMIT": (SELF + "LIMIT 6", "LIMIT leaves out rows: every op is asked for"),
         "no row for a self time of 0": (
@@ -187,10 +208,13 @@ test_a_wrong_self_time = wrong_answers(
         "an inner join": (edited(SELF, ("LEFT JOIN", "JOIN")), "the row name=aten::cat, self_ms=0.005 is missing"),
         "no COALESCE": (
             edited(SELF, ("COALESCE(called.dur, 0)", "called.dur")),
-            "aten::cat: self_ms is NULL, which is what SUM gives for no rows: COALESCE",
+            "aten::cat: self_ms is NULL, expected 0.005: a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE",
         ),
         "any thread": (edited(SELF, ("around.tid = op.tid AND ", "")), "compare `tid`"),
-        "with spans": (edited(SELF, ("SELECT * FROM slice WHERE name LIKE 'aten::%'", "FROM slice")), "is too much"),
+        "with spans": (
+            edited(SELF, ("SELECT * FROM slice WHERE name LIKE 'aten::%'", "FROM slice")),
+            "should not be there",
+        ),
         "an op in itself": (
             edited(SELF, ("around.id < op.id", "around.id <= op.id")),
             "aten::cat: self_ms is 0, expected 0.005",
@@ -283,7 +307,7 @@ test_a_wrong_gap = wrong_answers(
             edited(IDLE, ("ORDER BY ts, id", "PARTITION BY tid ORDER BY ts, id")),
             "look at all streams together",
         ),
-        "no sum": (edited(IDLE, ("COALESCE(SUM(ts - busy_until), 0)", "SUM(ts - busy_until)")), "COALESCE"),
+        "no sum": (edited(IDLE, ("COALESCE(SUM(ts - busy_until), 0)", "SUM(ts - busy_until)")), "NULL; COALESCE"),
         "kernels alone": (
             edited(IDLE, ("IN ('kernel', 'gpu_memcpy', 'gpu_memset')", "= 'kernel'")),
             "memory copies and fills are work",
