@@ -1,7 +1,7 @@
 """python -m tools.colab FOLDER OWNER/NAME: copies of the lessons that begin with the set-up cell that Colab needs.
 
-A session of Colab has one notebook and no files of the course. The workflow of the book pushes these copies to a branch
-of their own, to which the book's buttons lead.
+Colab opens one notebook on a machine without the course's files. The workflow of the book pushes these copies to a
+branch of their own, to which the book's buttons lead.
 """
 
 from __future__ import annotations
