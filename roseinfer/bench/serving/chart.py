@@ -11,16 +11,19 @@ if TYPE_CHECKING:
 
 MS = 1e3
 HEIGHT = 170
+MOST_DRAWN = 2000  # requests: Altair takes 5,000 rows, and a request has up to two
 PANELS = {"TTFT": "TTFT (ms)", "whole answer": "whole answer (ms)"}
 
 
 def serving_chart(result: ServingResult) -> Chart:
-    """A panel for each of PANELS; a point is a request, and its colour says how that ended."""
+    """A panel for each of PANELS; a point is a request, and its colour says how that ended. Of more than MOST_DRAWN
+    requests every second one is drawn, or every third, and so on, which the title says."""
     import altair as alt
     import pandas as pd
 
+    every = -(-len(result.samples) // MOST_DRAWN) or 1
     rows = []
-    for one in result.samples:
+    for one in result.samples[::every]:
         times = {"whole answer": one["ended"]} | ({"TTFT": one["chunks"][0]} if one["chunks"] else {})
         rows += [
             {"arrival": one["arrival"], "ended": one["how"], "panel": name, "ms": MS * (at - one["arrival"])}
@@ -42,6 +45,8 @@ def serving_chart(result: ServingResult) -> Chart:
             layers.append(alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.datum(a["ttft_ms"])))
         panels.append(alt.layer(*layers).properties(width=PAGE_WIDTH - 80, height=HEIGHT))
     title = f"{a['model']}: {a['rate']:g} requests/s for {a['seconds']:g} s"
+    if every > 1:
+        title += f", 1 of {every} requests drawn"
     chart = alt.vconcat(*panels).properties(title=title)
     [row] = result.rows
     told = ", ".join(f"{row[how]} {how}" for how in ("complete", "cancelled", "refused", "failed"))
