@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from roseinfer.arguments import is_integer, require_count
 
 MOST_REPLICAS, MOST_SHARDS = 4096, 64
+FORM = re.compile(r"(-?\d+)(?:([x:])(-?\d+))?")
 FORMS = "8 (replicas), 4x2 (replicas of 2 tensor-parallel shards), or 2:6 (2 that prefill, 6 that decode)"
 
 
@@ -32,20 +34,17 @@ class ClusterShape:
         if is_integer(value):
             return cls(value)
         text = str(value).strip()
+        if not (found := FORM.fullmatch(text)):
+            raise ValueError(f"replicas {value!r}: must be of a form such as {FORMS}")
+        first, sign, second = int(found[1]), found[2], int(found[3] or 1)
         try:
-            if ":" in text:
-                prefill, decode = (int(part) for part in text.split(":"))
-                require_count("replicas that prefill", prefill, at_least=1)
-                require_count("replicas that decode", decode, at_least=1)
-                return cls(prefill + decode, num_prefill=prefill)
-            replicas, _, shards = text.partition("x")
-            return cls(int(replicas), int(shards) if "x" in text else 1)
+            if sign == ":":
+                require_count("replicas that prefill", first, at_least=1)
+                require_count("replicas that decode", second, at_least=1)
+                return cls(first + second, num_prefill=first)
+            return cls(first, second)
         except ValueError as error:
-            if str(error).startswith("replicas must"):
-                raise
-            if "must be an integer" in str(error):
-                raise ValueError(f"replicas {text!r}: {error}") from None
-            raise ValueError(f"replicas {value!r}: must be of a form such as {FORMS}") from None
+            raise ValueError(f"replicas {text!r}: {error}" if sign else str(error)) from None
 
     @property
     def label(self) -> str:

@@ -22,5 +22,4 @@ def result_of(num_requests):
 def test_a_long_load_is_drawn_in_part_and_says_so(num_requests, drawn):
     chart = serving_chart(result_of(num_requests))
     spec = str(chart._repr_mimebundle_())
-    assert f"m: 1 requests/s for {num_requests} s{drawn}: " in spec or not drawn
-    assert ("requests drawn" in spec) == bool(drawn)
+    assert f"m: 1 requests/s for {num_requests} s{drawn}: " in spec
