@@ -36,6 +36,11 @@ class Touch(NamedTuple):
     mask: np.ndarray
     is_open: bool = False
 
+    @property
+    def reached(self) -> np.ndarray:
+        """The addresses that the mask lets through, in one dimension."""
+        return self.addresses[self.mask]
+
 
 Access = Callable[[Touch], None]
 
@@ -65,7 +70,7 @@ def _count(attention: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> t
 
     def note(touch: Touch) -> None:
         for cache, count in zip(caches, (k_counts, v_counts), strict=True):
-            element = (touch.addresses[touch.mask].astype(np.int64) - cache.data_ptr()) // cache.element_size()
+            element = (touch.reached.astype(np.int64) - cache.data_ptr()) // cache.element_size()
             inside = element[(element >= 0) & (element < cache.numel())]
             count.view(-1).add_(torch.from_numpy(np.bincount(inside, minlength=cache.numel())))
 
@@ -152,7 +157,7 @@ def _guard(tensors: dict[str, Tensor]) -> Access:
     ranges = [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for _, _, storage in storages]
 
     def check(touch: Touch) -> None:
-        at = touch.addresses[touch.mask].astype(np.int64).reshape(-1)
+        at = touch.reached.astype(np.int64)
         allowed = np.zeros(at.shape, dtype=bool)
         for first, end in ranges:
             allowed |= (at >= first) & (at < end)
