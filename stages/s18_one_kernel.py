@@ -8,7 +8,7 @@ The change:     the whole step is loops in one function, which Numba compiles: n
                 end to end.
 What it gives:  the host makes one call, and no time passes between operations. The function takes any number of rows,
                 so a batch needs no padding.
-Where it loses: large batches: a product in four plain loops does not keep its numbers in registers, as a library's
+Where it loses: large batches: a product in three plain loops does not keep its numbers in registers, as a library's
                 does. The function is written for one architecture, GPT-2 in float32 on a CPU; other models run as in
                 stage 17. Each matrix is in memory once more. The first process waits for the compiler.
 

@@ -26,8 +26,8 @@ from roseinfer.engine.interrupts import handled_by
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
 INSTALL = (
-    "`make setup` installs all of it, `pip install '.[course]'` what lessons need, `pip install '.[serve]'` a server, "
-    "`pip install '.[scale]'` its replicas"
+    "`make setup` installs all of it, `pip install '.[course]'` what lessons need (lesson 20 also needs `[serve]`), "
+    "`pip install '.[serve]'` a server, `pip install '.[scale]'` its replicas"
 )
 MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 # What the library calls what a flag of another name gives.
