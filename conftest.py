@@ -3,8 +3,8 @@
 nbval collects the cells and compares. Running them is done here, through nbclient: nbval's own client loses what C
 code prints and ignores a trailing `;`, and would run whatever environment a kernelspec named python3 points to.
 Compared are text/plain and stdout; the live views (text/html, charts, images, widgets) and stderr are not. Then the
-solutions take the place of the exercises in the same kernel, as a learner's answers do, and what follows is run once
-more. Without Triton, a notebook is skipped from the first cell that needs it.
+solutions take the place of the exercises in the same kernel, as a learner's answers do, and the cells that they reach
+are run once more. Without Triton, a notebook is skipped from the first cell that needs it.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ class Cell(nbval.IPyNbCell):
 
 
 class Solved(pytest.Item):
-    """The notebook's solutions in place of its exercises: every check says PASS, and no cell behind them fails."""
+    """The notebook's solutions in place of its exercises: every check says PASS, and no cell that they reach fails."""
 
     def runtest(self) -> None:
         from tools.notebooks import plain_text
-        from tools.solutions import check_cells, fill, parse_solutions, stubs
+        from tools.solutions import check_cells, fill, parse_solutions, reached, stubs
 
         notebook = self.parent
         for cell in notebook.cells:
@@ -146,8 +146,7 @@ class Solved(pytest.Item):
         solved = fill(notebook.live, parse_solutions(notebook.solutions.read_text(encoding="utf-8")))
         exercises = stubs(solved)
         notebook.client.nb = solved
-        first = min(map(solved.cells.index, exercises.values()))
-        for number, cell in enumerate(solved.cells[first:], start=first):
-            notebook.client.execute_cell(cell, number)
+        for number in reached(solved):
+            notebook.client.execute_cell(solved.cells[number], number)
         verdicts = {id: [plain_text(cell) for cell in check_cells(solved, id)] for id in exercises}
         assert verdicts == {id: [[f"{id} PASS"]] * len(texts) for id, texts in verdicts.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from symtable import SymbolTable, symtable
 
 from nbformat import NotebookNode
 
@@ -49,6 +50,55 @@ def fill(nb: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
     for exercise_id, cell in stubs(solved).items():
         cell.source = solutions[exercise_id]
     return solved
+
+
+def reached(solved: NotebookNode) -> list[int]:
+    """Numbers of the cells that the solutions of a filled notebook reach, once all cells have run with the stubs.
+
+    These are the solutions, and in order the cells that read a name which an earlier one of these cells binds, or a
+    part of which it assigns. The others would do once more what they did with the stubs.
+    """
+    exercises = [id(cell) for cell in stubs(solved).values()]
+    changed: set[str] = set()
+    found = []
+    for number, cell in enumerate(solved.cells):
+        if cell.cell_type != "code":
+            continue
+        read, written = names(cell.source)
+        if id(cell) in exercises or read & changed:
+            changed |= written
+            found.append(number)
+    return found
+
+
+def names(source: str) -> tuple[set[str], set[str]]:
+    """Global names of a cell: those whose value from before the cell it may read, and those that it binds, or parts of
+    which it assigns."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for statement in ast.parse(source).body:
+        scope = symtable(ast.unparse(statement), "cell", "exec")
+        bound = {name.get_name() for name in scope.get_symbols() if name.is_assigned() or name.is_imported()}
+        used = {name.get_name() for name in scope.get_symbols() if name.is_referenced()}
+        used |= set().union(*map(_globals_read, scope.get_children()))
+        if isinstance(statement, ast.AugAssign):
+            used |= bound
+        read |= used - written
+        written |= bound | _partly_assigned(statement)
+    return read, written
+
+
+def _globals_read(scope: SymbolTable) -> set[str]:
+    """Of a function, a class or a comprehension, and what is inside it."""
+    own = {name.get_name() for name in scope.get_symbols() if name.is_global() and name.is_referenced()}
+    return own.union(*map(_globals_read, scope.get_children()))
+
+
+def _partly_assigned(statement: ast.stmt) -> set[str]:
+    """a and b of `a[0] = b.c = 1`."""
+    parts = [node for node in ast.walk(statement) if isinstance(node, ast.Attribute | ast.Subscript)]
+    wholes = [node for part in parts if isinstance(part.ctx, ast.Store) for node in ast.walk(part.value)]
+    return {node.id for node in wholes if isinstance(node, ast.Name)}
 
 
 def find_problems(nb: NotebookNode, solutions: dict[str, str]) -> list[str]:

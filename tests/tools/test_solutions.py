@@ -10,7 +10,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from roseinfer.paths import ROOT
-from tools.solutions import definitions, fill, find_problems, parse_solutions, stubs
+from tools.solutions import definitions, fill, find_problems, names, parse_solutions, reached, stubs
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -135,3 +135,38 @@ def test_definitions_name_functions_methods_and_variables():
     source = "class A(B):\n    name = 'a'\n    def f(self, x, *, y=1): ...\na, b = 1, 2\nc: int = 3\nimport os\n"
     assert definitions(source) == {"A": "(B)", "A.name": "", "A.f": "(self, x, *, y=1)", "a": "", "b": "", "c": ""}
     assert definitions("async def f(x): ...") == {"f": "(x)"}
+
+
+@pytest.mark.parametrize(
+    ("source", "read", "written"),
+    [
+        ("a = b", {"b"}, {"a"}),
+        ("a = 1\nb = a", set(), {"a", "b"}),  # a is the cell's own
+        ("a += 1", {"a"}, {"a"}),
+        ("a[b] = c\nd.e = f", {"a", "b", "c", "d", "f"}, {"a", "d"}),
+        ("import os.path\nfrom x import y as z", set(), {"os", "z"}),
+        ("[row for row in rows if row in kept]", {"rows", "kept"}, set()),
+        ("for a, b in c:\n    d = a", {"a", "c"}, {"a", "b", "d"}),
+        ("def f(x, y=a):\n    z = x\n    return g(z)", {"a", "g"}, {"f"}),
+        ("class A(B):\n    c = d\n    def f(self):\n        return lambda: e(self)", {"B", "d", "e"}, {"A"}),
+        ("with open(p) as f:\n    print(f'{f.read()} {q}')", {"open", "p", "print", "f", "q"}, {"f"}),
+    ],
+)
+def test_names_that_a_cell_reads_and_binds(source, read, written):
+    assert names(source) == (read, written)
+
+
+def test_solutions_reach_the_cells_that_read_them_and_what_these_bind(notebook):
+    notebook.cells += map(
+        new_code_cell,
+        [
+            "four = double(2)",  # reads an answer
+            "speed = race()",  # reads none
+            "table = {}\ntable['four'] = four",
+            "print(speed)",
+            "four = 4\nprint(four)",  # its own
+            "print(table)",
+        ],
+    )
+    solved = fill(notebook, parse_solutions(SOLUTIONS))
+    assert reached(solved) == [1, 2, 3, 4, 5, 7, 10]
