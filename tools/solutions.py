@@ -53,22 +53,30 @@ def fill(nb: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
 
 
 def reached(solved: NotebookNode) -> list[int]:
-    """Numbers of the cells that the solutions of a filled notebook reach, once all cells have run with the stubs.
+    """Numbers of the cells to run again for the solutions of a filled notebook, once all have run with the stubs.
 
     These are the solutions, and in order the cells that read a name which an earlier one of these cells binds, or a
-    part of which it assigns. The others would do once more what they did with the stubs.
+    part of which it assigns. Where such a cell reads a name that several cells bind, the last binding before it is run
+    again, too: the name may have another's value by now.
     """
-    exercises = [id(cell) for cell in stubs(solved).values()]
+    cells = {number: names(cell.source) for number, cell in enumerate(solved.cells) if cell.cell_type == "code"}
+    solutions = list(map(id, stubs(solved).values()))
     changed: set[str] = set()
-    found = []
-    for number, cell in enumerate(solved.cells):
-        if cell.cell_type != "code":
-            continue
-        read, written = names(cell.source)
-        if id(cell) in exercises or read & changed:
+    again = set()
+    for number, (read, written) in cells.items():
+        if id(solved.cells[number]) in solutions or read & changed:
             changed |= written
-            found.append(number)
-    return found
+            again.add(number)
+    todo = list(again)
+    while todo:
+        number = todo.pop()
+        for name in cells[number][0]:
+            binding = [other for other, (_, written) in cells.items() if name in written]
+            before = [other for other in binding if other < number]
+            if len(binding) > 1 and before and before[-1] not in again:
+                again.add(before[-1])
+                todo.append(before[-1])
+    return sorted(again)
 
 
 def names(source: str) -> tuple[set[str], set[str]]:

@@ -170,3 +170,9 @@ def test_solutions_reach_the_cells_that_read_them_and_what_these_bind(notebook):
     )
     solved = fill(notebook, parse_solutions(SOLUTIONS))
     assert reached(solved) == [1, 2, 3, 4, 5, 7, 10]
+
+
+def test_a_name_that_was_bound_again_later_is_bound_as_it_was(notebook):
+    """`stage` is 2 when all cells have run: the answer's reader needs 1."""
+    notebook.cells += map(new_code_cell, ["stage = 1", "print(double(stage))", "stage = 2", "print(stage)"])
+    assert reached(fill(notebook, parse_solutions(SOLUTIONS))) == [1, 2, 3, 4, 5, 6]
