@@ -1,6 +1,6 @@
 """Replicas on Ray Serve: the server's engine and app, as a deployment that Ray places, watches and restarts.
 
-A deployment file, which `serve run FILE:app` takes on a cluster:
+A deployment file, deploy.py, which `serve run deploy:app` runs on a cluster:
 
     from roseinfer.server.replicas import application
 
