@@ -17,6 +17,7 @@ from nbformat import NotebookNode
 from roseinfer.teach.exercises.exercise import find
 from tools.notebooks import plain_text
 
+MAY_BIND = (ast.If, ast.For, ast.While, ast.Try, ast.Match)  # statements that may bind a name, or not
 SECTION = re.compile(r"^# --- (\S+)[^\S\n]*\n", re.MULTILINE)
 
 
@@ -57,7 +58,8 @@ def reached(solved: NotebookNode) -> list[int]:
 
     These are the solutions, and in order the cells that read a name which an earlier one of these cells binds, or a
     part of which it assigns. Where such a cell reads a name that several cells bind, the last binding before it is run
-    again, too: the name may have another's value by now.
+    again, too: the name may have another's value by now. Not seen: a change by a method's call, and a function that
+    calls what is bound after it.
     """
     cells = {number: names(cell.source) for number, cell in enumerate(solved.cells) if cell.cell_type == "code"}
     solutions = list(map(id, stubs(solved).values()))
@@ -84,20 +86,23 @@ def names(source: str) -> tuple[set[str], set[str]]:
     which it assigns."""
     read: set[str] = set()
     written: set[str] = set()
+    own: set[str] = set()  # surely bound by the statements so far
     for statement in ast.parse(source).body:
         scope = symtable(ast.unparse(statement), "cell", "exec")
         bound = {name.get_name() for name in scope.get_symbols() if name.is_assigned() or name.is_imported()}
         used = {name.get_name() for name in scope.get_symbols() if name.is_referenced()}
         used |= set().union(*map(_globals_read, scope.get_children()))
-        if isinstance(statement, ast.AugAssign):
-            used |= bound
-        read |= used - written
-        written |= bound | _partly_assigned(statement)
+        changed = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
+        used |= bound & {target.id for target in changed if isinstance(target, ast.Name)}
+        read |= used - own
+        written |= bound | _partly_assigned(statement) & used
+        if not isinstance(statement, MAY_BIND):
+            own |= bound
     return read, written
 
 
 def _globals_read(scope: SymbolTable) -> set[str]:
-    """Of a function, a class or a comprehension, and what is inside it."""
+    """Global names that a function, a class or a comprehension reads, and what is inside it."""
     own = {name.get_name() for name in scope.get_symbols() if name.is_global() and name.is_referenced()}
     return own.union(*map(_globals_read, scope.get_children()))
 

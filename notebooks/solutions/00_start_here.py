@@ -4,6 +4,9 @@ def tokens_computed(prompt_len, new_tokens):
 
 
 # --- 00.2
+from roseinfer.sequence import SamplingParams
+
+
 def my_generate(stage, prompt_ids, max_tokens):
     seq = Sequence(prompt_ids, SamplingParams(max_tokens=max_tokens))
     logits = stage.prefill(seq)

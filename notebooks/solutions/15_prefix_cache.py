@@ -1,4 +1,8 @@
 # --- 15.1
+from array import array
+from hashlib import sha256
+
+
 def keys_of(token_ids, block_size):
     keys, before = [], b""
     for start in range(0, len(token_ids) - block_size + 1, block_size):

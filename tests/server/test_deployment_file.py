@@ -1,4 +1,4 @@
-"""`serve run` with the deployment file of docs/scaling.md, on a Ray that it starts."""
+"""`serve run` with the deployment file of docs/scaling.md, on a Ray that it starts; a config file sets the port."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from replica_processes import WAIT, Cluster
 from roseinfer.llm.llm import LLM
 from roseinfer.paths import ROOT
 from roseinfer.sequence import SamplingParams
+from roseinfer.server.local_replicas import ENVIRONMENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -47,13 +48,15 @@ def test_serve_run_takes_the_file_of_the_docs():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # a socket's path has 107 bytes at most
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}  # of another Ray
+    # A socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder, "deploy.py").write_text(text, encoding="utf-8")
         Path(folder, "serve.yaml").write_text(CONFIG.format(port=port), encoding="utf-8")
         process = subprocess.Popen(
             [Path(sys.executable).with_name("serve"), "run", "serve.yaml"],
             cwd=folder,
-            env=os.environ | {"RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)},
+            env=env | ENVIRONMENT | {"RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -71,6 +74,7 @@ def test_serve_run_takes_the_file_of_the_docs():
             served.wait_for(lambda: not served.processes())
         finally:
             process.kill()
+            process.wait()
             for pid in served.processes():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

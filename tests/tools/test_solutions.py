@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def load(path: Path) -> tuple[nbformat.NotebookNode, dict[str, str]]:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_exercises_and_solutions_fit_together(path):
     assert find_problems(*load(path)) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_solution_stands_where_its_stub_stood(path):
+    """Run in order, no cell reads a name before it is bound."""
+    bound = {*dir(builtins), "display"}
+    for cell in fill(*load(path)).cells:
+        if cell.cell_type == "code":
+            read, written = names(cell.source)
+            assert read - bound <= written, cell.source
+            bound |= written
 
 
 # The same on a notebook made here, so that an empty folder or a blind checker is noticed.
@@ -149,6 +161,9 @@ def test_definitions_name_functions_methods_and_variables():
         ("for a, b in c:\n    d = a", {"a", "c"}, {"a", "b", "d"}),
         ("def f(x, y=a):\n    z = x\n    return g(z)", {"a", "g"}, {"f"}),
         ("class A(B):\n    c = d\n    def f(self):\n        return lambda: e(self)", {"B", "d", "e"}, {"A"}),
+        ("if a:\n    b = 1\nprint(b)", {"a", "b", "print"}, {"b"}),
+        ("for a in b:\n    c += a", {"a", "b", "c"}, {"a", "c"}),
+        ("def f(out):\n    out.a = 1\nout", {"out"}, {"f"}),
         ("with open(p) as f:\n    print(f'{f.read()} {q}')", {"open", "p", "print", "f", "q"}, {"f"}),
     ],
 )

@@ -10,7 +10,6 @@ from roseinfer.display.shapes import EDGE, Cell, Line
 
 BETWEEN = 16  # pixels between the parts on a request's way
 LABEL = 13  # pixels: the line with a group's name
-TO_COME = "to come"
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ PREFIX_CACHE = Part("prefix cache", "finds blocks with the same beginning of a t
 POOL = Part("KV pool", "keeps K and V in blocks", ("01", "02", "03", "04", "08"), 276, 450, is_below=True)
 WAY = (TOKENIZER, QUEUE, SCHEDULER, INPUTS, LAUNCH, WEIGHTS, ATTENTION, CHOICE, DETOKENIZER)
 SERVER = Part("server", "takes requests over HTTP, and streams the answers", ("20",), 0, 132, is_below=True)
-PARTS = (*WAY, OVERLAP, SERVER, PREFIX_CACHE, POOL)
-REPLICAS = Part("replicas", "run the same engine again", (), 746, 94, is_below=True)
+REPLICAS = Part("replicas", "run the same engine again", ("21",), 746, 94, is_below=True)
+PARTS = (*WAY, OVERLAP, SERVER, PREFIX_CACHE, POOL, REPLICAS)
 HOST = Part("host", "", (), INPUTS.left - 8, LAUNCH.right - INPUTS.left + 16)
 DEVICE = Part("device", "", (), WEIGHTS.left - 8, CHOICE.right - WEIGHTS.left + 16)
 
@@ -88,12 +87,11 @@ def part_cell(part: Part, rows: Rows, **look: Any) -> Cell:
 
 
 def outlines(rows: Rows) -> Iterator[Cell]:
-    """The groups of host and device, and the part that is to come."""
+    """The groups of host and device."""
     for group in (HOST, DEVICE):
         top = rows.way - LABEL - 3
         yield Cell(top, group.left, width=group.width, height=rows.group_end - top)
         yield Cell(top, group.left + 2, group.name, width=50, height=LABEL + 3, outline="none")
-    yield part_cell(REPLICAS, rows, note=TO_COME, dashed=True)
 
 
 def arrows(rows: Rows) -> list[Line]:

@@ -49,7 +49,6 @@ LEGEND = (
     Cell(0, 0, "another request", OTHER),
     Cell(0, 0, "waiting", WAITING),
     Cell(0, 0, "reserved", outline=PROMPT, dashed=True),
-    Cell(0, 0, "to come", dashed=True),
     Cell(0, 0, "numbers: the lessons that build it", outline="none"),
 )
 

@@ -72,7 +72,7 @@ def test_the_page_says_what_the_request_takes_and_what_each_part_does(page):
         "the engine on one page: a request of 6 prompt tokens and 4 new tokens takes 4 steps of at most 8 tokens, "
         "and 3 blocks of 4 tokens"
     )
-    assert len(parts) == len(PARTS) and parts[-1] == "KV pool: keeps K and V in blocks (lesson 01, 02, 03, 04, 08)"
+    assert len(parts) == len(PARTS) and parts[-2] == "KV pool: keeps K and V in blocks (lesson 01, 02, 03, 04, 08)"
 
 
 def test_a_request_goes_from_its_text_to_its_last_token(page):
