@@ -71,19 +71,25 @@ def reached(solved: NotebookNode) -> list[int]:
             again.add(number)
     todo = list(again)
     while todo:
-        number = todo.pop()
-        for name in cells[number][0]:
-            binding = [other for other, (_, written) in cells.items() if name in written]
-            before = [other for other in binding if other < number]
-            if len(binding) > 1 and before and before[-1] not in again:
-                again.add(before[-1])
-                todo.append(before[-1])
+        rebinding = _rebinding(cells, todo.pop()) - again
+        again |= rebinding
+        todo += rebinding
     return sorted(again)
 
 
+def _rebinding(cells: dict[int, tuple[set[str], set[str]]], number: int) -> set[int]:
+    """The cells that bind what a cell reads, where another cell binds the same name."""
+    found = set()
+    for name in cells[number][0]:
+        binding = [other for other, (_, written) in cells.items() if name in written]
+        before = [other for other in binding if other < number]
+        if len(binding) > 1 and before:
+            found.add(before[-1])
+    return found
+
+
 def names(source: str) -> tuple[set[str], set[str]]:
-    """Global names of a cell: those whose value from before the cell it may read, and those that it binds, or parts of
-    which it assigns."""
+    """The global names that a cell may read from earlier cells, and those that it binds or assigns a part of."""
     read: set[str] = set()
     written: set[str] = set()
     own: set[str] = set()  # surely bound by the statements so far
@@ -92,8 +98,8 @@ def names(source: str) -> tuple[set[str], set[str]]:
         bound = {name.get_name() for name in scope.get_symbols() if name.is_assigned() or name.is_imported()}
         used = {name.get_name() for name in scope.get_symbols() if name.is_referenced()}
         used |= set().union(*map(_globals_read, scope.get_children()))
-        changed = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
-        used |= bound & {target.id for target in changed if isinstance(target, ast.Name)}
+        augmented = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
+        used |= bound & {target.id for target in augmented if isinstance(target, ast.Name)}
         read |= used - own
         written |= bound | _partly_assigned(statement) & used
         if not isinstance(statement, MAY_BIND):
@@ -102,7 +108,7 @@ def names(source: str) -> tuple[set[str], set[str]]:
 
 
 def _globals_read(scope: SymbolTable) -> set[str]:
-    """Global names that a function, a class or a comprehension reads, and what is inside it."""
+    """Global names that a function, a class or a comprehension reads, inner ones included."""
     own = {name.get_name() for name in scope.get_symbols() if name.is_global() and name.is_referenced()}
     return own.union(*map(_globals_read, scope.get_children()))
 

@@ -26,10 +26,10 @@ LONG = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True, "stream
 
 
 class Cluster:
-    """A server that is ready. folder: where its temporary files are."""
+    """A server on Ray. folder: where its temporary files are. url: None for the one that it says."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self.process, self.folder = process, folder
+    def __init__(self, process: subprocess.Popen[str], folder: Path, url: str | None = None) -> None:
+        self.process, self.folder, self._url = process, folder, url
         self._lines: list[str] = []
         assert process.stderr
         self._reader = threading.Thread(target=lambda: self._lines.extend(process.stderr), daemon=True)
@@ -41,7 +41,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return re.search(r"http://\S+", self.said)[0]
+        return self._url or re.search(r"http://\S+", self.said)[0]
 
     def wait_for(self, is_so: Callable[[], Any]) -> None:
         deadline = time.monotonic() + WAIT
@@ -82,6 +82,14 @@ class Cluster:
                     found[int(one.name)] = (one / "cmdline").read_text().replace("\0", " ")
         found.pop(self.process.pid, None)
         return found
+
+    def kill(self) -> None:
+        """End the server, and what Ray has started for it."""
+        self.process.kill()
+        self.process.wait()
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def replica_pids(self) -> list[int]:
         return [pid for pid, args in self.processes().items() if args.startswith("ray::ServeReplica")]
@@ -127,8 +135,4 @@ def replicas(*arguments: str) -> Iterator[Cluster]:
             cluster.wait_to_say("ready after")
             yield cluster
         finally:
-            process.kill()
-            process.wait()
-            for pid in cluster.processes():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            cluster.kill()

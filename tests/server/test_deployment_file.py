@@ -34,12 +34,6 @@ http_options:
 """
 
 
-class Served(Cluster):
-    """What `serve run` has started."""
-
-    url = ""
-
-
 def test_serve_run_takes_the_file_of_the_docs():
     [text] = re.findall(r"```python\n(from roseinfer\.server\.replicas .*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     for theirs, ours in HERE.items():
@@ -61,8 +55,7 @@ def test_serve_run_takes_the_file_of_the_docs():
             stderr=subprocess.PIPE,
             text=True,
         )
-        served = Served(process, Path(folder))
-        served.url = f"http://127.0.0.1:{port}"
+        served = Cluster(process, Path(folder), f"http://127.0.0.1:{port}")
         try:
             served.wait_for(lambda: is_ready(served))
             _, answer = served.ask("/v1/completions", {"prompt": "Return a new", "max_tokens": 12, "temperature": 0})
@@ -73,14 +66,10 @@ def test_serve_run_takes_the_file_of_the_docs():
             process.wait(WAIT)
             served.wait_for(lambda: not served.processes())
         finally:
-            process.kill()
-            process.wait()
-            for pid in served.processes():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            served.kill()
 
 
-def is_ready(served: Served) -> bool:
+def is_ready(served: Cluster) -> bool:
     assert served.process.poll() is None, served.said
     with suppress(URLError, ConnectionError):
         return served.ask("/health")[1] == {"status": "ready"}
