@@ -6,6 +6,7 @@ from pathlib import Path
 
 PACKAGED = Path(__file__).resolve().parent / "data"  # installed with the engine
 TINY = PACKAGED / "tiny-gpt2"  # the bundled model
+TOPICS = PACKAGED / "python-3.11-topics.txt"  # the language reference, as pydoc has it
 GPUS, LINKS = PACKAGED / "gpus.json", PACKAGED / "links.json"  # data sheets
 
 ROOT = PACKAGED.parents[1]

@@ -34,9 +34,15 @@ def one_thread_and_gradients() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`-m gpu` runs the cases of a GPU, and no other command does. Cases of the stage that is a Triton kernel need no
-    mark."""
+    """Select the cases of a GPU for `-m gpu` and for no other command, and skip what this machine cannot run. Cases of
+    the stage that is a Triton kernel need no mark.
+
+    Raises UsageError for a case of a GPU in another file than test_*_on_devices.py: `make gpu-report` would miss it.
+    """
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    missed = sorted({item.path.name for item in on_gpu if not item.path.stem.endswith("_on_devices")})
+    if missed:
+        raise pytest.UsageError(f"cases of a GPU belong into files named test_*_on_devices.py, found in {missed}")
     if "gpu" not in config.option.markexpr:
         config.hook.pytest_deselected(items=on_gpu)
         items[:] = [item for item in items if item not in set(on_gpu)]

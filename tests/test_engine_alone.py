@@ -127,3 +127,23 @@ print(main(["bench", "offline", "--chart", "x.png"]))
 def test_roseinfer_itself_imports_nothing_heavy():
     heavy = {"torch", "transformers", "tqdm", "numpy", *of_the_course()}
     assert printed_by(f"import sys, roseinfer; print({heavy} & sys.modules.keys())") == "set()\n"
+
+
+def test_the_cases_of_a_gpu_need_pytest_and_nothing_of_the_course():
+    """So `make gpu-report` runs them on a machine that has no more than that."""
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*_on_devices.py"))
+    flags = ["-q", "-m", "gpu", "--collect-only", "--confcutdir=tests", "-p", "no:cacheprovider"]
+    code = f"import pytest; print('status', pytest.main({flags + files}))"
+    absent = of_the_course() - {"pytest", "_pytest", "py"}
+    printed = printed_by(ALONE.format(absent=absent) + code, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert "status 0" in printed
+    assert all(f"{file}::" in printed for file in files), printed
+
+
+def test_no_text_is_taken_from_the_running_python():
+    """Its documentation changes with its version, and so would every prompt that is cut from it. Only the script that
+    trains the bundled model reads it, and names the version."""
+    roots = ("roseinfer", "stages", "tools", "notebooks")
+    paths = [path for root in roots for suffix in ("py", "ipynb") for path in (ROOT / root).rglob(f"*.{suffix}")]
+    reading = [path.name for path in paths if "pydoc_data" in path.read_text(encoding="utf-8")]
+    assert sorted(reading) == ["documentation.py", "train_tiny.py"], "documentation.py names it as the text's source"

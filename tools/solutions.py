@@ -94,7 +94,7 @@ def names(source: str) -> tuple[set[str], set[str]]:
     written: set[str] = set()
     own: set[str] = set()  # surely bound by the statements so far
     for statement in ast.parse(source).body:
-        scope = symtable(ast.unparse(statement), "cell", "exec")
+        scope = symtable(ast.unparse(OwnScopes().visit(copy.deepcopy(statement))), "cell", "exec")
         bound = {name.get_name() for name in scope.get_symbols() if name.is_assigned() or name.is_imported()}
         used = {name.get_name() for name in scope.get_symbols() if name.is_referenced()}
         used |= set().union(*map(_globals_read, scope.get_children()))
@@ -105,6 +105,21 @@ def names(source: str) -> tuple[set[str], set[str]]:
         if not isinstance(statement, MAY_BIND):
             own |= bound
     return read, written
+
+
+class OwnScopes(ast.NodeTransformer):
+    """Turns comprehensions into generator expressions, which read and bind the same names but have a scope of their own
+    on every Python: since 3.12 the variables of a comprehension are listed with those of the code around it."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
 
 
 def _globals_read(scope: SymbolTable) -> set[str]:

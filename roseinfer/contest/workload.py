@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import cache
-from pydoc_data import topics
 from random import Random
 from typing import NamedTuple
 
 from roseinfer.arguments import require_known
+from roseinfer.documentation import topics
 from roseinfer.models import load_tokenizer
 
 SPEC = "tiny"  # the model of every contest
@@ -75,7 +75,7 @@ def _passage(rng: Random, length: int) -> list[int]:
 def documentation() -> tuple[list[int], int]:
     """Token ids of Python's documentation, on which the bundled model was trained, and its number of tokens in all."""
     tokenizer = load_tokenizer(SPEC)
-    text = " ".join(" ".join(topics.topics[name] for name in sorted(topics.topics)).split())
+    text = " ".join(" ".join(topics()).split())
     return tokenizer.encode(text).ids, tokenizer.get_vocab_size()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,10 +27,24 @@ class CudaGraph:
                 run_step()
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=memory.graph.pool() if memory else None):
+        with without_collector(), torch.cuda.graph(self.graph, pool=memory.graph.pool() if memory else None):
             self.result = run_step()
 
     def replay(self) -> Any:
         """The step's result, in the same memory every time: read or copy it before the next replay."""
         self.graph.replay()
         return self.result
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Collect Python's garbage now, and none inside. Garbage may hold an older graph, and a stream that is being captured
+    does not permit a graph to be destroyed."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -39,4 +39,6 @@ def _things_of(kind: type[Thing], roots: tuple[Any, ...], without: tuple[type, .
             waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
         else:
             waiting += gc.get_referents(thing)
+            if isinstance(thing, dict):  # since Python 3.13 an object's __dict__ leaves its values to the object
+                waiting += dict.values(thing)
     return found

@@ -1,4 +1,4 @@
-"""Times of a launch of attention, and what a run leaves for the lessons."""
+"""What a run of `bench kernels` leaves for the lessons."""
 
 from __future__ import annotations
 
@@ -7,30 +7,17 @@ import subprocess
 
 import pytest
 import torch
-from devices import DEVICES
 
 from roseinfer.bench import ladder
-from roseinfer.bench.kernel_times import Shape, kernel_times
+from roseinfer.bench.kernel_times import Shape
 from roseinfer.bench.provenance import describe_host, short_commit
 from roseinfer.cli.main import main
 from roseinfer.generate import decode_step
 from roseinfer.profiling import capture
 from roseinfer.teach.measure.recorded import recorded, recorded_kernels, recorded_trace
 from stages import PreallocGather
-from stages.s05_block_table import paged_attention_reference
-from stages.s09_numba_paged import paged_attention_numba
 
 SHAPE = Shape(2, 16, 1, 2, 16, 16, "float32")
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_bytes_of_a_launch_are_those_of_the_cached_keys_and_values(device):
-    kernel = paged_attention_numba if device == "cpu" else paged_attention_reference
-    result = kernel_times(kernel, device, [SHAPE])
-    (row,) = result.rows
-    assert row["kv_bytes"] == 2 * 2 * 16 * 1 * 16 * 4  # K and V, sequences, tokens, KV heads, head size, fp32
-    assert row["bandwidth_share"] > 0 and min(result.samples[0]) <= row["seconds"] <= max(result.samples[0])
-    assert "KV GB/s" in result.text() and json.loads(result.to_json())["arguments"]["device"] == device
 
 
 def test_the_command_writes_what_lesson_07_shows(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys):

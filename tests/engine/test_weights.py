@@ -33,6 +33,7 @@ MODELS = {
 }
 MIXED = (1, 5, 17, 40)
 TEXT = "The with statement is used to wrap the execution of a block with methods defined by a context manager. " * 3
+needs_packed_bfloat16 = pytest.mark.skipif(not packs(torch.bfloat16), reason="this CPU or torch packs no bfloat16")
 needs_packing = pytest.mark.skipif(not packs(torch.float32), reason="this CPU or this torch packs no matrices")
 
 
@@ -102,18 +103,12 @@ class RowCounts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def with_amx(monkeypatch):
-    """A CPU whose bfloat16 oneDNN multiplies."""
-    if not packs(torch.bfloat16):
-        pytest.skip("this CPU or this torch packs no bfloat16")
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-
-
 @pytest.mark.slow
-def test_products_meet_few_row_counts_whatever_the_requests(with_amx):
+@needs_packed_bfloat16
+def test_products_meet_few_row_counts_whatever_the_requests(with_tiles):
     """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
     give no more of them than the sizes say."""
+    with_tiles(True)
     llm = LLM("tiny", device="cpu", dtype="bfloat16", num_kvcache_blocks=99, block_size=16)
     rng, steps = Random(0), set()
     launch = llm.engine.runner.launch
@@ -225,28 +220,40 @@ def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
     assert held_bytes(model) == sum(p.nbytes for p in model.parameters())
 
 
-def test_bytes_of_every_layout():
+@pytest.mark.parametrize(
+    ("dtype", "quantization", "has_tiles"),
+    [
+        (torch.float32, None, False),
+        (torch.float32, None, True),
+        (torch.bfloat16, None, False),
+        pytest.param(torch.bfloat16, None, True, marks=needs_packed_bfloat16),
+        (torch.float32, "int8", False),
+        (torch.bfloat16, "int8", True),
+        (torch.float32, "int4", False),
+    ],
+)
+def test_bytes_of_every_layout(dtype, quantization, has_tiles, with_tiles):
+    """has_tiles: on a CPU with AMX, where bfloat16 is oneDNN's and its biases keep their dtype."""
+    with_tiles(has_tiles)
     config = load_model("tiny").config
     c, layers, vocab, positions = config.hidden_size, config.num_layers, config.vocab_size, config.max_model_len
     assert (c, layers, vocab) == (192, 4, 2_048), "multiples of 64: nothing is padded"
     matrices = layers * 12 * c * c + vocab * c
     biases, norms = layers * 9 * c, layers * 4 * c + 2 * c
-    rows = layers * 9 * c + vocab
-    groups = matrices // 64
-    for dtype, quantization, expected in (
-        (torch.float32, None, 4 * (matrices + biases + norms)),
-        (torch.bfloat16, None, 2 * (matrices + norms) + 4 * biases),
-        (torch.float32, "int8", matrices + 4 * rows + 4 * biases + 4 * norms),  # a scale for each row
-        (torch.bfloat16, "int8", matrices + 4 * rows + 4 * biases + 2 * norms),
-        (torch.float32, "int4", matrices // 2 + 2 * groups + 4 * biases + 4 * norms),
-    ):
-        model = load_model("tiny", dtype=dtype)
-        before = held_bytes(model)
-        prepare_weights(model, quantization)
-        assert weight_bytes(model) == expected
-        # An output matrix that is rearranged is no longer the table that ids are looked up in.
-        assert held_bytes(model) == expected + (vocab * c + positions * c) * dtype.itemsize
-        assert before == (matrices + biases + norms + positions * c) * dtype.itemsize
+    bytes_of_matrices = {
+        None: dtype.itemsize * matrices,
+        "int8": matrices + 4 * (layers * 9 * c + vocab),  # a scale for each row
+        "int4": matrices // 2 + 2 * (matrices // 64),
+    }[quantization]
+    is_packed = has_tiles and dtype == torch.bfloat16 and quantization is None
+    expected = bytes_of_matrices + (2 if is_packed else 4) * biases + dtype.itemsize * norms
+    model = load_model("tiny", dtype=dtype)
+    before = held_bytes(model)
+    prepare_weights(model, quantization)
+    assert weight_bytes(model) == expected
+    # An output matrix that is rearranged is no longer the table that ids are looked up in.
+    assert held_bytes(model) == expected + (vocab * c + positions * c) * dtype.itemsize
+    assert before == (matrices + biases + norms + positions * c) * dtype.itemsize
 
 
 def test_without_the_private_ops_the_matrices_stay_and_the_user_is_told_once(no_private_ops):

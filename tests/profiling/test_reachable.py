@@ -27,6 +27,11 @@ def test_however_a_tensor_is_kept_it_is_found_once():
     assert ids(tensors_of(thing, layer)) == ids([a, b, c, d, e, layer.weight, layer.bias])
 
 
+def test_the_dict_of_an_object_leads_to_its_values():
+    a = torch.ones(1)
+    assert ids(tensors_of(vars(Plain({"a": a})))) == ids([a])
+
+
 def test_numpy_arrays_are_found_once_too():
     a, b = np.ones(1), np.ones(2)
     layer = nn.Linear(2, 2)

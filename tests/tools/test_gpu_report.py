@@ -16,21 +16,28 @@ from roseinfer.paths import ROOT
 
 SCRIPT = ROOT / "tools/shell/gpu_report.sh"
 PRINTS_ITS_ARGUMENTS = """#!/bin/sh
-case "$*" in -c*) echo a100;; *"bench host"*) exit 3;; *) echo "$*";; esac
+case "$*" in *xdist*) exit "$NO_XDIST";; -c*) echo a100;; *"bench host"*) exit 3;; *) echo "$*";; esac
 """
 
 
 @pytest.fixture
 def dry_run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return dry_run_in(tmp_path)
+
+
+def dry_run_in(tmp_path: Path, without_xdist: bool = False) -> subprocess.CompletedProcess[str]:
     (tmp_path / "tools/shell").mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "tools/shell")
+    (tmp_path / "tests/engine").mkdir(parents=True)
+    for name in ("test_engine_on_devices.py", "test_engine.py"):
+        (tmp_path / "tests/engine" / name).touch()
     python = tmp_path / "python"
     python.write_text(PRINTS_ITS_ARGUMENTS)
     python.chmod(0o755)
     return subprocess.run(
         ["sh", "tools/shell/gpu_report.sh"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PY": str(python)},
+        env={"PATH": "/usr/bin:/bin", "PY": str(python), "NO_XDIST": str(int(without_xdist))},
         capture_output=True,
         text=True,
     )
@@ -38,10 +45,16 @@ def dry_run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
 
 def test_every_command_is_one_that_there_is(dry_run: subprocess.CompletedProcess[str]):
     tests, *commands = dry_run.stdout.splitlines()
-    assert tests.startswith("-m pytest -q -m gpu ")
+    assert tests.startswith("-m pytest -q -m gpu --confcutdir=tests ")
     for command in commands:
         arguments = parser().parse_args(command.removeprefix("-m roseinfer ").split())
         assert arguments.device == "cuda"
+
+
+def test_it_runs_the_files_that_hold_cases_of_a_gpu_with_what_the_machine_has(tmp_path: Path):
+    for without_xdist, workers in ((False, "-n auto --maxprocesses 8 --dist worksteal "), (True, "")):
+        tests, *_ = dry_run_in(tmp_path / str(without_xdist), without_xdist).stdout.splitlines()
+        assert tests == f"-m pytest -q -m gpu --confcutdir=tests {workers}tests/engine/test_engine_on_devices.py"
 
 
 def test_results_lie_where_lessons_look_for_them(dry_run: subprocess.CompletedProcess[str]):

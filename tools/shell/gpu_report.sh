@@ -1,6 +1,7 @@
 #!/bin/sh
 # Check the kernels, stages and the engine on this machine's GPU, then record the ordinary benchmarks where lessons find
 # them: data/runs/GPU/*.json and data/traces/GPU/. Under 8 minutes on one H200, without a network. `make gpu-report`.
+# The tests need torch, Triton, transformers, numba and pytest alone, and use all cores where pytest-xdist is there too.
 #
 #   PY   the Python to run
 set -u
@@ -14,10 +15,12 @@ print(re.sub("[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
 runs="data/runs/$gpu" until=$(($(date +%s) + 470)) failed=
 mkdir -p "$runs"
 
-# A command that fails, or that has no time left, is named at the end; the others run.
+# A command that fails, that has no time left, or that runs longer than `limit` seconds is named at the end; the others run.
+limit=470
 try() {
     echo "gpu-report: $*" >&2
     left=$((until - $(date +%s)))
+    [ "$left" -lt "$limit" ] || left=$limit
     [ "$left" -gt 0 ] && timeout --foreground -k 10 "$left" "$@" || failed="$failed
     $*"
 }
@@ -25,7 +28,14 @@ roseinfer() { try "$PY" -m roseinfer "$@" --device cuda; }
 record() { name=$1; shift; roseinfer "$@" --output "$runs/$name.json"; }
 race() { name=$1; shift; record "ladder-$name" ladder --model random:gpt2 --prompt-len 64 "$@"; }
 
-try "$PY" -m pytest -q -m gpu -n auto --maxprocesses 8 --dist worksteal tests
+workers=
+if "$PY" -c 'import xdist' 2>/dev/null; then workers="-n auto --maxprocesses 8 --dist worksteal"; fi
+# --confcutdir: the conftest.py of the root runs notebooks, and needs packages of the course. The words of `workers` and
+# the files of `find` are arguments each.
+# shellcheck disable=SC2046,SC2086
+limit=240
+try "$PY" -m pytest -q -m gpu --confcutdir=tests $workers $(find tests -name 'test_*_on_devices.py' | sort)
+limit=470
 record kernels bench kernels
 roseinfer tensorboard --stages s07,engine --model random:gpt2 --no-serve --logdir "data/traces/$gpu"
 for dtype in float32 float16 bfloat16; do race "$dtype" --dtype "$dtype"; done

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pydoc_data import topics
 from random import Random
 
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.documentation import topics
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.speculation.ngram import NGramProposer
@@ -53,7 +53,7 @@ def passages_of(model: Model, spec: str, number: int, length: int, seed: int) ->
     tokenizer, rng = tokenizer_to_serve(spec, None), Random(seed)
     if tokenizer is None:
         return random_prompts(model, number, length, seed)
-    paragraphs = [text for topic in sorted(topics.topics) for text in topics.topics[topic].split("\n\n")]
+    paragraphs = [text for topic in topics() for text in topic.split("\n\n")]
     starts = [i for i, text in enumerate(paragraphs[: -length or None]) if text[:1].isupper()]
     chosen = [rng.choice(starts) for _ in range(number)]
     return [tokenizer.encode(" ".join(" ".join(paragraphs[i : i + length]).split())).ids[:length] for i in chosen]

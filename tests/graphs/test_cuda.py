@@ -1,0 +1,48 @@
+"""What a capture on a GPU does beside the capture itself, tried without one: CUDA's calls are replaced."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import nullcontext
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+
+from roseinfer.graphs.cuda import CudaGraph
+
+
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Stream", "current_stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *args, **kwargs: nullcontext())
+
+
+class Ring:
+    """Refers to itself, so that the collector alone frees it, as an engine that holds its graphs."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_nothing_is_collected_while_a_step_is_captured(no_cuda, was_enabled):
+    gone = weakref.ref(Ring())
+    seen = []
+
+    def step() -> None:
+        seen.append((gc.isenabled(), gone() is None))
+        if len(seen) == 3:  # after two runs that are not captured
+            raise RuntimeError("what a capture forbids")
+
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        with pytest.raises(RuntimeError, match="forbids"):
+            CudaGraph(step)
+        assert gc.isenabled() == was_enabled, "the caller's own choice is kept, after an error too"
+    finally:
+        gc.enable()
+    assert seen[-1] == (False, True), "collected before the capture, and not inside"
