@@ -38,8 +38,8 @@ class CudaGraph:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Collect Python's garbage now, and none inside. Garbage may hold an older graph, and a stream that is being captured
-    does not permit a graph to be destroyed."""
+    """Collect Python's garbage now, and none inside. Garbage may hold an older graph, and while a stream is captured no
+    graph may be destroyed."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
