@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -91,6 +94,27 @@ def test_a_lesson_is_there_whole(path, pages, site):
     assert "not attempted" not in page.get_text()
 
 
+def test_the_first_page_shows_the_climb_and_the_way_of_a_request_not_the_part_of_one_lesson(pages, site):
+    charts = [tag.string for tag in pages[site / "index.html"].select("div.chart > script")]
+    assert len(charts) == 2 and "tok/s, decoding alone" in charts[0]
+    assert "the engine on one page: a request of" in charts[1] and "this lesson" not in charts[1]
+
+
+def test_each_page_says_what_it_is_to_a_search_engine_and_to_a_shared_link(pages, site):
+    described = {}
+    for path, page in pages.items():
+        assert (path.parent / page.find("link", rel="icon")["href"]).is_file(), path
+        if path.name in ("search.html", "genindex.html"):
+            continue
+        facts = {tag.get("name") or tag.get("property"): tag["content"] for tag in page.find_all("meta", content=True)}
+        assert facts["description"] == facts["og:description"] and 20 <= len(facts["description"]) <= 200, path
+        assert facts["og:title"] == page.h1.find(string=True), path
+        assert facts["og:image"] == "https://someone.github.io/course/_static/climb.png", path
+        described[facts["description"]] = path
+    assert len(described) == len(pages) - 2, "two pages say the same"
+    assert (site / "_static" / "climb.png").is_file()
+
+
 def test_a_lesson_starts_in_colab_codespaces_and_binder(pages, site):
     buttons = pages[site / "notebooks" / "05_block_table.html"].select(".launch a")
     assert {tag.get_text(strip=True): tag["href"] for tag in buttons} == {
@@ -163,19 +187,101 @@ def browser():
         browser.close()
 
 
+needs_chromium = pytest.mark.skipif(
+    chromium() is None, reason="there is no Chromium here: install it (apt install chromium)"
+)
+
+
 @pytest.mark.browser
-@pytest.mark.skipif(chromium() is None, reason="there is no Chromium here: install it (apt install chromium)")
-def test_a_page_is_drawn_without_an_error(site, browser):
+@needs_chromium
+def test_a_page_is_drawn_without_an_error_or_a_warning(site, browser):
     for name in ("index", "notebooks/05_block_table", "notebooks/14_continuous_batching", "api", "glossary"):
-        for width, scheme in ((1300, "light"), (420, "dark")):
+        for width, scheme in ((1300, "light"), (390, "dark")):
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            errors: list[str] = []
-            page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
-            page.on("console", lambda line, errors=errors: errors.append(line.text) if line.type == "error" else None)
+            said: list[str] = []
+            page.on("pageerror", lambda error, said=said: said.append(str(error)))
+            page.on("console", lambda line, said=said: said.append(line.text) if line.type in LOUD else None)
             page.goto((site / f"{name}.html").as_uri())
             for chart in page.locator("div.chart:visible").all():
                 chart.scroll_into_view_if_needed()
                 chart.locator("svg.marks").first.wait_for()
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
-            assert not errors, (name, scheme, errors)
+            assert page.evaluate(SHRUNK, LEAST_SCALE) == [], (name, width)
+            assert page.evaluate(CUT_CONTROLS) == [], (name, width)
+            assert not said, (name, scheme, said)
             page.close()
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_no_two_cells_of_a_recorded_table_run_together(site, browser):
+    page = browser.new_page(viewport={"width": 1300, "height": 900})
+    rows = 0
+    for path in lessons():
+        page.goto((site / "notebooks" / f"{path.stem}.html").as_uri())
+        counted, near = page.evaluate(TOO_NEAR, LEAST_GAP)
+        assert near == [], path.stem
+        rows += counted
+    assert rows > 1000
+
+
+@pytest.fixture
+def address(site) -> Iterator[str]:
+    """Serve the book, since a page that is a file may not read others, and give its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_a_search_quotes_the_text_of_a_page_and_none_of_the_themes_buttons(site, browser, address, pages):
+    page = browser.new_page()
+    page.goto(f"{address}/search.html?q=scaling")
+    page.locator("#search-results > p", has_text="Search finished").wait_for()
+    results = page.locator("#search-results li").filter(has=page.locator("p.context"))
+    assert results.count() >= 3
+    for result in results.all():
+        path = urlsplit(result.locator("a").first.get_attribute("href")).path
+        article = pages[site / path].select_one("article.bd-article")
+        quoted = words(result.locator("p.context").inner_text()).removeprefix("...").removesuffix("...")
+        assert quoted in words(article.get_text(" ")), path
+
+
+def words(text: str) -> str:
+    """Return a text without its spaces, which a browser changes."""
+    return re.sub(r"[\s#]+", "", text)
+
+
+LOUD = ("error", "warning")
+LEAST_SCALE = 0.75  # of a chart: its smallest letters have 10 pixels
+LEAST_GAP = 8  # pixels
+
+# Charts that are drawn smaller than `least` times their size.
+SHRUNK = """(least) => [...document.querySelectorAll("div.chart svg.marks")]
+  .filter((svg) => svg.getBoundingClientRect().width < least * svg.viewBox.baseVal.width)
+  .map((svg) => svg.getAttribute("aria-label") || svg.outerHTML.slice(0, 200))"""
+
+# Sliders whose label or number is not on the page.
+CUT_CONTROLS = """() => [...document.querySelectorAll("div.chart .vega-bind")]
+  .filter((control) => control.scrollWidth > control.closest("div.chart").clientWidth)
+  .map((control) => control.innerText)"""
+
+# How many rows recorded tables have, and neighbours in a row whose texts are less than `least` pixels apart.
+TOO_NEAR = """(least) => {
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+  const box = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect();
+  };
+  const near = [], rows = document.querySelectorAll("div.cell_output table:not(.rose-code) tr");
+  for (const row of rows) {
+    const cells = [...row.cells].filter((cell) => cell.textContent.trim());
+    for (const [i, cell] of cells.slice(1).entries())
+      if (box(cell).left - box(cells[i]).right < least) near.push(`${cells[i].textContent}|${cell.textContent}`);
+  }
+  return [rows.length, near];
+}"""

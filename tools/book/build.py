@@ -12,9 +12,10 @@ from sphinx.application import Sphinx
 from sphinx.util.console import nocolor
 
 from roseinfer.paths import ROOT
+from tools.book.descriptions import PICTURE
+from tools.book.launch import book_address
 from tools.book.source import write_source
 
-VEGA_LITE = "5.20"  # what altair 5.5 writes
 STATIC = Path(__file__).parent / "static"
 SETTINGS: dict[str, Any] = {
     "project": "roseinfer",
@@ -28,6 +29,7 @@ SETTINGS: dict[str, Any] = {
         "tools.book.folds",
         "tools.book.formulas",
         "tools.book.docstrings",
+        "tools.book.descriptions",
     ],
     "nb_execution_mode": "off",
     "nb_merge_streams": True,
@@ -39,10 +41,13 @@ SETTINGS: dict[str, Any] = {
     "html_theme": "sphinx_book_theme",
     "html_title": "roseinfer",
     "html_context": {"default_mode": "auto"},
+    "html_favicon": "_static/favicon.svg",
+    "html_logo": "_static/favicon.svg",
     "html_static_path": ["_static"],
     "html_css_files": ["book.css"],
     "html_js_files": ["charts.js", "book.js"],
     "html_theme_options": {
+        "logo": {"text": "roseinfer"},
         "use_download_button": True,
         "show_toc_level": 2,
         "navbar_persistent": [],
@@ -53,7 +58,10 @@ SETTINGS: dict[str, Any] = {
 
 
 def build(output: Path, strict: bool = True, repository: str | None = None) -> None:
-    """The site in `output`. repository: OWNER/NAME on GitHub, for buttons that open a lesson online; None: no buttons.
+    """The site in `output`.
+
+    repository: OWNER/NAME on GitHub, for buttons that open a lesson online and for the book's address on GitHub Pages;
+    None: no buttons, no address.
 
     Raises RuntimeError for a warning of Sphinx: a link to nowhere, a page in no contents. ValueError for a repository
     of another form.
@@ -61,10 +69,12 @@ def build(output: Path, strict: bool = True, repository: str | None = None) -> N
     source = ROOT / "build" / "book-source"
     write_source(source, repository)
     shutil.copytree(STATIC, source / "_static")
-    charts = f"(() => {{{vl_convert.javascript_bundle(vl_version=VEGA_LITE)}}})();"  # its names would meet the theme's
+    shutil.copy(ROOT / "docs" / "climb.png", source / PICTURE)
+    charts = f"(() => {{{vl_convert.javascript_bundle()}}})();"  # its names would meet the theme's
     (source / "_static" / "charts.js").write_text(charts, encoding="utf-8")
     nocolor()
-    app = Sphinx(source, None, output, output.with_name(f"{output.name}-doctrees"), "html", SETTINGS, parallel=2)
+    settings = SETTINGS | {"html_baseurl": book_address(repository)} if repository else SETTINGS
+    app = Sphinx(source, None, output, output.with_name(f"{output.name}-doctrees"), "html", settings, parallel=2)
     app.build()
     if app.statuscode or (strict and app._warncount):
         raise RuntimeError(f"the book has {app._warncount} warnings, which are printed above")

@@ -18,6 +18,12 @@ def check_repository(repository: str) -> None:
         raise ValueError(f"repository must be OWNER/NAME, got {repository!r}")
 
 
+def book_address(repository: str) -> str:
+    """Where GitHub Pages publishes the book."""
+    owner, name = repository.split("/")
+    return f"https://{owner.lower()}.github.io/{name}/"
+
+
 def launch_buttons(repository: str, path: str) -> str:
     """Buttons of a page, as MyST. path: of the notebook in the repository."""
     lab = quote(f"lab/tree/{path}", safe="")

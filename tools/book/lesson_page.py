@@ -79,7 +79,13 @@ def is_chart(data: dict[str, Any]) -> bool:
 
 
 def chart_html(data: dict[str, Any]) -> str:
-    """A spec that book.js draws; the recorded picture stays for readers without JavaScript."""
-    spec = json.dumps(data.get(VEGA) or data[VEGA_LITE], separators=(",", ":")).replace("</", "<\\/")
+    """A spec that book.js draws; the recorded picture stays for readers without JavaScript.
+
+    The spec goes without its `$schema`, the version for JupyterLab's Vega: the book's newer Vega would warn of it.
+    """
+    kind, mode = (VEGA, "vega") if VEGA in data else (VEGA_LITE, "vega-lite")
+    spec = {key: value for key, value in data[kind].items() if key != "$schema"}
+    text = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
     still = f'<img alt="{escape(data["text/plain"])}" src="data:image/png;base64,{data["image/png"].strip()}">'
-    return f'<div class="chart"><script type="application/json">{spec}</script><noscript>{still}</noscript></div>'
+    drawn = f'<script type="application/json">{text}</script><noscript>{still}</noscript>'
+    return f'<div class="chart" data-mode="{mode}">{drawn}</div>'
