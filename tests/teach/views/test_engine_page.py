@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import nbformat
 import pytest
 
 from roseinfer import teach
+from roseinfer.display.grid import VEGA
 from roseinfer.display.shapes import Rect
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.paths import ROOT
@@ -13,6 +15,7 @@ from roseinfer.teach.views import engine_walk
 from roseinfer.teach.views.engine_page import LESSONS
 from roseinfer.teach.views.engine_parts import PARTS
 from stages import LADDER
+from tools.shape import lessons
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,21 @@ def test_parts_of_later_lessons_are_dashed():
 def test_no_text_is_wider_than_its_box():
     for part in PARTS:
         assert len(part.name) * engine_walk.LETTER < part.width
+
+
+@pytest.mark.parametrize("path", [path for path in lessons() if path.name[:2] in LESSONS], ids=lambda path: path.stem)
+def test_a_recorded_map_is_the_one_that_the_engine_has_now(path):
+    """A lesson that adds a part changes the map of every other lesson: all are recorded again."""
+    cells = nbformat.read(path, as_version=4).cells
+    recorded = [
+        output.data[VEGA]
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if output.get("data", {}).get("text/plain", "").startswith("the engine on one page")
+    ]
+    number = path.name[:2]
+    drawn = teach.engine_page(None if number == "00" else number)
+    assert recorded == [drawn.spec], f"record it again: python -m tools.record notebooks/{path.name}"
 
 
 def test_an_unknown_lesson_is_refused():
