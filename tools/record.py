@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 from roseinfer.bench.provenance import describe_host
 from tools.notebooks import kernel_env, notebook_client
+from tools.pictures import copy_pictures
 from tools.quiet import busy_signs
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -47,6 +48,7 @@ def record(path: Path) -> list[str]:
     strip(nb)
     nb.metadata["recorded_on"] = this_machine()
     nbformat.write(nb, path)
+    copy_pictures(path.stem, nb)
     return notes
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from roseinfer.bench import neighbours
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.display.speed_bars import SpeedBars
 from roseinfer.paths import ROOT
 from tools import record
 from tools.quiet import busy_signs, races
 
+# What commands recorded. data/online is left out: runs under one name have different budgets there.
+RUNS = [
+    ROOT / "data" / "climb.json",
+    *sorted(ROOT.glob("data/offline/*.json")),
+    *sorted(ROOT.glob("data/serving/*.json")),
+]
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -66,6 +75,7 @@ def test_what_may_differ_is_no_sign():
 @pytest.mark.slow
 def test_such_a_recording_is_refused_and_the_file_left_alone(tmp_path):
     source = """\
+from roseinfer.bench import neighbours
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.display.speed_bars import SpeedBars
 bars = SpeedBars(["s01_naive_cat"], "Race()")
@@ -84,3 +94,9 @@ def test_the_course_was_recorded_on_a_quiet_machine(path):
     nb = nbformat.read(path, as_version=4)
     has_races = not path.name.startswith("a")  # background notebooks race nothing
     assert bool(list(races(nb))) == has_races and busy_signs(nb) == []
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_the_runs_in_data_were_recorded_on_a_quiet_machine(path):
+    """By the rule of the sentence that a command prints above such times."""
+    assert neighbours.busy_signs(json.loads(path.read_text(encoding="utf-8"))["samples"]) == []

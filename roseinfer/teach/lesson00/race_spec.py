@@ -49,7 +49,6 @@ def race_spec(lanes: Sequence[Lane], prompt: str, batch_size: int, text: str) ->
     lines = 1 + max(piece["line"] for own in pieces for piece in own)
     height = TITLE + lines * LINE + METERS
     texts, states, boxes = [], [], []
-    fastest = max(batch_size * len(lane.ends_ms) / lane.ends_ms[-1] for lane in lanes)
     most = max(lane.needed[-1] + lane.copied[-1] for lane in lanes)
     for number, lane in enumerate(lanes):
         x, y = number % 2 * (LANE + GAP), number // 2 * (height + GAP)
@@ -58,7 +57,7 @@ def race_spec(lanes: Sequence[Lane], prompt: str, batch_size: int, text: str) ->
             piece | {"x": x + PAD + piece["x"], "y": y + TITLE + piece["line"] * LINE} for piece in pieces[number]
         ]
         meters = y + height - METERS + 8
-        states += [state | {"x": x + PAD, "y": meters} for state in _states(lane, batch_size, fastest, most)]
+        states += [state | {"x": x + PAD, "y": meters} for state in _states(lane, batch_size, most)]
     rows = -(-len(lanes) // 2)
     return {
         "$schema": SCHEMA,
@@ -113,21 +112,24 @@ def _placed(lane: Lane, prompt: str) -> Iterator[dict[str, Any]]:
         x += width + 1
 
 
-def _states(lane: Lane, batch_size: int, fastest: float, most: int) -> Iterator[dict[str, Any]]:
-    """What the meters below a text show until the next token."""
+def _states(lane: Lane, batch_size: int, most: int) -> Iterator[dict[str, Any]]:
+    """What the meters below a text show until the next token.
+
+    The speed is the whole run's at every moment: a stage that has just ended its prefill has few tokens for all its
+    time, and its speed so far would be compared with a run that has ended.
+    """
     starts, untils = [0, *lane.ends_ms], [*lane.ends_ms, NEVER]
-    full = LANE - 2 * PAD
+    full, length, end = LANE - 2 * PAD, len(lane.ends_ms), lane.ends_ms[-1]
+    whole_run = f"whole run {1e3 * batch_size * length / end:,.0f} tok/s, {end:,.0f} ms"
     for made, (when, until) in enumerate(zip(starts, untils, strict=True)):
-        rate = batch_size * made / when if when else 0
         needed, copied = (sums[made - 1] if made else 0 for sums in (lane.needed, lane.copied))
-        done = f", done after {when:,.0f} ms" if until == NEVER else ""
         yield {
             "when": round(when, 3),
             "until": round(until, 3),
-            "speed": round(full * rate / fastest, 1),
+            "made": round(full * made / length, 1),
             "needed": round(full * needed / most, 1),
             "copied": round(full * copied / most, 1),
-            "tokens": f"{made * batch_size:,} tokens of {batch_size} sequences, {1e3 * rate:,.0f} tok/s{done}",
+            "tokens": f"{made * batch_size:,} of {length * batch_size:,} tokens; {whole_run}",
             "bytes": f"{needed / 1e6:,.0f} MB of weights and cache read, {copied / 1e6:,.0f} MB copied",
         }
 
@@ -138,7 +140,7 @@ def _marks(height: float) -> Rows:
         _mark("text", "boxes", dx=PAD, dy=17, text="@name", fontWeight="bold", **_ink()),
         _mark("rect", "texts", width="@width", height=LINE - 2, fill="@fill", fillOpacity=0.25, cornerRadius=2),
         _mark("text", "texts", dx=1, dy=LINE - 6, text="@text", **_ink()),
-        *_meter(0, "tokens", speed=DECODE),
+        *_meter(0, "tokens", made=DECODE),
         *_meter(METERS // 2 - 3, "bytes", needed=EDGE, copied=COPIED),
         _mark("rect", "legend", width=11, height=11, fill="@fill", fillOpacity=0.7),
         _mark("text", "legend", dx=16, dy=10, text="@text", **_ink(11)),

@@ -41,7 +41,8 @@ def race_texts(
     """Show the text of one of batch_size equal requests as each stage writes it, at its measured speed.
 
     Each stage runs once to warm up, then three times in turn; the median run is shown, slowed down so that the slowest
-    stage takes about 8 seconds. Below a text: tokens per second so far, of the batch, and the bytes moved.
+    stage takes about 8 seconds. Below a text: the batch's tokens so far, tokens per second of the whole run, and the
+    bytes moved so far.
     Raises ValueError for a bad argument, and for a stage whose times mean nothing on this device.
     """
     check_stages(stages)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import nbformat
 import pytest
 import torch
 
 from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.display.chart import VEGA_LITE
 from roseinfer.engine.as_stage import EngineStage
+from roseinfer.paths import ROOT
 from roseinfer.teach.climbing import climb as climbing
 from roseinfer.teach.climbing import speeds
 from roseinfer.teach.climbing.chart import ClimbChart, Side, gained
@@ -152,6 +155,14 @@ def test_the_recorded_climb_is_the_whole_one():
     chart = recorded_climb()
     assert names(chart) == [*(stage.name for stage in LADDER if stage is not TritonPaged), "engine"]
     assert repr(chart) == "the whole climb, recorded"
+
+
+def test_the_first_lesson_shows_the_climb_as_data_has_it():
+    cells = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells
+    [cell] = [cell for cell in cells if cell.cell_type == "code" and "teach.recorded_climb(" in cell.source]
+    assert cell.outputs[0].data[VEGA_LITE] == json.loads(json.dumps(recorded_climb().spec)), (
+        "record it again after data/climb.json"
+    )
 
 
 def test_a_gpus_record_stands_beside_this_machine(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from roseinfer import teach
 from roseinfer.display.grid import VEGA
+from roseinfer.display.shapes import CHAR
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.profiling import decode_floor
 from roseinfer.reference import reference_generate
@@ -85,9 +86,28 @@ def test_the_meters_are_on_one_scale_and_their_rows_follow_each_other():
     quick, slow = (lane_of(spec, "states", lane) for lane in (0, 1))
     assert [(row["when"], row["until"]) for row in quick][:3] == [(0, 10), (10, 20), (20, 30)]
     full = LANE - 2 * PAD
-    assert (quick[-1]["speed"], slow[-1]["speed"]) == (full, full / 4)
+    assert (
+        [row["made"] for row in quick]
+        == [row["made"] for row in slow]
+        == [0, *(round(n * full / 3, 1) for n in (1, 2, 3))]
+    )
     assert slow[-1]["needed"] + slow[-1]["copied"] == pytest.approx(full, abs=0.2)
-    assert quick[-1]["tokens"] == "48 tokens of 16 sequences, 1,600 tok/s, done after 30 ms"
+    assert quick[-1]["tokens"] == "48 of 48 tokens; whole run 1,600 tok/s, 30 ms"
+
+
+def test_the_speeds_of_a_still_are_those_of_whole_runs(race):
+    """At the end of the fastest the others have hardly begun: their speed so far would be that of their prefill."""
+    spec = race_spec([QUICK, SLOW], "prompt", 16, "text")
+    shown = {row["tokens"].partition("; ")[2] for row in lane_of(spec, "states", 1)}
+    assert shown == {"whole run 400 tok/s, 120 ms"}
+    for lane, speed in enumerate(race.speeds.values()):
+        assert all(f"; whole run {speed:,.0f} tok/s" in row["tokens"] for row in lane_of(race.spec, "states", lane))
+
+
+def test_the_longest_sentence_fits_its_lane():
+    long = Lane("long", [1.0 * n for n in range(1, 1000)], [" a"] * 999, [10**9] * 999, [10**9] * 999)
+    for row in table(race_spec([long], "prompt", 64, "text"), "states"):
+        assert max(len(row["tokens"]), len(row["bytes"])) * 11 * CHAR <= LANE - 2 * PAD
 
 
 def test_a_text_stays_in_its_lane_and_a_third_lane_goes_below():

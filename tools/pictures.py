@@ -1,0 +1,34 @@
+"""The README's pictures of lessons are what these lessons recorded: tools.record copies them out of the notebooks."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+from roseinfer.paths import ROOT
+
+DOCS = ROOT / "docs"
+# The picture in docs/: the notebook, and the call that draws it.
+PICTURES = {
+    "climb.png": ("00_start_here", "teach.recorded_climb("),
+    "text_race.png": ("00_start_here", "teach.race_texts("),
+    "lesson05.png": ("05_block_table", "teach.walk_tables("),
+}
+
+
+def copy_pictures(notebook: str, nb: NotebookNode) -> None:
+    """Write the README's pictures that a notebook has recorded. notebook: its name without .ipynb."""
+    for name, picture in recorded_pictures(notebook, nb):
+        (DOCS / name).write_bytes(picture)
+
+
+def recorded_pictures(notebook: str, nb: NotebookNode) -> Iterator[tuple[str, bytes]]:
+    """Find the README's pictures in a notebook: the name of each, and its content."""
+    for name, (drawn_in, call) in PICTURES.items():
+        if drawn_in == notebook:
+            cell = next(cell for cell in nb.cells if cell.cell_type == "code" and call in cell.source)
+            for output in cell.outputs:
+                if picture := output.get("data", {}).get("image/png"):
+                    yield name, b64decode(picture)
