@@ -8,6 +8,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from .encoding import encode
+
 
 class BadWords:
     """Bans the last token of each word where the output ends with the tokens before it. words: their token ids."""
@@ -29,19 +31,28 @@ def ends_with(token_ids: list[int], end: list[int]) -> bool:
 
 
 def bad_words(texts: Iterable[str], tokenizer: Tokenizer, vocab_size: int) -> BadWords:
-    """Each text as it stands, and as it stands after a space, as in vLLM. Raises ValueError for tokens that the model
-    does not have."""
+    """Each text as it stands anywhere in a text, after a space or not. Raises ValueError for a text of which the
+    tokenizer makes no token, and for tokens that the model does not have."""
     words: list[list[int]] = []
     for text in texts:
-        alone, after_space = (
-            tokenizer.encode(start + text.lstrip(), add_special_tokens=False).ids for start in ("", " ")
-        )
-        words.append(alone)
-        # A tokenizer with a piece for the space alone, or without spaces, has no other tokens for it.
-        if after_space[0] != alone[0] and len(after_space) == len(alone):
-            words.append(after_space)
-        if (largest := max(alone + after_space)) >= vocab_size:
+        found = spellings(text.lstrip() or text, tokenizer)
+        if (largest := max(map(max, found))) >= vocab_size:
             raise ValueError(
                 f"bad_words has {text!r}, whose token id {largest} is out of range: vocab_size={vocab_size}"
             )
+        words += found
     return BadWords(words)
+
+
+def spellings(word: str, tokenizer: Tokenizer) -> list[list[int]]:
+    """The token ids of a word at the beginning of a text, after a space, and right after other characters."""
+
+    def ids_of(text: str) -> list[int]:
+        return encode(text, tokenizer, "each of bad_words")
+
+    found = [ids_of(word), ids_of(" " + word)]
+    # A tokenizer may put a space before a text, so a word at the beginning says nothing of one after a bracket.
+    before, whole = ids_of(f"{word}\n"), ids_of(f"{word}\n{word}")
+    if whole[: len(before)] == before:
+        found.append(whole[len(before) :])
+    return [spelled for i, spelled in enumerate(found) if spelled and spelled not in found[:i]]

@@ -23,6 +23,7 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
 from .chat import ChatTemplate
+from .encoding import encode
 from .live_requests import Inbox, LiveRequests
 from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve
 from .messages import Message
@@ -253,6 +254,11 @@ class LLM:
 
     # For a server
 
+    def prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Return the token ids of a prompt; other threads run meanwhile. Raises ValueError for a text without a token,
+        and where there is no tokenizer."""
+        return encode(text, self.get_tokenizer(), "a prompt", add_special_tokens)
+
     @property
     def live(self) -> LiveRequests:
         """The requests that run, for a caller that steps by itself: AsyncEngine."""
@@ -288,9 +294,7 @@ class LLM:
         text, token_ids = text_and_ids(prompt)
         if token_ids is None:
             assert text is not None, "a prompt has one of them"
-            token_ids = self.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
-            if not token_ids:
-                raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
+            token_ids = self.prompt_ids(text, add_special_tokens)
         seq = Sequence(cast("list[int]", token_ids), params, priority)
         self.engine.scheduler.policy.check(params)
         self._resolver.check(params)

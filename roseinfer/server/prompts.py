@@ -42,27 +42,14 @@ class PromptReader:
             if isinstance(self._template, ValueError):
                 raise self._template
             text = self._template.render(messages, **template_settings)
-            token_ids = self._ids(text, add_special_tokens=False)  # they are the template's business
+            token_ids = self.llm.prompt_ids(text, add_special_tokens=False)  # they are the template's business
             return self.llm.new_request(token_ids, params)
 
         return await self._in_thread(make)
 
     def _request(self, prompt: str | list[int], params: SamplingParams, add_special_tokens: bool) -> Request:
-        return self.llm.new_request(
-            self._ids(prompt, add_special_tokens) if isinstance(prompt, str) else prompt, params
-        )
-
-    def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"a prompt must be Unicode text, character {error.start} is half of a surrogate"
-            ) from error
-        ids = self.llm.get_tokenizer().encode(text, add_special_tokens=add_special_tokens).ids
-        if not ids:
-            raise ValueError(f"a prompt must have at least one token, got the text {text!r}")
-        return ids
+        token_ids = self.llm.prompt_ids(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+        return self.llm.new_request(token_ids, params)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

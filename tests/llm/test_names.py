@@ -9,11 +9,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from changes_oracle import continued
 from oracles import values_of
 from served import IDS, TEXTS, TOKENIZER, params, texts
 
-from roseinfer.llm.bad_words import bad_words
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.loading import NOT_TAKEN
 from roseinfer.models import GPT2
@@ -109,31 +107,7 @@ def test_the_checkpoint_may_name_the_dtype(tmp_path, key, dtype):
     assert LLM("random:tiny-llama", dtype="auto", device="cpu", num_kvcache_blocks=1).model.dtype == torch.float32
 
 
-# Words and special tokens
-
-
-@pytest.mark.parametrize("drawn", [{}, {"temperature": 0.8, "seed": 3}], ids=["greedy", "drawn"])
-def test_bad_words_are_transformers(llm, tiny, drawn):
-    plain = texts(llm.generate(TEXTS[:3], params(**drawn)))
-    words = [text.split()[0] for text in plain] + ["zzz", plain[0].split()[1]]
-    asked = params(bad_words=words, **drawn)
-    ids = bad_words(words, TOKENIZER, 2048).words
-    assert len(ids) > len(words)  # alone, and after a space
-    outputs = llm.generate(TEXTS[:3], [asked, asked, params(**drawn)])
-    for prompt, output in zip(IDS[:2], outputs, strict=False):
-        wanted = continued(tiny, prompt, replace(asked, bad_words=()), ids)[0]
-        assert output.outputs[0].token_ids == wanted
-    assert texts(outputs)[0] != plain[0] and texts(outputs)[2] == plain[2]
-
-
-def test_a_bad_word_of_several_tokens_may_begin(llm):
-    """Only its last token is banned, and only after the others."""
-    plain = llm.generate(TEXTS[0], params())[0].outputs[0].token_ids
-    word = TOKENIZER.decode(plain[2:5])
-    ids = bad_words([word], TOKENIZER, 2048).words
-    assert plain[2:5] in ids
-    made = llm.generate(TEXTS[0], params(bad_words=word))[0].outputs[0].token_ids
-    assert made[:4] == plain[:4] and made[4] != plain[4]
+# Special tokens
 
 
 @pytest.mark.parametrize("stop", [{}, {"stop": ["zzz"]}])

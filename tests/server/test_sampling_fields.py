@@ -25,7 +25,7 @@ SAME = [
     {"min_p": 0.2, "temperature": 1.5, "seed": 5},
     {"min_tokens": 12, "stop": [" "]},
     {"allowed_token_ids": [5, 6, 7, 300]},
-    {"bad_words": ["path", "the"]},
+    {"bad_words": ["path", "the", " ", "\n"]},
     {"stop": ["to"], "include_stop_str_in_output": True},
     {"skip_special_tokens": False, "ignore_eos": True},
 ]

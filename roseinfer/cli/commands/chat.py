@@ -83,7 +83,7 @@ class Chat:
         still be too long for the model."""
         while True:
             text = self.llm.template_for(self.template).render(self.system + self.said, chat_template=self.template)
-            token_ids = self.llm.get_tokenizer().encode(text, add_special_tokens=False).ids
+            token_ids = self.llm.prompt_ids(text, add_special_tokens=False)
             if len(token_ids) < self.llm.max_model_len or len(self.said) == 1:
                 return token_ids
             del self.said[:2]  # a question and its answer
