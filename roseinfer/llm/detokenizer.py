@@ -19,6 +19,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable
+from copy import copy
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -34,6 +35,22 @@ class Text(Protocol):
 
     def rest(self) -> str:
         """Return the text that was kept back, as no more tokens come."""
+
+    def num_before(self, token_id: int) -> int:
+        """Number of characters that stand before this token and that `feed` has not returned yet."""
+
+
+class TokenOffsets:
+    """Finds where each token begins in a text, in characters. From a Vocabulary."""
+
+    def __init__(self, text: Text) -> None:
+        self._text, self._length = text, 0
+
+    def add(self, token_id: int) -> int:
+        """Take the next token, and return its place: a token that goes on with a character begins where that does."""
+        place = self._length + self._text.num_before(token_id)
+        self._length += len(self._text.feed(token_id))
+        return place
 
 
 class Detokenizer:
@@ -104,8 +121,7 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self._kinds = tokenizer, decoder_kinds(tokenizer)
-        self._tables = {True: self._table(skip_special_tokens=True)}
-        self._texts: dict[int, str] = {}  # of single tokens
+        self._tables = {True: self._new_table(skip_special_tokens=True)}
 
     def detokenizer(
         self,
@@ -115,17 +131,27 @@ class Vocabulary:
         skip_special_tokens: bool = True,
     ) -> Detokenizer:
         """Return the detokenizer of one request. Its text continues the prompt's and repeats none of it."""
-        if skip_special_tokens not in self._tables:
-            self._tables[skip_special_tokens] = self._table(skip_special_tokens)
-        return Detokenizer(self._tables[skip_special_tokens].text(prompt_ids), stop, keeps_stop)
+        return Detokenizer(self._table(skip_special_tokens).text(prompt_ids), stop, keeps_stop)
+
+    def offsets(self, prompt_ids: Iterable[int] = (), skip_special_tokens: bool = True) -> TokenOffsets:
+        """Return the places of tokens in the text that detokenizer() makes of them."""
+        return TokenOffsets(self._table(skip_special_tokens).text(prompt_ids))
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text that has begun; of a special token its name. The bytes of a
+        text's tokens join to the text, which has no space before its first word where the tokenizer drops it."""
+        return self._table(skip_special_tokens=False).bytes_of(token_id)
 
     def text_of(self, token_id: int) -> str:
-        """The text of a token that stands alone; a special token's, too."""
-        if token_id not in self._texts:
-            self._texts[token_id] = self.tokenizer.decode([token_id], skip_special_tokens=False)
-        return self._texts[token_id]
+        """Return bytes_of as a text. A byte of a character that other tokens complete is written as \\xf0."""
+        return self.bytes_of(token_id).decode("utf-8", "backslashreplace")
 
     def _table(self, skip_special_tokens: bool) -> ByteTable | PieceTable:
+        if skip_special_tokens not in self._tables:
+            self._tables[skip_special_tokens] = self._new_table(skip_special_tokens)
+        return self._tables[skip_special_tokens]
+
+    def _new_table(self, skip_special_tokens: bool) -> ByteTable | PieceTable:
         hidden = hidden_ids(self.tokenizer) if skip_special_tokens else set()
         if self._kinds == ["ByteLevel"]:
             return ByteTable(self.tokenizer, hidden)
@@ -180,6 +206,9 @@ class ByteTable(dict[int, bytes]):
             self[token_id] = token.encode()
         return self[token_id]
 
+    def bytes_of(self, token_id: int) -> bytes:
+        return self[token_id]
+
     def text(self, prompt_ids: Iterable[int]) -> ByteText:
         return ByteText(self, prompt_ids)
 
@@ -197,12 +226,28 @@ class ByteText:
     def rest(self) -> str:
         return self._decode(b"", final=True)
 
+    def num_before(self, token_id: int) -> int:
+        """A character that this token does not go on with becomes a "�", which the prompt has if it began there."""
+        begun = self._decoder.getstate()[0]
+        if begins_utf8(begun + self._table[token_id][:1]):
+            return 0
+        return len(begun.decode(errors="replace")) - self._within_prompts_character
+
     def _decode(self, data: bytes, final: bool = False) -> str:
         text = self._decoder.decode(data, final)
         if text and self._within_prompts_character:  # if it stays incomplete, the prompt's text ends with its "�"
             self._within_prompts_character = False
             return text.removeprefix("�")
         return text
+
+
+def begins_utf8(data: bytes) -> bool:
+    """Whether these bytes are valid UTF-8, or become so with more bytes."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 # Pieces
@@ -232,6 +277,9 @@ class PieceTable(dict[int, str]):
         if first:
             return self._tokenizer.decode(token_ids, skip_special_tokens=skip)
         return self._tokenizer.decode([self._before, *token_ids], skip_special_tokens=skip)[self._before_length :]
+
+    def bytes_of(self, token_id: int) -> bytes:
+        return bytes([self.bytes[token_id]]) if token_id in self.bytes else self[token_id].encode()
 
     def is_hidden(self, token_id: int) -> bool:
         return token_id in self._hidden or self._tokenizer.id_to_token(token_id) is None
@@ -267,10 +315,21 @@ class PieceText:
         run, self._run, self._num_of_prompt = self._run, [], 0
         return self._decode(run)[start:]
 
+    def num_before(self, token_id: int) -> int:
+        """A token that is no byte ends a run of them. Within a run its whole characters count."""
+        if token_id not in self._table.bytes and not self._table.is_hidden(token_id):
+            return len(copy(self).rest())
+        whole = self._run_bytes(len(self._run)), self._run_bytes(self._num_of_prompt)
+        of_run, of_prompt = (len(data.decode(errors="ignore")) for data in whole)
+        return of_run - of_prompt
+
+    def _run_bytes(self, num_tokens: int) -> bytes:
+        return bytes(self._table.bytes[token_id] for token_id in self._run[:num_tokens])
+
     def _num_prompt_characters(self) -> int:
         """Number of characters of the run's text that the prompt's text has already."""
         run, num_bytes = self._run, self._num_of_prompt
-        data = bytes(self._table.bytes[token_id] for token_id in run)
+        data = self._run_bytes(len(run))
         try:
             data.decode()
         except UnicodeDecodeError:

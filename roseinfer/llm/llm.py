@@ -23,6 +23,7 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
 from .chat import ChatTemplate
+from .detokenizer import Vocabulary
 from .encoding import encode
 from .live_requests import Inbox, LiveRequests
 from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve
@@ -258,6 +259,11 @@ class LLM:
         """Return the token ids of a prompt; other threads run meanwhile. Raises ValueError for a text without a token,
         and where there is no tokenizer."""
         return encode(text, self.get_tokenizer(), "a prompt", add_special_tokens)
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The bytes of each token; None where there is no tokenizer."""
+        return self._resolver.vocabulary
 
     @property
     def live(self) -> LiveRequests:

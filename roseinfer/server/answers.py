@@ -88,17 +88,16 @@ class CompletionAnswer(Answer):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._num_characters = [0] * self.stream.num_samples  # so far, where text_offset goes on
+        samples = [sample for request in self.stream.requests for sample in request.samples]
+        asked = samples[0].seq.params.logprobs is not None  # of one body, all samples ask for the same
+        self._offsets = [self.texts.offsets(sample) for sample in samples] if asked else []
 
     def choice(self, delta: Delta) -> Json:
-        logprobs = None
-        if delta.logprobs is not None:
-            logprobs = self.texts.of_completion(delta, self._num_characters[delta.index])
-        self._num_characters[delta.index] += len(delta.text)
+        has_logprobs = delta.logprobs is not None
         return {
             "index": delta.index,
             "text": delta.text,
-            "logprobs": logprobs,
+            "logprobs": self.texts.of_completion(delta, self._offsets[delta.index]) if has_logprobs else None,
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Any
 
-from tokenizers import Tokenizer
+from roseinfer.llm.detokenizer import TokenOffsets, Vocabulary
+from roseinfer.llm.request import Sample
 
 from .output_stream import Delta
 
 LEAST = -9999.0  # in place of -inf, which JSON has not: as vLLM and OpenAI do
 
 
-class TokenTexts(dict[int, str]):
-    """The text of each token by itself, looked up when first asked for; "token_id:7" where there is no tokenizer."""
+class TokenTexts:
+    """Names tokens by their texts, and by "token_id:7" without a vocabulary.
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
+    A token may end within a character. Its text has such a byte as \\xf0. Completions have no bytes beside a token's
+    text, so there it begins with "bytes:". OpenAI's API writes both so.
+    """
 
-    def __missing__(self, token_id: int) -> str:
-        tokenizer = self._tokenizer
-        text = tokenizer.decode([token_id], skip_special_tokens=False) if tokenizer else f"token_id:{token_id}"
-        self[token_id] = text
-        return text
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self._vocabulary = vocabulary
 
-    def of_completion(self, delta: Delta, begin: int) -> dict[str, Any]:
-        """begin: characters of the sample's text before this delta."""
-        tokens = [self[token_id] for token_id in delta.token_ids]
+    def offsets(self, sample: Sample) -> TokenOffsets | None:
+        """Return what finds the places of the sample's tokens in its text. None where there are no texts."""
+        if self._vocabulary is None:
+            return None
+        seq = sample.seq
+        return self._vocabulary.offsets(seq.token_ids[: seq.num_prompt_tokens], seq.params.skip_special_tokens)
+
+    def of_completion(self, delta: Delta, offsets: TokenOffsets | None) -> dict[str, Any]:
+        """offsets: of the sample, which has taken the tokens before this delta."""
         positions = list(positions_of(delta))
         return {
-            "tokens": tokens,
+            "tokens": [self._name(chosen) for chosen, _ in positions],
             "token_logprobs": [at[chosen] for chosen, at in positions],
-            "top_logprobs": [{self[other]: value for other, value in at.items()} for _, at in positions],
-            "text_offset": list(accumulate(map(len, tokens[:-1]), initial=begin)) if tokens else [],
+            "top_logprobs": [self._by_name(at) for _, at in positions],
+            "text_offset": [offsets.add(chosen) if offsets else 0 for chosen, _ in positions],
         }
 
     def of_chat(self, delta: Delta, num_top: int) -> dict[str, Any]:
@@ -46,9 +49,24 @@ class TokenTexts(dict[int, str]):
             content.append(self._one(chosen, at[chosen]) | {"top_logprobs": top})
         return {"content": content, "refusal": None}
 
+    def _by_name(self, at: dict[int, float]) -> dict[str, float]:
+        """Of tokens with one name the chosen one counts, else the likeliest: they come in that order."""
+        named: dict[str, float] = {}
+        for token_id, value in at.items():
+            named.setdefault(self._name(token_id), value)
+        return named
+
+    def _name(self, token_id: int) -> str:
+        text = self._text(token_id)
+        is_whole = self._vocabulary is None or text.encode() == self._vocabulary.bytes_of(token_id)
+        return text if is_whole else f"bytes:{text}"
+
+    def _text(self, token_id: int) -> str:
+        return self._vocabulary.text_of(token_id) if self._vocabulary else f"token_id:{token_id}"
+
     def _one(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self[token_id]
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+        data = list(self._vocabulary.bytes_of(token_id)) if self._vocabulary else None
+        return {"token": self._text(token_id), "logprob": logprob, "bytes": data}
 
 
 def positions_of(delta: Delta) -> Iterator[tuple[int, dict[int, float]]]:

@@ -51,7 +51,7 @@ class Service:
 
     @cached_property
     def texts(self) -> TokenTexts:
-        return TokenTexts(self.llm.tokenizer)
+        return TokenTexts(self.llm.vocabulary)
 
     @property
     def llm(self) -> LLM:
