@@ -40,8 +40,8 @@ def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None)
     for key in family.REQUIRED:
         require_size(f"config.json: {key}", hf[key])
     for key, allowed in family.FIXED_SETTINGS.items():
-        if hf.get(key) not in (None, allowed):
-            raise ValueError(f"config.json: {key}={hf[key]!r} is not supported, only {allowed!r}")
+        if hf.get(key) not in (None, *allowed):
+            raise ValueError(f"config.json: {key}={hf[key]!r} is not supported, only {', '.join(map(repr, allowed))}")
     for other, key in family.ALIASES.items():
         if hf.get(other, hf[key]) != hf[key]:
             raise ValueError(f"config.json: {other}={hf[other]!r} contradicts {key}={hf[key]!r}")

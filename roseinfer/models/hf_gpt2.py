@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 # Sizes that every config.json has.
 REQUIRED = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
-# Settings that change the mathematics and that GPT2 here does not implement: key -> the one allowed value.
-FIXED_SETTINGS = {
-    "activation_function": "gelu_new",
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "reorder_and_upcast_attn": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-    "is_causal": True,
+# All of transformers' names for the GELU by a tanh, which differ in their rounding alone.
+GELU_NAMES = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast")
+# Settings that change the mathematics and that GPT2 here does not implement: key -> the allowed values.
+FIXED_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "activation_function": GELU_NAMES,
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "reorder_and_upcast_attn": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+    "is_causal": (True,),
 }
 # Other names of the same sizes: transformers reads both, and the last one wins.
 ALIASES = {

@@ -26,14 +26,14 @@ REQUIRED = (
     "intermediate_size",
     "max_position_embeddings",
 )
-# Settings that change the mathematics and that Llama here does not implement: key -> the one allowed value.
-FIXED_SETTINGS = {
-    "hidden_act": "silu",
-    "mlp_bias": False,
-    "pretraining_tp": 1,
-    "use_sliding_window": False,
-    "is_causal": True,
-    "partial_rotary_factor": 1.0,
+# Settings that change the mathematics and that Llama here does not implement: key -> the allowed values.
+FIXED_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),  # two names of one function
+    "mlp_bias": (False,),
+    "pretraining_tp": (1,),
+    "use_sliding_window": (False,),
+    "is_causal": (True,),
+    "partial_rotary_factor": (1.0,),
 }
 REQUIRED_BY_FAMILY: dict[str, list[str]] = {
     "llama": [],

@@ -144,7 +144,7 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
                 raise ValueError(f"weight {name} is there twice, under names that mean the same")
             copies[name] = weight.to(device=device, dtype=dtype).contiguous()
         if config.tie_embeddings:
-            _drop_tied(copies, model)
+            _join_tied(copies, model)
     except ModelLoadError:
         raise
     except ValueError as e:
@@ -154,11 +154,12 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     return model.requires_grad_(False).eval()
 
 
-def _drop_tied(weights: dict[str, Tensor], model: Model) -> None:
-    """The output matrix is the token embedding: a copy of it is left out. Raises ValueError for anything else."""
+def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
+    """The output matrix is the token embedding. A file has it under either name, or under both. Raises ValueError for
+    two that differ."""
     [tied] = [name for name, p in model.named_parameters() if p is model.token_embedding.weight]
     output = weights.pop("lm_head.weight", None)
-    if output is not None and tied in weights and not torch.equal(output, weights[tied]):
+    if output is not None and not torch.equal(output, weights.setdefault(tied, output)):
         raise ValueError(
             f"config.json ties the output matrix to {tied}, and the file's lm_head.weight is another: "
             "tie_word_embeddings=false uses it (not in GPT-2, which always ties)"
