@@ -26,7 +26,7 @@ from .chat import ChatTemplate
 from .detokenizer import Vocabulary
 from .encoding import encode
 from .live_requests import Inbox, LiveRequests
-from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve
+from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve, with_end_token
 from .messages import Message
 from .outputs import RequestOutput
 from .progress import progress_bar
@@ -114,7 +114,9 @@ class LLM:
     ) -> None:
         """All that comes after the model. pool_sizes: the three arguments that size the KV cache."""
         check_block_size(config.block_size, self.model.device.type)
-        self.tokenizer = tokenizer_to_serve(self.spec, tokenizer)
+        self.tokenizer, end_token = tokenizer_to_serve(self.spec, tokenizer)
+        if self.spec:  # a Model of the caller's is used as it is
+            self.model.config = with_end_token(self.model.config, end_token)
         self._default_params = default_params(self.spec)
         self._template_spec = self.spec if tokenizer is None else tokenizer
         self.max_model_len = config.longest(self.model.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer
@@ -11,11 +12,12 @@ from roseinfer.engine.config import check_device, check_dtype
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.models import (
     Model,
+    ModelConfig,
     ModelLoadError,
     checkpoint_dtype,
     generation_config,
     load_model,
-    load_tokenizer,
+    tokenizer_and_end,
     tokenizer_folder,
 )
 from roseinfer.models.weights import check_quantization, prepare_weights
@@ -117,7 +119,7 @@ def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: T
         return None
     if not isinstance(config.model, str):
         return model_to_serve(config.model, None, None, config.quantization)
-    own = tokenizer_to_serve(config.model, None) if tokenizer else None
+    own = tokenizer_to_serve(config.model, None)[0] if tokenizer else None
     if own and tokenizer and own.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"speculative['model']={config.model!r} has another vocabulary than the model that it drafts for: the "
@@ -127,8 +129,8 @@ def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: T
     return model_to_serve(config.model, dtype, str(target.device), config.quantization)
 
 
-def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> Tokenizer | None:
-    """The tokenizer that was asked for, else that of the model's spec, else None.
+def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> tuple[Tokenizer | None, int | None]:
+    """The tokenizer that was asked for, else that of the model's spec, else None; and its end token, if it names one.
 
     Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
     """
@@ -136,12 +138,20 @@ def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> T
         for state, off in (("truncation", "no_truncation"), ("padding", "no_padding")):
             if value := getattr(tokenizer, state):
                 raise ValueError(f"tokenizer.{state} must be None, got {value}: call tokenizer.{off}() first")
-        return tokenizer
+        return tokenizer, None
     if tokenizer is not None:
-        return load_tokenizer(tokenizer)
+        return tokenizer_and_end(tokenizer)
     if not spec or spec.startswith("random:") or not (tokenizer_folder(spec) / "tokenizer.json").is_file():
-        return None
-    return load_tokenizer(spec)
+        return None, None
+    return tokenizer_and_end(spec)
+
+
+def with_end_token(config: ModelConfig, token_id: int | None) -> ModelConfig:
+    """The config of a model whose texts end with the tokenizer's own end token, too, as in vLLM. transformers ends them
+    with those of generation_config.json or config.json alone."""
+    if token_id is None or token_id >= config.vocab_size or token_id in config.eos_token_ids:
+        return config
+    return replace(config, eos_token_id=(*config.eos_token_ids, token_id))
 
 
 def default_params(spec: str | None) -> SamplingParams:

@@ -18,7 +18,7 @@ from .load import (
 from .model import Attend, Model
 from .rope import Rope
 from .shapes import empty_model, random_model
-from .tokenizer import load_tokenizer, pretrained_tokenizer
+from .tokenizer import load_tokenizer, pretrained_tokenizer, tokenizer_and_end
 
 __all__ = [
     "GPT2",
@@ -38,5 +38,6 @@ __all__ = [
     "random_model",
     "shape_of",
     "to_hf",
+    "tokenizer_and_end",
     "tokenizer_folder",
 ]

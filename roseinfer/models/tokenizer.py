@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
@@ -11,17 +13,58 @@ from .load import ModelLoadError, tokenizer_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# Texts that tell one way to cut texts into tokens from another.
+PROBES = (
+    "It's a new day, isn't it? WE'LL see.",
+    "def f(x):\n    return x\n\n",
+    "12345 + 0.5 = a1b2",
+    " a  space before, and\ttabs\r\n",
+    "cafe\u0301 Ａ 你好,世界 😀",
+)
+
 
 def load_tokenizer(spec: str) -> Tokenizer:
     """Return the tokenizer that belongs to `spec`: `.encode(text).ids` and `.decode(ids)`. Raises ModelLoadError.
 
-    It gives the token ids of transformers' AutoTokenizer. It neither cuts nor pads a text, whatever the folder's
-    tokenizer.json says: that state belongs to the batches of the program that saved the file.
+    It gives the token ids of transformers' AutoTokenizer, and warns where they are not tokenizer.json's own. It neither
+    cuts nor pads a text, whatever the folder's tokenizer.json says: that state belongs to the batches of the program
+    that saved the file.
     """
-    tokenizer = pretrained_tokenizer(spec).backend_tokenizer
+    return tokenizer_and_end(spec)[0]
+
+
+def tokenizer_and_end(spec: str) -> tuple[Tokenizer, int | None]:
+    """Return the tokenizer of `spec`, and the token that ends a text for it; None if it has none. Raises
+    ModelLoadError."""
+    pretrained = pretrained_tokenizer(spec)
+    tokenizer = pretrained.backend_tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer
+    _warn_of_other_tokens(tokenizer, type(pretrained).__name__, spec)
+    return tokenizer, pretrained.eos_token_id
+
+
+def _warn_of_other_tokens(tokenizer: Tokenizer, class_name: str, spec: str) -> None:
+    """Some of transformers' classes take the vocabulary from tokenizer.json, and cut texts by rules of their own."""
+    if class_name == "TokenizersBackend":
+        return  # it takes all of tokenizer.json
+    path = tokenizer_folder(spec) / "tokenizer.json"
+    own = Tokenizer.from_file(str(path))
+    own.no_truncation()
+    own.no_padding()
+    for text in PROBES:
+        theirs, wanted = (each.encode(text, add_special_tokens=False) for each in (tokenizer, own))
+        if theirs.ids != wanted.ids:
+            at = next(i for i, (a, b) in enumerate(zip_longest(theirs.ids, wanted.ids)) if a != b)
+            begin = max(at - 1, 0)
+            warnings.warn(
+                f"{spec}: transformers' {class_name} cuts texts by its own rules, not by those of tokenizer.json: in "
+                f"{text!r} it finds {theirs.tokens[begin : at + 2]}, and the file {wanted.tokens[begin : at + 2]}. A "
+                "model that was trained with the file may answer worse. "
+                f"LLM(..., tokenizer=Tokenizer.from_file({str(path)!r})) uses it as it is",
+                stacklevel=4,
+            )
+            return
 
 
 def pretrained_tokenizer(spec: str) -> PreTrainedTokenizerBase:

@@ -50,7 +50,7 @@ def repeating(model: Model, spec: str, batch_size: int, prompt_len: int, max_tok
 
 def passages_of(model: Model, spec: str, number: int, length: int, seed: int) -> list[list[int]]:
     """Passages of `length` tokens that begin with a paragraph; random ids where the model has no tokenizer."""
-    tokenizer, rng = tokenizer_to_serve(spec, None), Random(seed)
+    (tokenizer, _), rng = tokenizer_to_serve(spec, None), Random(seed)
     if tokenizer is None:
         return random_prompts(model, number, length, seed)
     paragraphs = [text for topic in topics() for text in topic.split("\n\n")]
