@@ -10,10 +10,11 @@ from roseinfer.engine.policies import Policy
 from roseinfer.stage import Stage
 
 from .board import draw_board, read_board, recorded, require_free, write_board
-from .contender import Limits, Refused
+from .contender import Limits
 from .contest import Contest
 from .entry import Draft, Settings
 from .entry_file import EntryFile, read_entry
+from .refused import Refused
 from .score import Score, scoreboard
 from .workload import WORKLOADS, Workload, workload_of
 

@@ -17,9 +17,10 @@ from roseinfer.bench.provenance import describe_host
 from roseinfer.models import Model, load_model
 
 from .board import require_free
-from .contender import Contender, Limits, Refused
+from .contender import Contender, Limits
 from .entry_file import EntryFile
 from .judge import mistake_in
+from .refused import Refused
 from .score import BASELINE, Score, score_row
 from .workload import SPEC, Request, Workload
 
@@ -68,13 +69,16 @@ class Contest:
                     self.baseline.wait_until_ready()
                 row = {"name": name or own.name, "kind": own.kind}
                 if board:
+                    require_unwritten(board, before)
                     require_free(board, row["name"])
                 seconds, tried = self._runs(own)
+                changed = own.what_it_changed()
         finally:
-            is_changed = board is not None and restore(board, before)
-        if is_changed:
-            raise Refused(f"it wrote to the scoreboard {board}, which is as before again")
+            if board:
+                require_unwritten(board, before)
         self._judge(tried)
+        if changed:
+            raise Refused(f"it changed {changed}: an entry leaves the library as it is, and derives from its classes")
         return self._result(file, row, seconds)
 
     def _runs(self, own: Contender) -> tuple[dict[str, list[float]], Tried]:
@@ -134,12 +138,12 @@ def contents(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def restore(path: Path, before: bytes | None) -> bool:
-    """Write back what a file had; None: there was none. Whether it had changed."""
-    if contents(path) == before:
-        return False
+def require_unwritten(board: Path, before: bytes | None) -> None:
+    """Raises Refused for a scoreboard that has changed, and writes back what it had; None: there was none."""
+    if contents(board) == before:
+        return
     if before is None:
-        path.unlink()
+        board.unlink()
     else:
-        path.write_bytes(before)
-    return True
+        board.write_bytes(before)
+    raise Refused(f"it wrote to the scoreboard {board}, which is as before again")

@@ -6,27 +6,35 @@
     class MyStage(Stage)        a step of your own, as in lessons 08 to 19
 
 A policy and a draft change one thing of the baseline, which is the engine with everything else switched off. Settings
-may switch all of it on. A stage replaces the engine.
+may switch all of it on. A stage replaces the engine. Every entry gets at most eight requests at a time: see places.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
+from numbers import Integral
+from types import MappingProxyType
 from typing import Any, ClassVar
 
-from roseinfer.drive import drive
+from roseinfer.arguments import require_count
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.policies import Policy
 from roseinfer.engine.speculation.settings import NGRAM
-from roseinfer.generate import stream
 from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from .bad_answer import BadAnswer
+from .places import PLACES
+
+MOST_DRAFTED = 64  # tokens of one draft
+
 # What every entry has to work with.
-ROOM: dict[str, Any] = {"num_blocks": 96, "block_size": 16, "max_num_seqs": 8}
-BASELINE: dict[str, Any] = {"scheduling_policy": "fcfs", "enable_prefix_caching": False, "enforce_eager": True}
+ROOM: Mapping[str, Any] = MappingProxyType({"num_blocks": 96, "block_size": 16, "max_num_seqs": PLACES})
+BASELINE: Mapping[str, Any] = MappingProxyType(
+    {"scheduling_policy": "fcfs", "enable_prefix_caching": False, "enforce_eager": True}
+)
 
 
 class Draft:
@@ -66,15 +74,21 @@ def policy_engine(policy: type[Policy], model: Model) -> Engine:
 
 def settings_engine(entry: type[Settings], model: Model) -> Engine:
     made = entry()
-    return engine_of(made.prepare(model), **made.settings)
+    if not isinstance(made.settings, Mapping) or not all(isinstance(name, str) for name in made.settings):
+        raise ValueError(f"settings must be a dict with the names of settings, got {made.settings!r:.100}")
+    prepared = made.prepare(model)
+    if not isinstance(prepared, Model):
+        raise BadAnswer(made.prepare, f"must return a Model, got {prepared!r:.100}")
+    return engine_of(prepared, **made.settings)
 
 
 def drafting_engine(draft: type[Draft], model: Model) -> Engine:
     """The baseline's engine with that draft in every step."""
     made = draft()
+    require_count("num_tokens", made.num_tokens, at_least=1, at_most=MOST_DRAFTED)
     engine = engine_of(model, speculative={"method": NGRAM, "num_tokens": made.num_tokens})  # makes room for so many
     assert engine.speculation is not None, "it was asked for"
-    engine.speculation.proposer = OwnProposer(made)
+    engine.speculation.proposer = OwnProposer(made, model.config.vocab_size)
     engine.speculation.payoff = AlwaysWorth()  # type: ignore[assignment]
     return engine
 
@@ -86,8 +100,8 @@ def stage_of(stage_class: type[Stage], model: Model) -> Stage:
 class OwnProposer:
     """A Draft as the engine asks for it: first how many tokens each sequence could get, then the tokens."""
 
-    def __init__(self, draft: Draft) -> None:
-        self.own = draft
+    def __init__(self, draft: Draft, vocab_size: int) -> None:
+        self.own, self.vocab_size = draft, vocab_size
         self.drafts: dict[int, list[int]] = {}  # by sequence, for the step that is being made
 
     def warm_up(self) -> None:
@@ -95,12 +109,22 @@ class OwnProposer:
 
     def wishes(self, seqs: List[Sequence]) -> list[int]:
         most = self.own.num_tokens
-        drafts = (self.own.draft(list(seq.token_ids), most) for seq in seqs)
-        self.drafts = {seq.seq_id: [int(t) for t in draft][:most] for seq, draft in zip(seqs, drafts, strict=True)}
+        self.drafts = {seq.seq_id: self._checked(self.own.draft(list(seq.token_ids), most))[:most] for seq in seqs}
         return [len(self.drafts[seq.seq_id]) for seq in seqs]
 
     def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
         return [self.drafts[seq.seq_id][:n] for seq, n in zip(seqs, most, strict=True)]
+
+    def _checked(self, draft: object) -> list[int]:
+        """Raises BadAnswer for what the model could not look up."""
+        tokens: Any = draft.tolist() if hasattr(draft, "tolist") else draft  # of an array, or a tensor
+        if not isinstance(tokens, list | tuple) or not all(self._is_token(token) for token in tokens):
+            wanted = f"must return a list of token ids from 0 to {self.vocab_size - 1}"
+            raise BadAnswer(self.own.draft, f"{wanted}, got {draft!r:.100}")
+        return [int(token) for token in tokens]
+
+    def _is_token(self, token: Any) -> bool:
+        return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < self.vocab_size
 
 
 class AlwaysWorth:
@@ -144,9 +168,3 @@ def make_engine(entry: type | None, model: Model) -> Engine | Stage:
     if isinstance(made, Engine):
         made.warm_up()
     return made
-
-
-def steps_of(made: Engine | Stage, seqs: list[Sequence]) -> Iterator[Any]:
-    """Run new sequences to their ends, step by step: with the queue of an engine and of stages 14 to 19, or in the loop
-    of roseinfer.generate."""
-    return drive(made, seqs) if hasattr(made, "has_work") else stream(made, seqs)

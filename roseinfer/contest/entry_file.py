@@ -26,6 +26,13 @@ class EntryFile:
     def sha256(self) -> str:
         return sha256(self.source.encode()).hexdigest()
 
+    @property
+    def last_class_line(self) -> int | None:
+        """Where its last class at the top level begins: the entry, as a rule."""
+        return max(
+            (node.lineno for node in ast.parse(self.source).body if isinstance(node, ast.ClassDef)), default=None
+        )
+
 
 def read_entry(path: Path | str) -> EntryFile:
     """Read a file, and parse it without running it. Raises ValueError for one that is no Python file with a class."""
@@ -55,7 +62,8 @@ def class_in(file: EntryFile) -> type:
     sys.modules[MODULE] = module
     linecache.cache[file.path] = len(file.source), None, file.source.splitlines(keepends=True), file.path
     exec(compile(file.source, file.path, "exec"), module.__dict__)
-    own = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == MODULE]
+    every = dict.fromkeys(value for value in vars(module).values() if isinstance(value, type))  # under any of its names
+    own = [cls for cls in every if cls.__module__ == MODULE]
     entries = [cls for cls in own if issubclass(cls, tuple(KINDS))]
     entries = [cls for cls in entries if not any(other is not cls and issubclass(other, cls) for other in entries)]
     if not entries:

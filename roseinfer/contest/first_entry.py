@@ -7,8 +7,9 @@ One class, derived from one of these; every kind gives the same tokens, and may 
     Settings    settings of the engine, as a dict `settings`, and its weights: prepare(model)
     Stage       a step of your own, as in the course: derive it from any stage
 
-The rules: tokens are greedy in float32, and as many as were asked for. Eight sequences run at a time. Prompts are new
-in every run. The time is taken from outside, from the requests to the tokens.
+The rules: tokens are greedy in float32, and as many as were asked for. Eight sequences run at a time: a prompt comes
+when one of eight places is free, and until then only its length is known. Prompts are new in every run. The time is
+taken from outside, from the first request to the last token. An entry changes nothing of the library itself.
 """
 
 from roseinfer.contest import Policy

@@ -1,7 +1,7 @@
 """The process of an entry: it loads the model and the entry, then runs the requests that it is sent.
 
-It reads lines of JSON, and writes one line of JSON for each. It never has the right tokens: the judge makes them later,
-in another process. Whatever an entry prints goes elsewhere (see contender.py).
+It reads and writes lines of JSON. It never has the right tokens: the judge makes them later, in another process.
+Whatever an entry prints goes elsewhere (see guard.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any
 
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, load_model
-from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .entry import NoEntry, kind_of, make_engine, steps_of
+from .bad_answer import BadAnswer
+from .entry import NoEntry, kind_of, make_engine
 from .entry_file import EntryFile, class_in
+from .library import changed_since, marks_of_library
+from .places import Lengths, run_in_places
 from .workload import SPEC
 
 OUT_OF_MEMORY = ("allocate memory", "not enough memory")  # in the messages of torch
@@ -29,14 +31,17 @@ READ_FD, WRITE_FD = "CONTEST_READ_FD", "CONTEST_WRITE_FD"
 def main() -> None:
     inbox = os.fdopen(int(os.environ.pop(READ_FD)), encoding="utf-8")
     outbox = os.fdopen(int(os.environ.pop(WRITE_FD)), "w", encoding="utf-8")
+    model = load_model(SPEC, device="cpu")
+    say(outbox, {"loaded": SPEC})
     told = json.loads(inbox.readline())
     file = EntryFile(**told["file"]) if told["file"] else None
-    model = load_model(SPEC, device="cpu")
     limit_memory(told["memory_bytes"])
+    before = marks_of_library()
     made, answer = loaded(file, model)
     say(outbox, answer)
     while made and (line := inbox.readline()):
-        say(outbox, answered(made, json.loads(line), file))
+        lengths = json.loads(line)["lengths"]
+        say(outbox, run_once(made, lengths, inbox, outbox, file) if lengths else {"changed": changed_since(before)})
 
 
 def loaded(file: EntryFile | None, model: Model) -> tuple[Engine | Stage | None, dict[str, Any]]:
@@ -54,27 +59,45 @@ def loaded(file: EntryFile | None, model: Model) -> tuple[Engine | Stage | None,
         return None, {"failed": described(error, file)}
 
 
-def answered(made: Engine | Stage, requests: dict[str, Any], file: EntryFile | None) -> dict[str, Any]:
-    """The new tokens of each request, in the order in which they were sent."""
-    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in requests["max_tokens"]]
-    seqs = [Sequence(prompt, one) for prompt, one in zip(requests["prompts"], params, strict=True)]
+def run_once(
+    made: Engine | Stage, lengths: list[Lengths], inbox: Any, outbox: Any, file: EntryFile | None
+) -> dict[str, Any]:
+    """Run requests whose prompts come when they are asked for. Tokens go out as soon as a request has all of them."""
+
+    def hand_over(ended: list[tuple[int, list[int]]], begun: list[int]) -> list[list[int]]:
+        say(outbox, {"ended": ended, "begun": begun})
+        return json.loads(inbox.readline())["prompts"] if begun else []
+
     try:
-        for _ in steps_of(made, list(seqs)):
+        for _ in run_in_places(made, lengths, hand_over):
             pass
-        return {"tokens": [seq.output_ids for seq in seqs]}
+        return {"done": True}
     except BaseException as error:
         return {"failed": described(error, file)}
 
 
 def described(error: BaseException, file: EntryFile | None) -> str:
-    """One line: what was raised, and the innermost line of the entry's file that led to it."""
+    """One line: what was raised, and the line of the entry's file that led to it."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or any(part in text for part in OUT_OF_MEMORY):
         text = "takes more memory than is allowed"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if file and frame.filename == file.path]
-    where = f", in line {lines[-1]} of {Path(file.path).name}" if file and lines else ""
+    line = line_of(error, file) if file else None
+    where = f", in line {line} of {Path(file.path).name}" if file and line else ""
+    if isinstance(error, BadAnswer):
+        return f"{text}{where}"
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def line_of(error: BaseException, file: EntryFile) -> int | None:
+    """The innermost line of the entry's file that led to an error; else where the method begins that returned what
+    cannot be used; else where the entry's class begins."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if lines := [frame.lineno for frame in frames if frame.filename == file.path]:
+        return lines[-1]
+    code = error.code if isinstance(error, BadAnswer) else None
+    if code and code.co_filename == file.path:
+        return code.co_firstlineno
+    return file.last_class_line
 
 
 def limit_memory(num_bytes: int) -> None:

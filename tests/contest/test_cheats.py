@@ -14,7 +14,8 @@ from small_contest import LIMITS, SMALL
 from roseinfer.bench import ContenderFailed
 from roseinfer.contest import Contest, Limits, Refused
 from roseinfer.contest import contest as contest_module
-from roseinfer.contest.contender import Contender, checked_shape
+from roseinfer.contest.contender import Contender
+from roseinfer.contest.handed_over import checked_shape
 from roseinfer.contest.workload import Request
 
 pytestmark = pytest.mark.slow
@@ -32,16 +33,16 @@ HONEST = """
 TAMPERS = """
     import os, sys, time, threading
     import roseinfer.contest.worker as worker
-    honest, runs = worker.answered, []
+    honest, runs, first = worker.say, [], {{}}
 
-    def answered(made, requests, file):
-        runs.append(requests)
-        answer = honest(made, requests, file)
-        tokens = answer.get("tokens")
+    def say(outbox, message):
+        tokens = dict(message.get("ended", ()))
+        runs.extend([1] if message.get("begun") and not tokens else [])
         {change}
-        return answer
+        honest(outbox, message)
 
-    worker.answered = answered
+    worker.say = say
+    worker.changed_since = lambda before: None  # what looks for changes is in its process, too
 """
 
 
@@ -50,36 +51,32 @@ def tampers(change: str) -> str:
 
 
 REFUSED = {
-    "returns early": (tampers("tokens[1].pop()"), "request 1: it gives "),
-    "one wrong token": (tampers("tokens[2][-1] ^= 1"), "is wrong"),
-    "an id outside the vocabulary": (tampers("tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
+    "returns early": (tampers("1 in tokens and tokens[1].pop()"), "request 1: it gives "),
+    "one wrong token": (tampers("if 2 in tokens: tokens[2][-1] ^= 1"), "is wrong"),
+    "an id outside the vocabulary": (tampers("if 0 in tokens: tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
     "tokens of the first run again": (
-        tampers("first = globals().setdefault('first', tokens); answer['tokens'] = first"),
+        tampers("for n in tokens: tokens[n][:] = first.setdefault(n, list(tokens[n]))"),
         "",
     ),
     "patches the judge": (
-        tampers("tokens[0][0] ^= 1")
+        tampers("if 0 in tokens: tokens[0][0] ^= 1")
         + "import roseinfer.contest.contest as c, roseinfer.contest.judge as j\n"
         + "c.mistake_in = j.mistake_in = j.first_wrong = lambda *arguments: None\n",
         "request 0: token 0 is wrong",
     ),
     "crashes": (tampers("len(runs) > 1 and 1 / 0") , "its process ended in a run, exit status 1"),
-    "leaves": (tampers("os._exit(7)"), "its process ended in its first run, exit status 7"),
-    "is killed": (tampers("os.kill(os.getpid(), 11)"), "its process ended in its first run, signal SIGSEGV"),
+    "leaves": (tampers("runs and os._exit(7)"), "its process ended in its first run, exit status 7"),
+    "is killed": (tampers("runs and os.kill(os.getpid(), 11)"), "its process ended in its first run, signal SIGSEGV"),
     "hangs": (tampers("time.sleep(60 * (len(runs) > 1))"), "it took longer than 4 s in a run, and was ended"),
     "a child holds the pipe": (
-        tampers("os.fork() and os._exit(3)\n        time.sleep(60)"),
+        tampers("runs and os.fork() and os._exit(3)\n        runs and time.sleep(60)"),
         "its process ended in its first run, exit status 3",
     ),
     "garbage where tokens are read": (
-        tampers("print('hello', file=worker_outbox())")
-        + "import gc, io\n"
-        + "def worker_outbox():\n"
-        + "    return next(o for o in gc.get_objects() if isinstance(o, io.TextIOWrapper) and o.writable() "
-        + "and o.fileno() > 2)\n",
-        "it writes b'hello\\n{",
+        tampers("runs and print('hello', file=outbox)"),
+        "it writes b'hello' where its tokens are read: an entry only returns them",
     ),
-    "an endless answer": (tampers("answer['more'] = 'x' * (1 << 21)"), "its answer is longer than 1,048,576 bytes"),
+    "an endless answer": (tampers("message['more'] = 'x' * (1 << 21)"), "its answer is longer than 1,048,576 bytes"),
     "raises in a run": (
         """
         from roseinfer.contest import Policy
@@ -137,6 +134,50 @@ REFUSED = {
         """,
         "ValueError: max_num_seqs is the same for every entry: leave it out",
     ),
+    "other settings than a policy's": (
+        """
+        from roseinfer.contest import Policy, entry
+        from roseinfer.engine.config import EngineConfig
+
+        entry.BASELINE = {**entry.BASELINE, "enforce_eager": False}
+
+        class Mine(Policy):
+            name = "mine"
+
+            def key(self, seq):
+                return 0
+        """,
+        "it changed roseinfer.contest.entry.BASELINE: an entry leaves the library as it is",
+    ),
+    "one token of each request": (
+        """
+        from roseinfer.contest import Policy
+
+        class Mine(Policy):
+            name = "mine"
+
+            def key(self, seq):
+                object.__setattr__(seq.params, "max_tokens", 1)
+                return 0
+        """,
+        "request 0: it gives 1 tokens, ",
+    ),
+    "more than its turn": (
+        tampers("message.get('begun') and message['begun'].append(message['begun'][0])"),
+        "out of turn: each begins once, and ends once",
+    ),
+    "answers without an end": (
+        tampers("while len(runs) > 1: honest(outbox, {'ended': [], 'begun': []})"),
+        "it took longer than 4 s in a run, and was ended",
+    ),
+    "closes its pipe": (
+        tampers("runs and os.close(outbox.fileno())\n        runs and time.sleep(60)"),
+        "it closed the pipe through which its tokens are read in its first run",
+    ),
+    "ends its guard": (
+        tampers("len(runs) == 1 and os.kill(os.getppid(), 9)\n        runs.extend(runs[:1])"),
+        "the process that guards it was ended in its first run",
+    ),
     "an unknown setting": (
         """
         from roseinfer.contest import Settings
@@ -179,9 +220,11 @@ def test_tokens_of_another_shape_are_refused(tokens, line):
 
 
 def test_the_tokens_of_another_request_are_called_so(contest, entry_of):
-    swap = "equal = [i for i, t in enumerate(tokens) if len(t) == 6]; a, b = equal; "
+    swap = """equal = [n for n in tokens if len(tokens[n]) == 6]
+        if equal:
+            message["ended"] = [[n, tokens[m]] for n, m in zip(equal, equal[::-1], strict=True)]"""
     with pytest.raises(Refused, match=r"request \d: token \d is wrong, and these are the tokens of request \d"):
-        contest.score(entry_of(tampers(swap + "tokens[a], tokens[b] = tokens[b], tokens[a]")))
+        contest.score(entry_of(tampers(swap)))
 
 
 def test_a_clock_that_stands_still_gains_nothing(contest, entry_of):
@@ -213,6 +256,23 @@ def test_a_scoreboard_that_it_writes_is_restored(before, contest, entry_of, tmp_
     assert (board.read_bytes() if board.exists() else None) == before
 
 
+def test_memory_of_its_children_counts(entry_of):
+    """Each of three processes stays below the limit."""
+    grows = """
+        import os, time
+
+        for _ in range(2):
+            if os.fork() == 0:
+                kept = b"x" * (300 << 20)
+                time.sleep(60)
+        time.sleep(60)
+    """
+    file = entry_of(dedent(grows) + dedent(HONEST))
+    with Contender(file, Limits(memory_bytes=512 << 20)) as own, pytest.raises(Refused) as refused:
+        own.wait_until_ready()
+    assert str(refused.value) == "it takes more memory than is allowed: 512 MiB for all its processes together"
+
+
 THREAD = """
     import os, threading, time
     import roseinfer.contest.worker as worker
@@ -238,16 +298,16 @@ THREAD = """
 
     while not has_moved(["", ""]):
         time.sleep(0.01)
-    honest = worker.answered
+    honest = worker.run_once
 
-    def answered(made, requests, file):
+    def run_once(*arguments):
         before = beats()
-        answer = honest(made, requests, file)
+        answer = honest(*arguments)
         while not has_moved(before):  # a run ends when both have worked in it
             time.sleep(0.01)
         return answer
 
-    worker.answered = answered
+    worker.run_once = run_once
 """
 
 
@@ -273,7 +333,7 @@ def test_threads_and_children_stand_still_between_runs(entry_of, contest):
 def test_all_of_it_ends_with_the_contest(entry_of):
     with Contender(entry_of(dedent(THREAD) + dedent(HONEST)), LIMITS) as own:
         own.wait_until_ready()
-        group = own._process.pid
+        group = own._pid
     for _ in range(100):  # an orphan that was killed is there until init has read its status
         try:
             os.killpg(group, 0)
@@ -285,7 +345,8 @@ def test_all_of_it_ends_with_the_contest(entry_of):
 
 
 def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
-    """It is told prompts and numbers of tokens; tokens are judged when its process has ended; no prompt comes twice."""
+    """It is told lengths, and prompts in their turn; tokens are judged when its process has ended; no prompt comes
+    twice."""
     told, own = [], []
     asked, init, judge = Contender._asked, Contender.__init__, contest_module.mistake_in
 
@@ -298,7 +359,7 @@ def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
         init(self, *arguments)
 
     def spy_judge(*arguments):
-        assert [one._process.returncode is not None for one in own] == [True], "its process has ended"
+        assert [one._guard.returncode is not None for one in own] == [True], "its process has ended"
         return judge(*arguments)
 
     monkeypatch.setattr(Contender, "_asked", spy_asked)
@@ -306,13 +367,14 @@ def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
     monkeypatch.setattr(contest_module, "mistake_in", spy_judge)
     contest.score(entry_of(HONEST))
     runs = [message for message in told if "file" not in message]
-    assert [set(message) for message in runs] == [{"prompts", "max_tokens"}] * 4
-    texts = [tuple(prompt) for message in runs for prompt in message["prompts"]]
+    assert [next(iter(message)) for message in runs] == ["lengths", "prompts"] * 4 + ["lengths"]
+    assert runs[-1] == {"lengths": []}, "asks what it changed"
+    texts = [tuple(prompt) for message in runs for prompt in message.get("prompts", ())]
     assert len(texts) == 12 and len(set(texts)) == 6  # each twice: for the baseline, and for the entry
 
 
 def test_a_baseline_that_stops_is_no_fault_of_the_entry(entry_of):
     with Contest(SMALL, repeats=1, limits=LIMITS) as contest:
-        os.kill(contest.baseline._process.pid, signal.SIGKILL)
+        os.kill(contest.baseline._pid, signal.SIGKILL)
         with pytest.raises(ContenderFailed, match="the baseline failed, so no entry has a score: its process ended"):
             contest.score(entry_of(HONEST))

@@ -206,6 +206,13 @@ def test_a_file_has_one_entry(source, line, entry_of):
     assert line in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "below", ["Entry = Mine", "Entry = Best = Mine", "made = Mine()", "Old = Policy", "key = Mine.key"]
+)
+def test_an_entry_may_have_several_names(below, entry_of):
+    assert class_in(entry_of(IMPORTS + KINDS["Policy"] + below + "\n")).__name__ == "Mine"
+
+
 def test_helpers_and_bases_of_an_entry_are_none(entry_of):
     source = """
         from roseinfer.contest import Policy

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from roseinfer.contest.entry import ROOM, make_engine, steps_of
+from roseinfer.contest.entry import make_engine
+from roseinfer.contest.places import PLACES, run_in_places
 from roseinfer.contest.workload import Request, Workload, workload_of
+from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
 
-SLOTS: int = ROOM["max_num_seqs"]
+SLOTS = PLACES
 SEED = 4  # of the requests that the lesson looks at: the contest draws new ones
 
 
@@ -66,13 +68,16 @@ def record_contest(
     return run_once(made, requests)
 
 
-def run_once(made: object, requests: list[Request]) -> ContestRun:
-    seqs = [Sequence(list(one.prompt), SamplingParams(max_tokens=one.max_tokens, ignore_eos=True)) for one in requests]
+def run_once(made: Engine | Stage, requests: list[Request]) -> ContestRun:
     grown, seconds = [], []
-    lengths, began = [len(seq) for seq in seqs], perf_counter()
-    for _ in steps_of(made, seqs):  # type: ignore[arg-type]
+    had, began = [0] * len(requests), perf_counter()
+    lengths = [(len(one.prompt), one.max_tokens) for one in requests]
+    for running in run_in_places(made, lengths, lambda ended, begun: [requests[number].prompt for number in begun]):
         now = perf_counter()
-        grown.append({i: len(seq) - lengths[i] for i, seq in enumerate(seqs) if len(seq) > lengths[i]})
+        has = {number: len(seq.output_ids) for number, seq in sorted(running.items())}
+        grown.append({number: count - had[number] for number, count in has.items() if count > had[number]})
         seconds.append(now - began)
-        lengths, began = [len(seq) for seq in seqs], perf_counter()
+        for number, count in has.items():
+            had[number] = count
+        began = perf_counter()
     return ContestRun(requests, grown, seconds)

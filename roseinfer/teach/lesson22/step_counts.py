@@ -7,12 +7,12 @@ from collections.abc import Sequence as List
 from statistics import mean
 
 from roseinfer.contest.entry import BASELINE, ROOM
+from roseinfer.contest.places import PLACES, asked
 from roseinfer.contest.workload import workload_of
 from roseinfer.display.table import Table
 from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.policies import Policy
 from roseinfer.engine.scheduler import Scheduler
-from roseinfer.sequence import SamplingParams, Sequence
 
 from ..views.rows_table import table
 
@@ -21,18 +21,32 @@ MAX_MODEL_LEN = 512  # of the bundled model
 
 def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int:
     """Steps until the last request of that run has ended. policy: as EngineConfig takes it. Raises ValueError for an
-    unknown workload."""
+    unknown workload, and BrokenRule for a policy that does more than to order requests."""
     config = EngineConfig(**{**BASELINE, **ROOM, "scheduling_policy": policy})
     scheduler = Scheduler.of(config, MAX_MODEL_LEN, (), b"")
-    for one in workload_of(workload).draw(seed):
-        scheduler.add(Sequence(one.prompt, SamplingParams(max_tokens=one.max_tokens, ignore_eos=True)))
+    requests = workload_of(workload).draw(seed)
+    seqs = [asked(one.prompt, one.max_tokens) for one in requests]
+    for number, seq in enumerate(seqs):
+        scheduler.add(seq)
+        if seq.finish_reason or (seq.token_ids, seq.params.max_tokens) != requests[number][:2]:
+            raise BrokenRule(f"key changed request {number}: a policy only reads a sequence")
     steps = 0
     while scheduler.has_work:
         step = scheduler.schedule()
         assert step is not None, "it has work"
+        if len(step.seqs) > PLACES:
+            raise BrokenRule(f"step {steps} runs {len(step.seqs)} requests at a time, allowed: {PLACES}")
         scheduler.commit(step, [0] * len(step.chosen))
         steps += 1
+    for number, (seq, request) in enumerate(zip(seqs, requests, strict=True)):
+        if len(seq) != len(request.prompt) + request.max_tokens:
+            given = f"{len(seq.output_ids)} of its {request.max_tokens} tokens"
+            raise BrokenRule(f"request {number} ends with {given}: a policy only reads sequences")
     return steps
+
+
+class BrokenRule(ValueError):
+    """What a policy did to a run, instead of to order its requests."""
 
 
 def compare_policies(policies: Mapping[str, str | Policy], workloads: List[str], num_runs: int = 10) -> Table:

@@ -11,7 +11,8 @@ from wrong_answers import right_answers, wrong_answers
 
 from roseinfer.contest import first_entry
 from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
-from roseinfer.teach.lesson22 import exercises
+from roseinfer.sequence import SamplingParams
+from roseinfer.teach.lesson22 import exercises, step_counts
 from roseinfer.teach.lesson22.step_counts import count_steps
 
 # 22.1
@@ -153,6 +154,28 @@ class Broken(Policy):
         return seq.no_such
 
 
+def changing(change):
+    """A policy that changes every sequence that it sees."""
+
+    class Changing(Policy):
+        def key(self, seq):
+            change(seq)
+            return 0
+
+    return Changing
+
+
+def drops_the_others(self, waiting, room):
+    del waiting[1:]
+    return 0
+
+
+def shortens_the_first(self, waiting, room):
+    object.__setattr__(waiting[0][-1].params, "max_tokens", 1)
+    return 0
+
+
+ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
 test_wrong_policies = wrong_answers(
     "22.3",
     {
@@ -171,6 +194,22 @@ test_wrong_policies = wrong_answers(
             ": max_len counts the prompt, too, and a long prompt is no long output",
         ),
         "an error": (Broken, "AttributeError"),
+        "one token of each": (
+            changing(lambda seq: object.__setattr__(seq.params, "max_tokens", 1)),
+            "run 1: key changed request 0: a policy only reads a sequence",
+        ),
+        "params of its own": (changing(lambda seq: setattr(seq, "params", ONE_TOKEN)), "key changed request 0"),
+        "an end of its own": (changing(lambda seq: setattr(seq, "finish_reason", "length")), "key changed request 0"),
+        "a shorter prompt": (changing(lambda seq: seq.token_ids.pop()), "key changed request 0"),
+        "a longer prompt": (changing(lambda seq: seq.token_ids.append(0)), "key changed request 0"),
+        "one token, later": (
+            type("Late", (Policy,), {"key": lambda self, seq: 0, "pick": shortens_the_first}),
+            "tokens: a policy only reads sequences",
+        ),
+        "requests that are dropped": (
+            type("Drops", (Policy,), {"key": lambda self, seq: 0, "pick": drops_the_others}),
+            "ends with 0 of its",
+        ),
     },
 )
 test_right_policies = right_answers(
@@ -191,12 +230,21 @@ def test_the_drawn_runs_leave_something_to_gain():
         assert count_steps("fcfs", seed) >= 100
 
 
+def test_a_count_with_more_places_than_the_contest_has_is_refused(monkeypatch):
+    monkeypatch.setattr(step_counts, "ROOM", {**step_counts.ROOM, "max_num_seqs": 24})
+    with pytest.raises(ValueError, match="step 0 runs 16 requests at a time, allowed: 8"):
+        count_steps("fcfs", 1)
+
+
 # 22.4
 
 HONEST = "from roseinfer.contest import Policy\nclass Mine(Policy):\n    def key(self, seq):\n        return 0\n"
 CHEAT = HONEST + (
     "import roseinfer.contest.worker as worker\n"
-    "worker.answered = lambda made, requests, file: {'tokens': [[7] * n for n in requests['max_tokens']]}\n"
+    "honest = worker.say\n"
+    "def say(outbox, message):\n"
+    "    honest(outbox, message | {'ended': [[n, [7] * len(own)] for n, own in message.get('ended', ())]})\n"
+    "worker.say = say\n"
 )
 TEMPLATE = Path(first_entry.__file__).read_text(encoding="utf-8")
 test_wrong_entries = wrong_answers(

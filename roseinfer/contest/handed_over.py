@@ -1,0 +1,65 @@
+"""HandedOver: which prompts of a run an entry has, kept by the judge. At most eight are with it at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from typing import Any
+
+from roseinfer.arguments import is_integer
+
+from .places import PLACES
+from .refused import Refused
+from .workload import Request
+
+
+class HandedOver:
+    """tokens: of each request, once it has ended."""
+
+    def __init__(self, requests: List[Request]) -> None:
+        self.requests = requests
+        self.waiting = set(range(len(requests)))
+        self.running: set[int] = set()
+        self.tokens: dict[int, Any] = {}
+
+    @property
+    def all_ended(self) -> bool:
+        return len(self.tokens) == len(self.requests)
+
+    def answer(self, said: dict[str, Any]) -> list[list[int]]:
+        """Keep the tokens of the requests that have ended, and return the prompts of those that begin. Raises Refused
+        for any that is not its turn, and for a ninth."""
+        ended, begun = said.get("ended", ()), said.get("begun", ())
+        is_list = isinstance(ended, list) and isinstance(begun, list)
+        if not is_list or any(not isinstance(one, list) or len(one) != 2 for one in ended):
+            raise Refused(f"it writes {str(said)[:60]!r} where its tokens are read: an entry only returns them")
+        for number, tokens in ended:
+            self._move(number, self.running, None)
+            self.tokens[number] = tokens
+        for number in begun:
+            self._move(number, self.waiting, self.running)
+        if len(self.running) > PLACES:
+            raise Refused(f"it asks for {len(self.running)} requests at a time, allowed: {PLACES}")
+        return [self.requests[number].prompt for number in begun]
+
+    def tokens_in_order(self) -> list[list[int]]:
+        """Raises Refused unless they are lists of ids, as many as were asked for."""
+        return checked_shape([self.tokens[number] for number in range(len(self.requests))], self.requests)
+
+    def _move(self, number: object, here: set[int], there: set[int] | None) -> None:
+        if not is_integer(number) or number not in here:
+            raise Refused(f"it names request {str(number)[:40]} out of turn: each begins once, and ends once")
+        here.remove(number)
+        if there is not None:
+            there.add(number)
+
+
+def checked_shape(tokens: object, requests: List[Request]) -> list[list[int]]:
+    """Raises Refused unless it has a list of token ids for each request, as many as were asked for."""
+    if not isinstance(tokens, list) or len(tokens) != len(requests):
+        raise Refused(f"it does not give tokens for each of the {len(requests)} requests")
+    for number, (own, request) in enumerate(zip(tokens, requests, strict=True)):
+        if not isinstance(own, list) or any(type(token) is not int for token in own):
+            raise Refused(f"request {number}: its tokens are not a list of ids")
+        if len(own) != request.max_tokens:
+            raise Refused(f"request {number}: it gives {len(own)} tokens, {request.max_tokens} were asked for")
+    return tokens
