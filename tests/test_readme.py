@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from argparse import ArgumentParser, _SubParsersAction
 
 import nbformat
 import pytest
 
+from roseinfer.cli.main import parser
 from roseinfer.models.hf import FAMILIES
 from roseinfer.models.shapes import RANDOM_SHAPES
 from roseinfer.paths import ROOT
 from tools.pictures import PICTURES, recorded_pictures
 from tools.shape import lessons
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "teaching" / "README.md", *(ROOT / "docs").rglob("*.md")]
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
 
 
@@ -53,6 +56,40 @@ def test_pictures_of_lessons_are_what_the_lessons_recorded():
 
 
 def test_each_picture_in_docs_is_on_a_page():
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    shown = {name for page in pages for name in re.findall(r"!\[[^]]*\]\(\S*?([\w.]+)\)", page.read_text("utf-8"))}
+    shown = {name for page in PAGES for name in re.findall(r"!\[[^]]*\]\(\S*?([\w.]+)\)", page.read_text("utf-8"))}
     assert {path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".png", ".svg")} <= shown
+
+
+CALL = re.compile(r"(?:^|[`/ ])roseinfer(?P<words>(?: [a-z][a-z-]*)+)(?P<rest>[^`|\n]*)", re.M)
+
+
+def all_commands(own: ArgumentParser, name: str = "") -> dict[str, ArgumentParser]:
+    """Each command of the terminal, such as "bench offline", with its parser."""
+    found = {name: own}
+    for action in own._actions:
+        if isinstance(action, _SubParsersAction):
+            for word, inner in action.choices.items():
+                found |= all_commands(inner, f"{name} {word}".strip())
+    return found
+
+
+def test_each_command_on_a_page_takes_the_flags_that_stand_after_it():
+    known, unknown, number = all_commands(parser()), [], 0
+    for page in PAGES:
+        for call in CALL.finditer(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+            words = call["words"].split()
+            name = next((name for n in (2, 1) if (name := " ".join(words[:n])) in known), None)
+            flags = re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", call["rest"]) if name else []
+            number += len(flags)
+            unknown += [(page.name, name, flag) for flag in flags if flag not in known[name]._option_string_actions]
+    assert unknown == [] and number > 50
+
+
+def test_each_make_target_of_a_page_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    called = {
+        target
+        for page in PAGES
+        for target in re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text(encoding="utf-8"), re.M)
+    }
+    assert called <= targets and len(called) > 10
