@@ -50,7 +50,8 @@ class TokenTexts:
         return {"content": content, "refusal": None}
 
     def _by_name(self, at: dict[int, float]) -> dict[str, float]:
-        """Of tokens with one name the chosen one counts, else the likeliest: they come in that order."""
+        """Return the log-probabilities by name. The chosen token comes first and then the likeliest ones, so the first
+        of several tokens with one name counts."""
         named: dict[str, float] = {}
         for token_id, value in at.items():
             named.setdefault(self._name(token_id), value)

@@ -12,8 +12,7 @@ from roseinfer.bench.offline import offline
 from roseinfer.bench.offline.prompts import PROMPTS, passages_of, repeating, steps_with_drafts
 from roseinfer.cli.main import main
 from roseinfer.engine.speculation.payoff import Payoff
-from roseinfer.llm.loading import tokenizer_to_serve
-from roseinfer.models import GPT2
+from roseinfer.models import GPT2, load_tokenizer
 from roseinfer.profiling import Machine
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
@@ -55,7 +54,7 @@ def test_repeating_prompts_end_as_they_begin(small: GPT2, spec):
 
 
 def test_the_bundled_model_s_are_passages_that_it_repeats(tiny: GPT2):
-    tokenizer = tokenizer_to_serve("tiny", None)
+    tokenizer = load_tokenizer("tiny")
     passages = passages_of(tiny, "tiny", 4, 40, seed=0)
     assert all(len(passage) == 40 and tokenizer.decode(passage)[0].isupper() for passage in passages)
     [prompt] = repeating(tiny, "tiny", 1, 192, 32, seed=0)
