@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import threading
-import weakref
 from typing import Any
 
 from roseinfer.models import ModelLoadError, pretrained_tokenizer
 
 from .messages import Message, template_messages
-from .template_worker import READY
+from .worker import Worker
 
 RENDER_SECONDS = 10
 MOST_CHARACTERS = 10_000_000
@@ -31,7 +25,11 @@ class ChatTemplate:
         self._tokenizer = pretrained_tokenizer(spec) if spec else None
         special = self._tokenizer.special_tokens_map if self._tokenizer else {}
         self._special_tokens = {name: str(token) for name, token in special.items()}
-        self._renderer = Renderer()
+        self._renderer = Worker("roseinfer.llm.template_worker", RENDER_SECONDS)
+
+    def close(self) -> None:
+        """End the process, and what it renders. No template is rendered after that."""
+        self._renderer.close()
 
     def render(
         self,
@@ -57,14 +55,19 @@ class ChatTemplate:
                 "one: set one of them to False"
             )
         check_tools(tools)
-        answer = self._renderer.answer(
-            conversations=[conversation],
-            chat_template=self.source(chat_template, tools),
-            tools=tools or None,
-            template_kwargs=self._special_tokens | checked_kwargs(chat_template_kwargs),
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
+        request = {
+            "conversations": [conversation],
+            "chat_template": self.source(chat_template, tools),
+            "tools": tools or None,
+            "template_kwargs": self._special_tokens | checked_kwargs(chat_template_kwargs),
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "most_characters": MOST_CHARACTERS,
+        }
+        try:
+            answer = self._renderer.answer(**request)
+        except (TypeError, ValueError, RecursionError) as e:
+            raise ValueError(f"messages, tools and chat_template_kwargs must hold what JSON can: {e}") from e
         if "error" in answer:
             raise ValueError(f"the chat template refuses these messages: {answer['error']}")
         return answer["text"]
@@ -109,68 +112,3 @@ def check_tools(tools: object) -> None:
     """Raises ValueError unless it is None or a list of dicts."""
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise ValueError(f"tools must be a list of dicts such as {{'type': 'function', ...}}, got {tools!r:.100}")
-
-
-class Renderer:
-    """A process with template_worker.py in it. It is started again after a template has ended it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._start()
-
-    def answer(self, **request: Any) -> dict[str, str]:
-        """Return {"text": ...} or {"error": ...} for one request."""
-        try:
-            line = json.dumps({"seconds": RENDER_SECONDS, "most_characters": MOST_CHARACTERS, **request})
-        except (TypeError, ValueError, RecursionError) as e:
-            raise ValueError(f"messages, tools and chat_template_kwargs must hold what JSON can: {e}") from e
-        with self._lock:
-            try:
-                answer = self._exchange(line)
-            except BaseException:  # Ctrl-C: the next request must not read this one's answer
-                self._stop()
-                self._start()
-                raise
-            if answer:
-                return json.loads(answer)
-            self._stop()
-            self._start()
-        return {"error": f"it was ended, since it took more than {RENDER_SECONDS} s or too much memory"}
-
-    def _exchange(self, line: str) -> str:
-        """Return the worker's answer, or "" if the request has ended the worker."""
-        try:
-            print(line, file=self._process.stdin, flush=True)
-            return self._said.readline()
-        except OSError:  # a broken pipe; Windows calls it an invalid argument
-            return ""
-
-    def _start(self) -> None:
-        # -I: neither the current folder nor PYTHON* variables change what is imported.
-        path = [str(folder) for folder in sys.path if folder]
-        code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        code += "from roseinfer.llm.template_worker import serve; serve()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", code, json.dumps(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for this process alone
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
-        self._stop = weakref.finalize(self, _end, self._process)
-        assert self._process.stdout, "it is a pipe"
-        self._said = self._process.stdout
-        if self._said.readline() != READY:
-            self._stop()
-            raise RuntimeError(
-                f"the process that renders chat templates did not start: try {sys.executable} -I -c 'import jinja2'"
-            )
-
-
-def _end(process: subprocess.Popen) -> None:
-    process.kill()
-    process.communicate()

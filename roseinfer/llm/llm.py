@@ -259,8 +259,10 @@ class LLM:
 
     def prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         """Return the token ids of a prompt; other threads run meanwhile. Raises ValueError for a text without a token,
-        and where there is no tokenizer."""
-        return encode(text, self.get_tokenizer(), "a prompt", add_special_tokens)
+        for one that is far too long, and where there is no tokenizer."""
+        tokenizer = self.get_tokenizer()
+        self._resolver.check_length(text)
+        return encode(text, tokenizer, "a prompt", add_special_tokens)
 
     @property
     def vocabulary(self) -> Vocabulary | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -15,6 +16,7 @@ from roseinfer.sequence import Sequence
 from .bad_words import bad_words
 from .detokenizer import Detokenizer, Vocabulary
 from .grammar import Grammar, Grammars
+from .least_tokens import most_characters
 from .request import Sample
 
 NEED_TOKENIZER = {"stop": "stop_token_ids", "bad_words": "logit_bias", "structured_outputs": "logits_processors"}
@@ -53,6 +55,22 @@ class Resolver:
         elif params.max_tokens <= room:
             return
         seq.params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+
+    def check_length(self, text: str) -> None:
+        """Raises ValueError for a text that is too long whatever its tokens are: to make them would take seconds."""
+        if len(text) < self.longest or self._most_characters is None:
+            return
+        least = -(-len(text) // self._most_characters)
+        if least >= self.longest:
+            raise ValueError(
+                f"prompt of {len(text):,} characters has at least {least:,} tokens and leaves no room for a new one, "
+                f"allowed: at most {self.longest - 1} with max_model_len={self.longest}"
+            )
+
+    @cached_property
+    def _most_characters(self) -> int | None:
+        assert self.tokenizer, "only a text is checked"
+        return most_characters(self.tokenizer)
 
     def samples(self, seq: Sequence) -> list[Sample]:
         """Make as many samples as its params ask for. The first is `seq`; the others share its prompt's cache."""

@@ -23,6 +23,7 @@ from .process import start_process
 from .rank import finished_shard, main
 from .split import check_whole, shard_config, shard_weights
 
+SECONDS_TO_START = 120  # its imports take 3 s, and far longer on a busy machine with a cold disk
 SECONDS_TO_END = 10
 
 
@@ -38,6 +39,8 @@ class Other:
 
     def wait_until_ready(self) -> None:
         """Until its next word: its imports are done, or it has met the others. Raises RankFailed."""
+        if not self.connection.poll(SECONDS_TO_START):
+            raise RankFailed(f"rank {self.rank} (process {self.process.pid}) did not start in {SECONDS_TO_START} s")
         try:
             failure = self.connection.recv()
         except EOFError:

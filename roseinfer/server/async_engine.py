@@ -28,9 +28,10 @@ from .engine_state import EngineState, state_of
 from .latencies import Latencies
 from .output_stream import Delta, OutputStream, Unsent
 
-LOADING, READY, DRAINING, FAILED = "loading", "ready", "draining", "failed"
+LOADING, READY, STUCK, DRAINING, FAILED = "loading", "ready", "stuck", "draining", "failed"
 RECENT_ENDS = 32  # of streams, whose mean gap is what a refused client waits
 MOST_RETRY_AFTER = 60  # seconds
+POLL_SECONDS = 0.02  # between two looks at what has not ended
 logger = logging.getLogger(__name__)
 
 News = list[tuple[OutputStream, "list[Delta] | Exception"]]
@@ -58,17 +59,24 @@ class StepFailed(Exception):
 
 class AsyncEngine:
     """make_llm: called on the engine's thread, so that loading holds up nothing else. max_queue: samples that may wait
-    beside the max_num_seqs that run. on_failure: called on the loop when the thread has ended by an error.
+    beside the max_num_seqs that run. step_seconds: a step that takes longer makes the status STUCK. on_failure: called
+    on the loop when the thread has ended by an error.
 
     Made, and used, on an event loop; start() begins. The LLM that make_llm returns belongs to it until close(): a call
     of it from anywhere else raises an error that says so.
     """
 
     def __init__(
-        self, make_llm: Callable[[], LLM], max_queue: int, on_failure: Callable[[BaseException], object] | None = None
+        self,
+        make_llm: Callable[[], LLM],
+        max_queue: int,
+        step_seconds: float,
+        on_failure: Callable[[BaseException], object] | None = None,
     ) -> None:
         self._make_llm, self.max_queue, self._on_failure = make_llm, max_queue, on_failure
-        self.status = LOADING
+        self._step_seconds = step_seconds
+        self._stage = LOADING
+        self._is_closing = False
         self.latencies = Latencies()
         self.state = EngineState()
         self.streams: dict[OutputStream, None] = {}  # that have not ended, in the order in which they came
@@ -82,6 +90,7 @@ class AsyncEngine:
         self._thread = Thread(target=self._run, name="roseinfer engine", daemon=True)
         # What follows belongs to the engine's thread.
         self._live: LiveRequests
+        self._busy_since: float | None = None  # when its work began; None while it waits for some
         self._inbox = Inbox()
         self._unsent: dict[Request, tuple[OutputStream, Unsent]] = {}
 
@@ -91,12 +100,20 @@ class AsyncEngine:
         """Load the model and warm it up. Raises what make_llm raises."""
         self._thread.start()
         await asyncio.shield(self._is_ready)
-        self.status = READY
+        if self._stage == LOADING:  # and not draining already
+            self._stage = READY
+
+    @property
+    def status(self) -> str:
+        """What it does; STUCK while a step takes longer than step_seconds."""
+        since = self._busy_since
+        is_late = since is not None and perf_counter() - since > self._step_seconds
+        return STUCK if self._stage == READY and is_late else self._stage
 
     @property
     def llm(self) -> LLM:
         """Raises NotServing while it is loaded."""
-        if self._llm is None or self.status == LOADING:
+        if self._llm is None or self._stage == LOADING:
             raise NotServing("the model is still being loaded", retry_after=5)
         return self._llm
 
@@ -105,29 +122,37 @@ class AsyncEngine:
         """Samples that run and wait at most."""
         return self.llm.engine.config.max_num_seqs + self.max_queue
 
-    def submit(self, requests: List[Request], only_whole: bool = False) -> OutputStream:
-        """Let requests that LLM.new_request made wait for their turn. only_whole: see OutputStream.
+    def accept(self, num_samples: int, only_whole: bool = False) -> OutputStream:
+        """Give a place to an HTTP request of so many samples, which it has until its stream ends: by its last token,
+        by abort, or by the end of the server. `begin` gives it the requests. only_whole: see OutputStream.
 
         Raises QueueFull, and NotServing.
         """
-        stream = OutputStream(requests, only_whole)
         self.require_serving()
-        if self._num_samples + stream.num_samples > self.most_samples:
-            self.num_refused += 1
-            raise QueueFull(
-                f"{self._num_samples} requests run or wait, and {self.most_samples} may: try again later",
-                self.retry_after(),
-            )
+        if self._num_samples + num_samples > self.most_samples:
+            raise self.full(f"{self._num_samples} requests run or wait, and {self.most_samples} may")
+        stream = OutputStream(num_samples, only_whole)
         self.streams[stream] = None
-        self._num_samples += stream.num_samples
-        self._commands.put(partial(self._begin, stream, perf_counter()))
+        self._num_samples += num_samples
         return stream
+
+    def full(self, why: str) -> QueueFull:
+        """The refusal of one request more."""
+        self.num_refused += 1
+        return QueueFull(f"{why}: try again later", self.retry_after())
+
+    def begin(self, stream: OutputStream, requests: List[Request]) -> None:
+        """Let the requests of a stream, which LLM.new_request made, wait for their turn. Nothing happens to a stream
+        that has ended."""
+        if stream in self.streams:
+            stream.requests = requests
+            self._commands.put(partial(self._begin, stream))
 
     def require_serving(self) -> None:
         """Raises NotServing."""
-        if self.status == FAILED:
+        if self._stage == FAILED:
             raise NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER)
-        if self.status == DRAINING:
+        if self._stage == DRAINING:
             raise NotServing("the server is shutting down", retry_after=MOST_RETRY_AFTER)
         _ = self.llm
 
@@ -144,23 +169,36 @@ class AsyncEngine:
             self._commands.put(partial(self._abort, stream))
 
     async def drain(self, seconds: float) -> int:
-        """Refuse new requests, and let those that run or wait end, for at most so long. How many were cut off."""
-        self.status = DRAINING if self.status != FAILED else FAILED
-        deadline = perf_counter() + seconds
-        while self.streams and perf_counter() < deadline:
-            await asyncio.sleep(0.02)
+        """Refuse new requests, and let those that were accepted end, for at most so long. How many were cut off."""
+        self._stage = DRAINING if self._stage != FAILED else FAILED
+        await self._until(lambda: not self.streams, seconds)
         cut_off = list(self.streams)
         for stream in cut_off:
             stream.fail(NotServing("the server is shutting down", retry_after=MOST_RETRY_AFTER))
             self.abort(stream)
         return len(cut_off)
 
-    async def close(self) -> None:
-        """End what runs, and the thread with it."""
+    async def close(self, seconds: float) -> bool:
+        """End what runs, and the thread with it; its step has so long to end. False where the thread is still at work:
+        it loads a model, or its step hangs."""
+        self._is_closing = True
         await self.drain(0)
         self._commands.put(None)
-        if self._thread.is_alive() and self._is_ready.done():  # what is still loading ends with the process
-            await self._loop.run_in_executor(None, self._thread.join)
+        if not self._is_ready.done():  # loading cannot be ended
+            return not self._thread.is_alive()
+        await self._until(self._has_ended, seconds)
+        if self._llm and not self._has_ended():
+            self._llm.close()  # the step may wait for another rank, whose end raises
+            await self._until(self._has_ended, seconds)
+        return self._has_ended()
+
+    def _has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        deadline = perf_counter() + seconds
+        while not is_so() and perf_counter() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
 
     def _forget(self, stream: OutputStream) -> None:
         del self.streams[stream]
@@ -177,10 +215,13 @@ class AsyncEngine:
                 self._forget(stream)
 
     def _fail_all(self, failure: BaseException) -> None:
+        if self._is_closing:
+            logger.debug("the engine's last step failed", exc_info=failure)
+            return
         if not self._is_ready.done():
             self._is_ready.set_exception(failure)
             return
-        self.status = FAILED
+        self._stage = FAILED
         for stream in list(self.streams):
             stream.fail(NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER))
             self._forget(stream)
@@ -204,6 +245,7 @@ class AsyncEngine:
     def _serve(self, engine: Engine) -> None:
         """Step while there is work, and wait for some otherwise, until close()."""
         while self._obey(must_wait=not engine.has_work):
+            self._busy_since = perf_counter()
             if not engine.has_work:
                 self.state = state_of(engine)
                 continue
@@ -222,21 +264,23 @@ class AsyncEngine:
     def _obey(self, must_wait: bool) -> bool:
         """Call what the loop has sent; must_wait: for at least one. False once close() was called."""
         while must_wait or not self._commands.empty():
+            if must_wait:
+                self._busy_since = None
             command = self._commands.get()
             if command is None:
                 return False
+            self._busy_since = perf_counter()
             command()
             must_wait = False
         return True
 
-    def _begin(self, stream: OutputStream, arrival: float) -> None:
-        """arrival: of the HTTP request, by perf_counter, which is the engine's clock."""
+    def _begin(self, stream: OutputStream) -> None:
         first_index = 0
         for request in stream.requests:
             self._unsent[request] = stream, Unsent(request, first_index)
             first_index += len(request.samples)
         try:
-            self._live.add(stream.requests, self._inbox, arrival)
+            self._live.add(stream.requests, self._inbox, stream.arrival)
         except ValueError as error:
             self._abort(stream)
             self._call_loop(self._deliver, [(stream, error)])

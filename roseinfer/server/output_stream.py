@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence as List
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
+from typing import Any, NoReturn
 
 from roseinfer.llm.request import Request
 
@@ -84,14 +85,17 @@ class Unsent:
 
 
 class OutputStream:
-    """What comes of the requests of one HTTP request. It belongs to the event loop's thread, and has one reader.
+    """What comes of one HTTP request, from the moment when it is accepted. It belongs to the event loop's thread, and
+    has one reader.
 
-    only_whole: its reader wants each request when that has finished, and nothing before.
+    num_samples: of its requests, which are made after it. only_whole: its reader wants each request when that has
+    finished, and nothing before.
     """
 
-    def __init__(self, requests: List[Request], only_whole: bool) -> None:
-        self.requests, self.only_whole = requests, only_whole
-        self.num_samples = sum(len(request.samples) for request in requests)
+    def __init__(self, num_samples: int, only_whole: bool) -> None:
+        self.num_samples, self.only_whole = num_samples, only_whole
+        self.arrival = perf_counter()  # the engine's clock
+        self.requests: List[Request] = ()
         self.num_tokens = 0  # new ones so far
         self._num_running = self.num_samples
         self._pending: dict[int, Delta] = {}
@@ -120,6 +124,13 @@ class OutputStream:
         if not self.has_ended:
             self._failure = failure
             self._has_news.set()
+
+    async def failure(self) -> NoReturn:
+        """Raise what `fail` is given, as soon as it is: for a request that is not begun yet."""
+        while not self._failure:
+            self._has_news.clear()
+            await self._has_news.wait()
+        raise self._failure
 
     async def next(self) -> list[Delta]:
         """What is new, at most one of each sample; [] at the end. Raises what `fail` was given."""

@@ -1,34 +1,45 @@
-"""PromptReader: texts and conversations as token ids, on a thread that holds up neither the event loop nor a step."""
+"""PromptReader: texts and conversations as token ids, on threads that hold up neither the event loop nor a step."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from importlib.util import find_spec
+from typing import Any
 
 from roseinfer.llm.chat import ChatTemplate
+from roseinfer.llm.grammar import grammar_text
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
+from roseinfer.llm.worker import Worker
 from roseinfer.sequence import SamplingParams
 
-T = TypeVar("T")
-NUM_THREADS = 2
+from .grammar_size import check_size
+from .lane import Lane
+
+GRAMMAR_SECONDS = 5  # that a grammar may take to compile: one of 10,000 choices takes 0.2 s
 
 
 class PromptReader:
-    """Makes requests of an LLM's from what a client sends. Every method raises ValueError for what cannot run."""
+    """Makes requests of an LLM's from what a client sends. Every method raises ValueError for what cannot run, and
+    LaneFull. A caller that is cancelled gives up its place, and no work is begun for it.
+
+    Texts, conversations and grammars have a lane each: a template that hangs, or a grammar that takes long, delays
+    requests of its own kind alone.
+    """
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="roseinfer prompts")
+        self._texts, self._conversations = Lane("texts", 2), Lane("conversations", 2)
+        self._grammars = Lane("grammars", 1)
         try:
             self._template: ChatTemplate | ValueError = llm.chat_template
         except ValueError as error:
             self._template = error
 
     async def of_prompts(self, prompts: list[str | list[int]], params: SamplingParams) -> list[Request]:
-        return await self._in_thread(lambda: [self._request(one, params, True) for one in prompts])
+        """One prompt is read after the other, so that other requests have their turns in between."""
+        return [await self._request(self._texts, partial(self._ids_of, one), params) for one in prompts]
 
     async def of_messages(
         self,
@@ -38,18 +49,44 @@ class PromptReader:
     ) -> Request:
         """The request of a conversation. template_settings: see ChatTemplate.render."""
 
-        def make() -> Request:
+        def read() -> list[int]:
             if isinstance(self._template, ValueError):
                 raise self._template
             text = self._template.render(messages, **template_settings)
-            token_ids = self.llm.prompt_ids(text, add_special_tokens=False)  # they are the template's business
-            return self.llm.new_request(token_ids, params)
+            return self.llm.prompt_ids(text, add_special_tokens=False)  # they are the template's business
 
-        return await self._in_thread(make)
+        return await self._request(self._conversations, read, params)
 
-    def _request(self, prompt: str | list[int], params: SamplingParams, add_special_tokens: bool) -> Request:
-        token_ids = self.llm.prompt_ids(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+    def close(self) -> bool:
+        """Begin no further work, and end the template's process. False where a thread is still at work."""
+        if worker := self.__dict__.get("_grammar_worker"):
+            worker.close()
+        lanes = self._texts, self._conversations, self._grammars
+        for lane in lanes:
+            lane.close()
+        if isinstance(self._template, ChatTemplate):
+            self._template.close()
+        return not any(lane.is_at_work for lane in lanes)
+
+    async def _request(self, lane: Lane, read: Callable[[], list[int]], params: SamplingParams) -> Request:
+        if not params.structured_outputs:
+            return await lane.run(lambda: self.llm.new_request(read(), params))
+        check_size(params.structured_outputs)
+        token_ids = await lane.run(read)
+        return await self._grammars.run(lambda: self._structured_request(token_ids, params))
+
+    def _structured_request(self, token_ids: list[int], params: SamplingParams) -> Request:
+        """A grammar is compiled twice, first where it can be broken off."""
+        wanted = params.structured_outputs
+        if wanted and find_spec("llguidance"):  # a request is refused without it, in words of its own
+            answer = self._grammar_worker.answer(text=grammar_text(wanted))
+            if "error" in answer:
+                raise ValueError(f"structured_outputs cannot be compiled: {answer['error']}")
         return self.llm.new_request(token_ids, params)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    @cached_property
+    def _grammar_worker(self) -> Worker:
+        return Worker("roseinfer.llm.grammar_worker", GRAMMAR_SECONDS)
+
+    def _ids_of(self, prompt: str | list[int]) -> list[int]:
+        return self.llm.prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt

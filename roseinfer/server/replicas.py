@@ -113,12 +113,12 @@ class EngineReplica:
 
     async def __init__(self, serving: Serving, settings: ServerSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         from .async_engine import AsyncEngine
-        from .run import SWITCH_SECONDS
+        from .run import SWITCH_SECONDS, settled
         from .service import Service
 
         sys.setswitchinterval(SWITCH_SECONDS)
         self.settings = settings
-        self.engine = AsyncEngine(serving.make_llm, settings.max_queue)
+        self.engine = AsyncEngine(partial(settled, serving.make_llm), settings.max_queue, settings.step_seconds)
         self.service = Service(self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens)
         await self.engine.start()
         self.service.prepare()
@@ -129,15 +129,19 @@ class EngineReplica:
         return Named(make_app(self.service, self.settings), serve.get_replica_context().replica_id.unique_id)
 
     def check_health(self) -> None:
-        """Raises RuntimeError when the engine's thread has ended: Ray then starts another replica."""
-        from .async_engine import FAILED
+        """Raises RuntimeError when the engine's thread has ended, and while a step takes too long: Ray then starts
+        another replica."""
+        from .async_engine import FAILED, STUCK
 
-        if self.engine.status == FAILED:
-            raise RuntimeError("the engine has failed")
+        if self.engine.status in (FAILED, STUCK):
+            raise RuntimeError(f"the engine is {self.engine.status}")
 
     async def __del__(self) -> None:
+        from .run import STOP_SECONDS
+
         if hasattr(self, "engine"):
-            await self.engine.close()
+            self.service.close()
+            await self.engine.close(STOP_SECONDS)
 
 
 class Named:

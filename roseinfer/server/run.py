@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from roseinfer.arguments import counted
 from roseinfer.llm.llm import LLM
 
 from .app import make_app
@@ -24,6 +27,7 @@ from .settings import ServerSettings
 # Between threads. The engine's would otherwise wait 5 ms for the loop's to give way, the length of many a step.
 SWITCH_SECONDS = 0.0005
 FLUSH_SECONDS = 5  # for answers that are whole to leave, after the engine has drained
+STOP_SECONDS = 5  # for the engine's last step to end
 KEEP_ALIVE_SECONDS = 30
 
 
@@ -38,8 +42,9 @@ class Serving:
 
 
 def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> bool:
-    """Serve until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds. say: gets lines for a
-    terminal. False where the model was still being loaded when it ended.
+    """Serve until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds. A second signal cuts them
+    off. say: gets lines for a terminal. False where a thread is still at work that cannot be ended, on a model that it
+    loads, a step that hangs or a grammar that takes long: the process then has to leave by os._exit.
 
     Raises OSError for an address that cannot be listened at, what make_llm raises, and RuntimeError for an engine that
     has failed.
@@ -48,12 +53,21 @@ def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], objec
     allow_open_files(2 * settings.max_connections)
     sys.setswitchinterval(SWITCH_SECONDS)
     say(f"{url_of(listening)} serves {serving.model_name}, once it is loaded")
-    server = make_server(serving, settings, say)
+    server = make_server(replace(serving, make_llm=partial(settled, serving.make_llm)), settings, say)
     with listening:
         server.run(sockets=[listening])
     if server.failure:
         raise server.failure
-    return server.was_ready
+    return server.has_ended
+
+
+def settled(make_llm: Callable[[], LLM]) -> LLM:
+    """Load a model, and keep all that is there by then out of garbage collections: a body of many small lists makes
+    several, each of which would look through the million objects of torch and transformers."""
+    llm = make_llm()
+    gc.collect()
+    gc.freeze()
+    return llm
 
 
 def url_of(listening: socket.socket) -> str:
@@ -92,30 +106,39 @@ class EngineServer(uvicorn.Server):
         super().__init__(config)
         self.serving, self.settings, self.say = serving, settings, say
         self.failure: BaseException | None = None
-        self.was_ready = False
-        self._is_stopping = False
+        self.was_ready = self.has_ended = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._num_signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        serving = self.serving
+        serving, settings = self.serving, self.settings
+        self.engine = AsyncEngine(serving.make_llm, settings.max_queue, settings.step_seconds, self._fail)
+        self.service = Service(self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens)
+        self.config.loaded_app = make_app(self.service, settings)
+        self._loading = asyncio.create_task(self._load(self.service))
+        self._at_once = asyncio.Event()
         self.loop = asyncio.get_running_loop()
-        self.engine = AsyncEngine(serving.make_llm, self.settings.max_queue, self._fail)
-        service = Service(self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens)
-        self.config.loaded_app = make_app(service, self.settings)
-        self._loading = asyncio.create_task(self._load(service))
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        self._loading.cancel()
-        await self.engine.close()
+        """Let answers leave and the engine's step end, each for a few seconds, and at once after a second signal."""
+        leave = asyncio.create_task(self._at_once.wait())
+        flush = asyncio.create_task(super().shutdown(sockets))
+        await asyncio.wait({leave, flush}, return_when=asyncio.FIRST_COMPLETED)
+        if num_unread := len(self.server_state.tasks):
+            self.say(f"{counted(num_unread, 'answer')} could not be sent in time")
+        for task in (leave, flush, self._loading):
+            task.cancel()
+        has_read = self.service.close()
+        self.has_ended = await self.engine.close(0 if self._at_once.is_set() else STOP_SECONDS) and has_read
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, and the second one ends at once."""
-        if self._is_stopping:
-            self.should_exit = self.force_exit = True
+        self._num_signals += 1
+        if not hasattr(self, "loop"):  # startup is under way, and nothing runs yet
+            self.should_exit = True
             return
-        self._is_stopping = True
-        self.loop.call_soon_threadsafe(self._begin_to_stop)
+        self.loop.call_soon_threadsafe(self._stop_soon if self._num_signals == 1 else self._stop_now)
 
     async def _load(self, service: Service) -> None:
         begun = self.loop.time()
@@ -129,13 +152,20 @@ class EngineServer(uvicorn.Server):
         self.was_ready = True
         self.say(f"ready after {self.loop.time() - begun:.1f} s")
 
-    def _begin_to_stop(self) -> None:
-        self._stopping = asyncio.ensure_future(self._stop())
-
-    async def _stop(self) -> None:
+    def _stop_soon(self) -> None:
         self.say(f"draining: what runs has {self.settings.drain_seconds:g} s to end")
-        num_cut_off = await self.engine.drain(self.settings.drain_seconds)
-        self.say(f"{num_cut_off} requests were cut off" if num_cut_off else "every request has ended")
+        self._stopping = asyncio.ensure_future(self._drain(self.settings.drain_seconds))
+
+    def _stop_now(self) -> None:
+        self.force_exit = True
+        self._at_once.set()
+        if self._stopping and not self._stopping.done():
+            self._stopping.cancel()
+            self._stopping = asyncio.ensure_future(self._drain(0))
+
+    async def _drain(self, seconds: float) -> None:
+        num_cut_off = await self.engine.drain(seconds)
+        self.say(f"{counted(num_cut_off, 'request')} cut off" if num_cut_off else "every request has ended")
         self.should_exit = True
 
     def _fail(self, failure: BaseException) -> None:

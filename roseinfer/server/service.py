@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property, partial
+from typing import NoReturn, TypeVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
@@ -17,12 +17,14 @@ from roseinfer.llm.request import Request
 from .answers import Answer, ChatAnswer, CompletionAnswer, GenerateAnswer
 from .async_engine import AsyncEngine
 from .errors import JSON, ApiError, api_error, refusals
+from .lane import LaneFull
 from .logprob_format import TokenTexts
 from .output_stream import OutputStream
 from .params import Defaults
 from .prompts import PromptReader
 from .protocol import ChatBody, CompletionBody, GenerateBody, SamplingBody
 
+T = TypeVar("T")
 CLIENT_GONE = 499  # as nginx has it; seen by a log alone
 
 
@@ -64,32 +66,48 @@ class Service:
     async def complete(self, body: CompletionBody, http: HttpRequest) -> Response:
         self._check(body)
         with refusals():
-            requests = await self.prompts.of_prompts(body.prompts(), self.defaults.of_completion(body))
-        return await self._answer(http, requests, bool(body.stream), self._maker(CompletionAnswer, body))
+            prompts, params = body.prompts(), self.defaults.of_completion(body)
+        return await self._answer(
+            http,
+            len(prompts) * params.n,
+            lambda: self.prompts.of_prompts(prompts, params),
+            bool(body.stream),
+            self._maker(CompletionAnswer, body),
+        )
 
     async def chat(self, body: ChatBody, http: HttpRequest) -> Response:
         self._check(body)
-        messages = [message.model_dump(exclude_none=True) for message in body.messages]
         with refusals():
+            params = self.defaults.of_chat(body)
+
+        async def read() -> list[Request]:
             request = await self.prompts.of_messages(
-                messages,
-                self.defaults.of_chat(body),
+                [message.model_dump(exclude_none=True) for message in body.messages],
+                params,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
                 chat_template_kwargs=body.chat_template_kwargs,
             )
-        return await self._answer(http, [request], bool(body.stream), self._maker(ChatAnswer, body))
+            return [request]
+
+        return await self._answer(http, params.n, read, bool(body.stream), self._maker(ChatAnswer, body))
 
     async def generate(self, body: GenerateBody, http: HttpRequest) -> Response:
         self.engine.require_serving()
         with refusals():
-            requests = await self.prompts.of_prompts([body.inputs], self.defaults.of_generate(body.parameters))
+            params = self.defaults.of_generate(body.parameters)
         before = body.inputs if body.parameters.return_full_text else ""
 
         def make(stream: OutputStream) -> Answer:
             return GenerateAnswer(self.model_name, stream, self.texts, before=before)
 
-        return await self._answer(http, requests, body.stream, make)
+        return await self._answer(
+            http, params.n, lambda: self.prompts.of_prompts([body.inputs], params), body.stream, make
+        )
+
+    def close(self) -> bool:
+        """Begin no further work for prompts. False where a thread is still at work on one."""
+        return "prompts" not in self.__dict__ or self.prompts.close()
 
     def require_model(self, name: str | None) -> None:
         """Raises ApiError for a name of another model."""
@@ -112,21 +130,34 @@ class Service:
         return lambda stream: kind(self.model_name, stream, self.texts, include_usage=include_usage)
 
     async def _answer(
-        self, http: HttpRequest, requests: list[Request], is_streamed: bool, make: Callable[[OutputStream], Answer]
+        self,
+        http: HttpRequest,
+        num_samples: int,
+        read: Callable[[], Awaitable[list[Request]]],
+        is_streamed: bool,
+        make: Callable[[OutputStream], Answer],
     ) -> Response:
-        num_samples = sum(len(request.samples) for request in requests)
-        if num_samples > self.engine.most_samples:
-            most = self.engine.most_samples
+        """Accept a request, read its prompts, and let the engine answer. Whatever ends it early gives its place back,
+        and what has not been begun for it never is."""
+        if num_samples > (most := self.engine.most_samples):
             raise ApiError(f"prompts and n ask for {num_samples} samples, and {most} may run and wait", "n")
-        stream = self.engine.submit(requests, only_whole=not is_streamed)
-        answer = make(stream)
-        if is_streamed:
-            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy collects the chunks
-            return Events(self._events(answer), lambda: self.engine.abort(stream), headers)
+        stream = self.engine.accept(num_samples, only_whole=not is_streamed)
         try:
-            return await self._whole(http, answer)
-        finally:
+            with refusals():
+                requests = await first_of(http, read(), stream.failure())
+            self.engine.begin(stream, requests)
+            answer = make(stream)
+            if not is_streamed:
+                return JSON(answer.whole(await first_of(http, stream.rest())))
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy collects the chunks
+            return Events(self._events(answer), partial(self.engine.abort, stream), headers)
+        except BaseException as error:
             self.engine.abort(stream)
+            if isinstance(error, ClientGone):
+                return Response(status_code=CLIENT_GONE)
+            if isinstance(error, LaneFull):
+                raise self.engine.full("the prompts of other requests are being read") from error
+            raise
 
     async def _events(self, answer: Answer) -> AsyncIterator[bytes]:
         """A step's news are one chunk of the body, whatever the number of samples."""
@@ -140,21 +171,6 @@ class Service:
                 yield end
         except Exception as error:
             yield answer.failed(api_error(error))
-
-    async def _whole(self, http: HttpRequest, answer: Answer) -> Response:
-        """Raises what the stream raises."""
-        done = asyncio.ensure_future(answer.stream.rest())
-        gone = asyncio.ensure_future(client_is_gone(http))
-        try:
-            await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                return Response(status_code=CLIENT_GONE)
-            return JSON(answer.whole(await done))
-        finally:
-            for task in (done, gone):
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
 
 
 class Events(StreamingResponse):
@@ -171,7 +187,25 @@ class Events(StreamingResponse):
             self._end()
 
 
-async def client_is_gone(http: HttpRequest) -> None:
-    """Return when the client has closed the connection."""
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+async def first_of(http: HttpRequest, *works: Awaitable[T]) -> T:
+    """Return what the first of these returns, or raise what it raises; the others are cancelled. Raises ClientGone when
+    the client goes before."""
+    tasks = [asyncio.ensure_future(work) for work in (*works, client_is_gone(http))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def client_is_gone(http: HttpRequest) -> NoReturn:
+    """Raises ClientGone when that has happened."""
     while (await http.receive())["type"] != "http.disconnect":
         pass
+    raise ClientGone

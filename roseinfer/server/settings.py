@@ -31,6 +31,7 @@ class ServerSettings:
     header_seconds: float = limit(10.0, "within which a connection must have sent its headers")
     body_seconds: float = limit(30.0, "within which it must have sent its body")
     send_seconds: float = limit(60.0, "after which a client that takes nothing more of its answer is cut off")
+    step_seconds: float = limit(60.0, "after which /health answers 503 while a step of the engine has not ended")
     max_connections: int = limit(4096, "open at a time; a further one is answered 503")
     drain_seconds: float = limit(30.0, "that requests have to end after SIGTERM or Ctrl-C")
 
@@ -39,7 +40,7 @@ class ServerSettings:
         require_count("max_queue", self.max_queue, at_least=0)
         for name in ("max_body_kib", "max_header_kib", "max_connections"):
             require_count(name, getattr(self, name), at_least=1)
-        for name in ("header_seconds", "body_seconds", "send_seconds"):
+        for name in ("header_seconds", "body_seconds", "send_seconds", "step_seconds"):
             require_positive(name, getattr(self, name))
         if not 0 <= self.drain_seconds < float("inf"):
             raise ValueError(f"drain_seconds must be a number of at least 0, got {self.drain_seconds!r}")

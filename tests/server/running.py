@@ -21,10 +21,11 @@ SIZES = {"max_num_seqs": 4, "block_size": 16, "num_kvcache_blocks": 64, "device"
 
 
 class Running:
-    """A server that is ready. llm: its own; only looked at."""
+    """A server that is ready. llm: its own; only looked at. said: its lines for a terminal."""
 
-    def __init__(self, server: EngineServer, url: str) -> None:
-        self.server, self.url = server, url
+    def __init__(self, server: EngineServer, url: str, said: list[str] | None = None) -> None:
+        self.server, self.url, self.said = server, url, [] if said is None else said
+        self.thread: threading.Thread | None = None
         host, port = url.removeprefix("http://").rsplit(":", 1)
         self.address = host, int(port)
 
@@ -86,11 +87,13 @@ def running_server(
     """settings: of ServerSettings. serving: of Serving. It must be idle when the block ends."""
     listening = listen("127.0.0.1", 0)
     about = {"make_llm": lambda: LLM(spec, **sizes), "model_name": "tiny"} | (serving or {})
-    server = make_server(Serving(**about), ServerSettings(**settings), lambda text: None)
+    said: list[str] = []
+    server = make_server(Serving(**about), ServerSettings(**settings), said.append)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server")
     thread.start()
     try:
-        running = Running(server, url_of(listening))
+        running = Running(server, url_of(listening), said)
+        running.thread = thread
         running.wait_for(lambda: server.was_ready or server.failure is not None)
         assert server.failure is None, server.failure
         yield running

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
         return
     if replicas.affinity_header is not None:
         raise ValueError(f"--affinity-header {replicas.affinity_header}: needs --replicas")
-    if not serve(serving, settings, say):  # the thread that loads cannot be asked to stop
+    if not serve(serving, settings, say):  # Python would wait for that thread, or crash it
         os._exit(0)
 
 
