@@ -41,7 +41,7 @@ class Lane:
                 raise LaneFull
             return await ended
         finally:
-            ended.cancel()  # which changes nothing once it has begun
+            result.cancel()  # which changes nothing once it has begun
 
     def close(self) -> None:
         """Begin no further work."""

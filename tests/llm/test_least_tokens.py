@@ -119,7 +119,7 @@ class Unread:
     def encode(self, *_: object, **__: object) -> None:
         raise AssertionError("a text was read")
 
-    encode_batch = encode
+    encode_batch_fast = encode
 
 
 def test_the_longest_prompt_that_fits_is_answered(llm):
