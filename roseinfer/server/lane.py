@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-TURN_SECONDS = 60  # that work waits for its turn
+TURN_SECONDS = 30  # that work waits for its turn
 
 
 class LaneFull(Exception):
@@ -25,9 +25,10 @@ class Lane:
 
     def __init__(self, name: str, num_threads: int) -> None:
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._threads = [Thread(target=self._work, name=f"roseinfer {name}", daemon=True) for _ in range(num_threads)]
-        for thread in self._threads:
-            thread.start()
+        self._running: set[Future[Any]] = set()
+        self._num_threads = num_threads
+        for _ in range(num_threads):
+            Thread(target=self._work, name=f"roseinfer {name}", daemon=True).start()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what call() returns, and raise what it raises. Work of a caller that is cancelled is not begun. Raises
@@ -35,6 +36,7 @@ class Lane:
         result: Future[T] = Future()
         self._jobs.put((result, call))
         ended = asyncio.wrap_future(result)
+        ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # asyncio logs an unread error
         try:
             await asyncio.wait({ended}, timeout=TURN_SECONDS)
             if not (ended.done() or result.running()):
@@ -45,21 +47,21 @@ class Lane:
 
     def close(self) -> None:
         """Begin no further work."""
-        for _ in self._threads:
+        for _ in range(self._num_threads):
             self._jobs.put(None)
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread still works after close()."""
-        return any(thread.is_alive() for thread in self._threads)
+        return bool(self._running)
 
     def _work(self) -> None:
         while job := self._jobs.get():
             result, call = job
-            if not result.set_running_or_notify_cancel():
-                continue
-            try:
-                result.set_result(call())
-            except BaseException as error:
-                result.set_exception(error)
+            self._running.add(result)
+            if result.set_running_or_notify_cancel():
+                try:
+                    result.set_result(call())
+                except BaseException as error:
+                    result.set_exception(error)
+            self._running.discard(result)
             del job, result, call  # a thread that waits keeps no request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -136,6 +137,16 @@ def test_work_of_a_client_that_has_gone_is_not_begun(chatty, kind, num_threads):
             one.close()
 
 
+def test_an_error_for_a_client_that_has_gone_is_not_logged(chatty, caplog):
+    with held(chatty.llm, "prompt_ids") as calls:
+        with chatty.post("/v1/completions", SHORT | {"prompt": ""}):
+            chatty.wait_for(lambda: calls.num_begun == 1)
+        chatty.wait_for(lambda: not chatty.engine.streams)
+    assert chatty.ask("/v1/completions", SHORT)[0] == 200
+    gc.collect()
+    assert not caplog.records
+
+
 def test_of_many_prompts_none_is_begun_after_the_client_has_gone(chatty):
     with held(chatty.llm, "prompt_ids") as calls:
         with chatty.post("/v1/completions", SHORT | {"prompt": ["If"] * PLACES}):
@@ -225,6 +236,15 @@ def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_
         assert "1 request cut off" in running.said and "every request has ended" not in running.said
         if kind != "a conversation":  # whose process can be ended
             assert not running.server.has_ended
+
+
+def test_an_end_without_work_leaves_no_thread_at_work(folder):
+    with running_server(folder) as running:
+        for path, body, _ in KINDS.values():
+            assert running.ask(path, body)[0] == 200
+        running.server.handle_exit(signal.SIGTERM, None)
+        running.wait_for(lambda: not running.thread.is_alive())
+        assert running.server.has_ended and running.said[-1] == "every request has ended"
 
 
 def test_a_step_that_hangs_makes_health_fail_until_it_ends():
