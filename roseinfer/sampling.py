@@ -59,8 +59,13 @@ def is_filtered(params: SamplingParams) -> bool:
 
 def finite_temperature(params: SamplingParams) -> float:
     """The temperature within what float32 can tell from 0 and from infinity."""
+    return finite(params.temperature)
+
+
+def finite(factor: float) -> float:
+    """A factor above 0, within what float32 can tell from 0 and from infinity."""
     limits = torch.finfo(torch.float32)
-    return min(max(params.temperature, limits.tiny), limits.max)
+    return float(min(max(factor, limits.tiny), limits.max))
 
 
 def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, top_k: Tensor, top_p: Tensor) -> Tensor:

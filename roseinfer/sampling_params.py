@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -228,11 +227,11 @@ def _is_text(value: object) -> bool:
 def _limited(bias: object) -> dict[int, float] | None:
     """The biases, none of them beyond MOST_BIAS; None for an empty dict. Raises ValueError."""
     is_bias = isinstance(bias, Mapping) and all(
-        is_count(token) and is_number(value) and isfinite(value) for token, value in bias.items()
+        is_count(token) and is_number(value) and abs(value) < float("inf") for token, value in bias.items()
     )
     _require(is_bias, "logit_bias", bias, "a dict from token ids to numbers")
     assert isinstance(bias, Mapping)
-    return {token: min(max(float(value), -MOST_BIAS), MOST_BIAS) for token, value in bias.items()} or None
+    return {token: float(min(max(value, -MOST_BIAS), MOST_BIAS)) for token, value in bias.items()} or None
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:

@@ -31,9 +31,10 @@ class Sequence:
     its cache with. num_cached_tokens counts the tokens whose K and V are in a cache; it is also the position of the
     next input token, and only a stage or a scheduler changes it. num_in_flight: tokens that launched steps compute and
     that are not cached yet; an engine's runner counts them. finish_reason is None while running, then "length",
-    "stop", "abort" or "error", and error says what went wrong. block_keys: of its full blocks in a prefix cache, as far
-    as they were asked for. ngrams: where its text goes on after each of its n-grams, as far as they were looked up.
-    logprobs: where params ask for them, {token id: Logprob} for each new token, the chosen one first.
+    "stop", "abort" or "error", and error says what went wrong; is_own_error: its params are the cause, not the model.
+    block_keys: of its full blocks in a prefix cache, as far as they were asked for. ngrams: where its text goes on
+    after each of its n-grams, as far as they were looked up. logprobs: where params ask for them, {token id: Logprob}
+    for each new token, the chosen one first.
     """
 
     token_ids: list[int]
@@ -45,6 +46,7 @@ class Sequence:
     num_in_flight: int = field(init=False, default=0, repr=False)
     finish_reason: str | None = field(init=False, default=None)
     error: str | None = field(init=False, default=None)
+    is_own_error: bool = field(init=False, default=False, repr=False)
     logprobs: list[dict[int, Logprob]] | None = field(init=False, default=None)
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
     ngrams: dict[tuple[int, ...], int] = field(init=False, default_factory=dict, repr=False)
@@ -94,7 +96,7 @@ class Sequence:
         del self.token_ids[num_tokens:]
         if self.logprobs is not None:
             del self.logprobs[num_tokens - self.num_prompt_tokens :]
-        self.error = None
+        self.error, self.is_own_error = None, False
 
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .arguments import refuse_wrong_arguments
+from .arguments import refuse_wrong_arguments, shortened
 
 
 @refuse_wrong_arguments
@@ -49,10 +50,11 @@ class StructuredOutputsParams:
 def _schema(given: object) -> dict[str, Any]:
     try:
         schema = json.loads(given) if isinstance(given, str) else given
-    except ValueError as error:
-        raise ValueError(
-            f"json must be a JSON schema, got a text that is not JSON ({error}): {given!r:.100}"
-        ) from error
+        json.dumps(schema, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        what = "a text" if isinstance(given, str) else "a value"
+        got = shortened(reprlib.repr(given))  # which has an end for any depth
+        raise ValueError(f"json must be a JSON schema, got {what} that is not JSON ({error}): {got}") from error
     if not isinstance(schema, dict):
         raise ValueError(f"json must be a JSON schema, a dict or the text of an object, got {given!r:.100}")
     return schema

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.sampling import NO_TOKEN, finite_temperature
+from roseinfer.sampling import NO_TOKEN, finite, finite_temperature
 from roseinfer.sampling_params import LogitsProcessor, SamplingParams
 from roseinfer.sequence import Sequence
 
@@ -30,13 +30,15 @@ Entry = tuple[int, int, float]  # a row, a token id, a number
 class ChangedRow:
     """A row of a step's logits [R, V] that a request changes. token_ids: the text before the token that is chosen
     there, drafted tokens too; its last token is missing as long as it is not read. length: of that text with it.
-    error: why a function of the request failed."""
+    error: why a function of the request failed. model_token: what the model chose, on the device; NO_TOKEN where its
+    own logits were not finite."""
 
     row: int
     seq: Sequence
     token_ids: list[int]
     length: int
     error: str | None = None
+    model_token: Tensor | None = None
 
     @property
     def params(self) -> SamplingParams:
@@ -60,6 +62,19 @@ class ChangedRow:
         """Whether the change depends on which tokens the text has, and not on their number alone."""
         p = self.params
         return bool(p.logits_processors) or _penalises(p)
+
+    def leaves_only(self, tokens: set[int]) -> bool:
+        """Whether a form that the text follows, as structured_outputs have it, allows none but these tokens here."""
+        forms = [each for each in self.params.logits_processors if hasattr(each, "leaves_only")]
+        return any(form.leaves_only(self.output_ids, tokens) for form in forms)
+
+    def why_no_token(self) -> str | None:
+        """Why the request's params leave no token here; None where the model's logits are the cause. It is computed,
+        and no token was chosen. Waits for the device."""
+        if self.model_token is None or int(self.model_token) == NO_TOKEN:
+            return None
+        names = ", ".join(field_names(self.params))
+        return self.error or f"{names} left no token to choose: each logit is -inf, or one is NaN or infinity"
 
 
 def changed_rows(rows: list[Sequence], drafts: List[list[int]], lengths: np.ndarray) -> list[ChangedRow]:
@@ -98,10 +113,12 @@ class LogitChanges:
         raises."""
         logits = logits.float()
         rows = torch.tensor([each.row for each in changed], device=logits.device)
-        own = logits[rows]
+        own, model_tokens = logits[rows], tokens[rows]
+        for each, token in zip(changed, model_tokens, strict=True):
+            each.model_token = token
         self._change(own, changed)
         largest, best = own.max(dim=-1)
-        can_choose = largest.isfinite() & (tokens[rows] != NO_TOKEN)
+        can_choose = largest.isfinite() & (model_tokens != NO_TOKEN)
         tokens = tokens.index_copy(0, rows, torch.where(can_choose, best, NO_TOKEN))
         return logits.index_copy_(0, rows, own), tokens
 
@@ -119,13 +136,14 @@ class LogitChanges:
         apply_min_p(logits, [each.params for each in changed])
 
     def _added(self, row: int, each: ChangedRow) -> Iterator[Entry]:
-        """logit_bias, and what keeps a text with fewer than min_tokens from ending."""
+        """logit_bias, and what keeps a text with fewer than min_tokens from ending. A form that is complete ends it all
+        the same, as in vLLM: no other token may follow."""
         params = each.params
         for token, bias in (params.logit_bias or {}).items():
             yield row, token, bias
         if each.num_outputs < params.min_tokens:
-            ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *self.eos_token_ids)
-            for token in {*ends}:
+            ends = {*params.stop_token_ids} if params.ignore_eos else {*params.stop_token_ids, *self.eos_token_ids}
+            for token in () if each.leaves_only(ends) else ends:
                 yield row, token, NEVER
 
 
@@ -142,7 +160,8 @@ def add(logits: Tensor, entries: Iterable[Entry]) -> None:
     if entries := [entry for entry in entries if entry[1] < logits.size(-1)]:
         rows, ids, values = zip(*entries, strict=True)
         at = torch.tensor([rows, ids], device=logits.device)
-        logits.index_put_((at[0], at[1]), torch.tensor(values, device=logits.device), accumulate=True)
+        numbers = torch.tensor(values, dtype=logits.dtype, device=logits.device)  # of integers alone, too
+        logits.index_put_((at[0], at[1]), numbers, accumulate=True)
 
 
 def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
@@ -153,11 +172,14 @@ def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
     ids = [np.unique(each.token_ids) for _, each in penalised]
     counts = torch.tensor([len(own) for own in ids])
     rows = torch.tensor([i for i, _ in penalised]).repeat_interleave(counts).to(logits.device)
-    factors = torch.tensor([each.params.repetition_penalty for _, each in penalised], dtype=torch.float32)
+    factors = torch.tensor([finite(each.params.repetition_penalty) for _, each in penalised])
     factors = factors.repeat_interleave(counts).to(logits.device)
     at = rows, torch.from_numpy(np.concatenate(ids)).to(logits.device)
     values = logits[at]
-    logits[at] = torch.where(values > 0, values / factors, values * factors)
+    # A factor near 0, or a very large one, must make no infinity of a logit; one that is banned already stays so.
+    limits = torch.finfo(logits.dtype)
+    changes = torch.where(values > 0, values / factors, values * factors).clamp(limits.min, limits.max)
+    logits[at] = torch.where(values.isfinite(), changes, values)
 
 
 def penalties(row: int, each: ChangedRow) -> Iterator[Entry]:
@@ -172,7 +194,7 @@ def penalties(row: int, each: ChangedRow) -> Iterator[Entry]:
 def apply_min_p(logits: Tensor, params: list[SamplingParams]) -> None:
     """Tokens that are less likely than min_p of the likeliest one, at the row's temperature, become -inf, in place."""
     # p < min_p x largest p, as logits: l / T < largest l / T + log(min_p). A greedy row has no use for it.
-    gaps = [log(p.min_p) * finite_temperature(p) if p.min_p and p.temperature else NEVER for p in params]
+    gaps = [log(finite(p.min_p)) * finite_temperature(p) if p.min_p and p.temperature else NEVER for p in params]
     if any(gap != NEVER for gap in gaps):
         limits = logits.amax(dim=-1) + torch.tensor(gaps, dtype=torch.float32, device=logits.device)
         logits.masked_fill_(logits < limits[:, None], NEVER)
@@ -201,6 +223,13 @@ def takes_two(processor: LogitsProcessor) -> bool:
         return len(inspect.signature(processor).parameters) < 3
     except ValueError:  # of a function that is not Python's
         return True
+
+
+def field_names(params: SamplingParams) -> list[str]:
+    """The fields of a request that change logits, as it named them: LLM makes functions of some."""
+    functions = [getattr(function, "field", "logits_processors") for function in params.logits_processors]
+    names = [functions if name == "logits_processors" else [name] for name in params.logit_changes()]
+    return [*dict.fromkeys(chain.from_iterable(names))]
 
 
 def check_tokens(params: SamplingParams, vocab_size: int) -> None:

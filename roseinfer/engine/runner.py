@@ -24,7 +24,7 @@ from .interrupts import interruptible
 from .logit_changes import ChangedRow, LogitChanges, changed_rows, read_last_tokens
 from .logprobs import prompt_logprobs, step_logprobs
 from .sampler import Sampler
-from .step import Step, StepTokens
+from .step import Step, StepTokens, not_finite
 from .whole_step import WholeStep, whole_step_of
 
 Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, context_lens, block_tables
@@ -95,7 +95,7 @@ class Runner:
             token_ids = self.wait(step)
             for seq, token in zip(step.chosen, token_ids, strict=True):
                 if token == NO_TOKEN:
-                    raise ValueError(step.why_no_token(seq))
+                    raise ValueError(step.own_error(seq) or not_finite(seq))
             return token_ids
         except BaseException:
             self.drop(step)

@@ -15,7 +15,7 @@ from .config import EngineConfig
 from .policies import ROUND, FirstCome, Place, Policy, policy_for
 from .prefix_cache import PrefixCache
 from .speculation.verify import verified
-from .step import Step
+from .step import Step, not_finite
 
 
 class Scheduler:
@@ -157,7 +157,8 @@ class Scheduler:
             seq.num_cached_tokens += n
             if token == NO_TOKEN:
                 self.blocks.forget_unproven(seq.seq_id)
-                seq.finish_reason, seq.error = "error", step.why_no_token(seq)
+                own = step.own_error(seq)
+                seq.finish_reason, seq.error, seq.is_own_error = "error", own or not_finite(seq), own is not None
                 done.append(seq)
                 ended.append(seq)
                 continue

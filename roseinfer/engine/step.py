@@ -74,10 +74,12 @@ class Step:
         drafting = zip(self.seqs, self.drafts, strict=False)
         return [seq for seq, draft in drafting for _ in range(1 + len(draft))] + self.chosen[len(self.drafts) :]
 
-    def why_no_token(self, seq: Sequence) -> str:
-        """Why one of its sequences gets none, once the step is computed."""
-        errors = [each.error for each in self.changed if each.seq is seq and each.error]
-        return errors[0] if errors else not_finite(seq)
+    def own_error(self, seq: Sequence) -> str | None:
+        """Why one of its sequences gets no token, once the step is computed, if the sequence's own params are the
+        cause; None where the model's logits are."""
+        # A row after a draft that does not hold may have failed, too: its text is longer than the sequence.
+        whys = [each.why_no_token() for each in self.changed if each.seq is seq and each.length == len(seq)]
+        return whys[0] if whys else None
 
     @property
     def is_decode(self) -> bool:
@@ -86,9 +88,7 @@ class Step:
 
 
 def not_finite(seq: Sequence) -> str:
-    changes = seq.params.logit_changes()
-    cause = f", or its {', '.join(changes)} left no token to choose" if changes else ""
-    return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity{cause}"
+    return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity"
 
 
 @dataclass(frozen=True, slots=True)

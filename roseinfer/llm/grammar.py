@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -16,41 +19,81 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NOT_INSTALLED = "structured_outputs need llguidance, which is not installed: `pip install 'roseinfer[structured]'`"
+# llguidance follows rules and references by recursion, in up to 700 bytes of the stack for each character that spells
+# them. An overflow would end the process, so the stack has room for the longest text that is taken.
+MOST_CHARACTERS = 300_000
+STACK_BYTES = 256 * 2**20  # of addresses: memory is used as far as the recursion goes
+LONGEST_REASON = 400  # characters
+REASONS = {"NoExtensionBias": "there is no text that follows it"}  # where llguidance has but a name for one
+
+T = TypeVar("T")
+_stack_size = threading.Lock()
 
 
 class Grammar:
     """Bans each token with which the output could no longer follow the grammar. It walks along the text that it is
-    given: a text that goes on costs one token, and any other one is walked from where the two part."""
+    given: a text that goes on costs one token, and any other one is walked from where the two part.
+
+    start: a matcher before the first token, which stays there. ends: tokens with which a complete text ends. A call
+    raises ValueError for a text that does not follow the grammar, as after a drafted token that the row before has
+    ruled out, and where llguidance gives up.
+    """
 
     field = "structured_outputs"
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
-        self._walked: list[int] = []
+    def __init__(self, start: LLMatcher, ends: tuple[int, ...]) -> None:
+        self._start, self._ends = start, {*ends}
+        self._begin()
 
     def __call__(self, output_ids: list[int], logits: Tensor) -> Tensor:
-        if not self._walk(output_ids):
-            return logits  # after a drafted token that the row before has ruled out: this row is not going to be used
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: len(logits)]).bool().to(logits.device)
-        if self._matcher.is_error():
-            raise ValueError(self._matcher.get_error())
+        allowed = torch.from_numpy(self._allowed(output_ids)[: len(logits)]).to(logits.device)
         return logits.masked_fill(~allowed, float("-inf"))
 
-    def copy(self) -> Grammar:
-        """The same grammar for another sample of the prompt, before its first token."""
-        return Grammar(self._matcher.deep_copy())
+    def leaves_only(self, output_ids: list[int], tokens: set[int]) -> bool:
+        """Whether none but these tokens may follow the text."""
+        try:
+            return tokens.issuperset(np.flatnonzero(self._allowed(output_ids)).tolist())
+        except ValueError:
+            return False  # the call is going to raise it
 
-    def _walk(self, output_ids: list[int]) -> bool:
-        """Whether the text follows the grammar. If so, the matcher stands at its end."""
+    def copy(self) -> Grammar:
+        """The same grammar for another sample of the prompt."""
+        return Grammar(self._start, tuple(self._ends))
+
+    def _begin(self) -> None:
+        self._matcher = self._start.deep_copy()
+        self._walked: list[int] = []
+
+    def _allowed(self, output_ids: list[int]) -> np.ndarray:
+        """Whether each token of the vocabulary may follow the text."""
+        self._walk(output_ids)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._refuse_error()
+        return np.unpackbits(bits, bitorder="little").view(bool)
+
+    def _walk(self, output_ids: list[int]) -> None:
+        """Let the matcher stand at the end of the text."""
+        # 1. Back to where this text and the one before part.
         same = 0
         while same < min(len(self._walked), len(output_ids)) and self._walked[same] == output_ids[same]:
             same += 1
         if same < len(self._walked):
             self._matcher.rollback(len(self._walked) - same)
+        # 2. On along this one.
         walked = self._matcher.try_consume_tokens(output_ids[same:])
         self._walked = output_ids[: same + walked]
-        return len(self._walked) == len(output_ids)
+        self._refuse_error()
+        # 3. A complete text may go on with end tokens alone, as with ignore_eos. The matcher takes at most one of them.
+        left = output_ids[len(self._walked) :]
+        if left and not (self._matcher.is_stopped() and self._ends.issuperset(left)):
+            raise ValueError("the text does not follow it")
+
+    def _refuse_error(self) -> None:
+        """Raise the matcher's error. It would never leave it, and another text may do without: begin again."""
+        if self._matcher.is_error():
+            reason = reason_of(self._matcher)
+            self._begin()
+            raise ValueError(reason)
 
 
 class Grammars:
@@ -59,34 +102,81 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         """Raises ValueError without llguidance, and for a model without an end token."""
         try:
-            from llguidance import LLTokenizer
+            from llguidance import LLParserLimits, LLTokenizer
         except ModuleNotFoundError as error:
             raise ValueError(NOT_INSTALLED) from error
         if not eos_token_ids:
             raise ValueError("structured_outputs need a model with an end token, and this one has none")
-        self._tokenizer = LLTokenizer(tokenizer.to_str(), n_vocab=vocab_size, eos_token=[*eos_token_ids])
+        # Either may have more: a tokenizer tokens that were added to it, a model rows that make its matrices round.
+        num_tokens = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
+        self._tokenizer = LLTokenizer(tokenizer.to_str(), n_vocab=num_tokens, eos_token=[*eos_token_ids])
+        self._ends = eos_token_ids
+        self._limits = LLParserLimits(verbose_errors=False)
 
     def grammar(self, wanted: StructuredOutputsParams) -> Grammar:
-        """Raises ValueError for a schema, a regular expression or a grammar that is not valid."""
+        """Raises ValueError for a schema, a regular expression or a grammar that is not valid, that no text follows or
+        that is too large."""
+        try:
+            return Grammar(in_deep_stack(lambda: self._matcher(wanted)), self._ends)
+        except ValueError as error:
+            raise ValueError(f"structured_outputs cannot be followed: {error}") from error
+
+    def _matcher(self, wanted: StructuredOutputsParams) -> LLMatcher:
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, grammar_text(wanted), log_level=0)
+        matcher = LLMatcher(self._tokenizer, grammar_text(wanted), log_level=0, limits=self._limits)
+        matcher.compute_bitmask()  # what fails at the first token fails here
         if matcher.is_error():
-            reason = " ".join(matcher.get_error().split())
-            raise ValueError(f"structured_outputs cannot be followed: {reason}")
-        return Grammar(matcher)
+            raise ValueError(reason_of(matcher))
+        return matcher
 
 
 def grammar_text(wanted: StructuredOutputsParams) -> str:
-    """What was asked for, as llguidance reads it."""
+    """What was asked for, as llguidance reads it. Raises ValueError for too long a text."""
     from llguidance import LLMatcher
 
-    if wanted.regex is not None:
-        return LLMatcher.grammar_from_regex(wanted.regex)
-    if wanted.grammar is not None:
-        return LLMatcher.grammar_from_lark(wanted.grammar)
     if wanted.choice is not None:
+        # As one token of the grammar, an automaton: rules would be tried one by one, and 2,000 of them are too many.
         texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
-        return LLMatcher.grammar_from_lark(f"start: {texts}")
-    schema = {"type": "object"} if wanted.json is None else wanted.json
+        return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
+    if wanted.regex is not None:
+        return LLMatcher.grammar_from_regex(short_enough(wanted.regex))
+    if wanted.grammar is not None:
+        return LLMatcher.grammar_from_lark(short_enough(wanted.grammar))
+    schema = short_enough(json.dumps({"type": "object"} if wanted.json is None else wanted.json))
     return LLMatcher.grammar_from_json_schema(schema, {"whitespace_flexible": not wanted.disable_any_whitespace})
+
+
+def short_enough(text: str) -> str:
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it has {len(text):,} characters, allowed: at most {MOST_CHARACTERS:,}")
+    return text
+
+
+def reason_of(matcher: LLMatcher) -> str:
+    """Why it fails. What llguidance adds of its own state begins with a line "<...>"."""
+    reason = " ".join(matcher.get_error().split("\n<")[0].split())
+    reason = REASONS.get(reason, reason)
+    if len(reason) <= LONGEST_REASON:
+        return reason
+    half = LONGEST_REASON // 2
+    return f"{reason[:half]} ... {reason[-half:]}"
+
+
+def in_deep_stack(call: Callable[[], T]) -> T:
+    """What a call gives, or raises, in a thread with STACK_BYTES of stack."""
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    with _stack_size:  # a setting of the process, for threads that begin now
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            threading.Thread(target=work, name="roseinfer grammar", daemon=True).start()
+        finally:
+            threading.stack_size(before)
+    return done.result()

@@ -36,7 +36,7 @@ class Answer:
         self._head = {"id": f"{self.PREFIX}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def whole(self, deltas: list[Delta]) -> Json:
-        """Raises StepFailed where a sample ended with an error."""
+        """Raises StepFailed where a sample ended with an error, and ApiError where its own settings are the cause."""
         for delta in deltas:
             self._check(delta)
         choices = [self.choice(delta) for delta in deltas]
@@ -46,7 +46,7 @@ class Answer:
         return b""
 
     def chunk(self, delta: Delta) -> bytes:
-        """Raises StepFailed for a sample that ended with an error."""
+        """Raises as `whole` does."""
         self._check(delta)
         return self._event([self.part(delta)])
 
@@ -76,6 +76,8 @@ class Answer:
         return event(self._head | {"object": self.CHUNK_KIND, "choices": choices} | usage)
 
     def _check(self, delta: Delta) -> None:
+        if delta.error and delta.is_own_error:
+            raise ApiError(delta.error, code="no_token_left")
         if delta.finish_reason in ("error", "abort"):
             raise StepFailed(delta.error or "the request was aborted")
 

@@ -19,7 +19,7 @@ from roseinfer.llm.request import Request
 class Delta:
     """What is new of one sample. index: of the sample among all of its stream. logprobs: for each new token, as
     Sequence has them; None unless they were asked for. finish_reason, stop_reason, error: as CompletionOutput has
-    them, None while it runs."""
+    them, None while it runs. is_own_error: as Sequence has it."""
 
     index: int
     text: str
@@ -28,6 +28,7 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: str | None = None
+    is_own_error: bool = False
 
     def add(self, later: Delta) -> None:
         """Go on with what came next of the same sample."""
@@ -35,7 +36,8 @@ class Delta:
         self.token_ids += later.token_ids
         if self.logprobs is not None and later.logprobs is not None:
             self.logprobs += later.logprobs
-        self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
+        self.error, self.is_own_error = later.error, later.is_own_error
 
 
 def join(samples: dict[int, Delta], deltas: List[Delta]) -> None:
@@ -77,6 +79,7 @@ class Unsent:
                     sample.finish_reason,
                     sample.stop_reason,
                     seq.error,
+                    seq.is_own_error,
                 )
             )
             self._num_characters[i], self._num_tokens[i] = len(text), end

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -234,7 +235,7 @@ def test_functions_are_called_in_their_order_with_two_texts_or_one(small):
         (lambda ids, logits: logits[1:], r"logits_processors\[0\] failed: ValueError: it must return .* got shape"),
         (
             lambda ids, logits: logits * NEVER,
-            "logits must be finite .* or its logits_processors left no token to choose",
+            "logits_processors left no token to choose: each logit is -inf, or one is NaN or infinity$",
         ),
     ],
 )
@@ -245,7 +246,7 @@ def test_a_function_that_fails_ends_its_request_alone(small, plain, function, re
     )
     other = Sequence(PROMPTS[3], asked())
     run(engine_of(small, async_scheduling=async_scheduling), [failing, other])
-    assert failing.finish_reason == "error" and len(failing.output_ids) == 3
+    assert failing.finish_reason == "error" and len(failing.output_ids) == 3 and failing.is_own_error
     assert re.match(reason, failing.error), failing.error
     assert [other.output_ids] == plain[0]
 
@@ -257,7 +258,7 @@ def test_changes_that_leave_no_token_end_the_request(small, plain):
     other = Sequence(PROMPTS[3], asked())
     run(engine_of(small), [none, other])
     assert none.finish_reason == "error" and none.output_ids == []
-    assert none.error.endswith("or its allowed_token_ids, min_tokens left no token to choose")
+    assert none.error.startswith("allowed_token_ids, min_tokens left no token to choose: ") and none.is_own_error
     assert [other.output_ids] == plain[0]
 
 
@@ -299,3 +300,37 @@ def test_an_engine_refuses_what_it_cannot_do(small, wishes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         engine.add(Sequence([1], SamplingParams(**wishes)))
     assert_empty(engine)
+
+
+EXTREMES = {
+    "repetition_penalty": [1e-300, 1e-39, 1e-6, 1e6, 1e39, 1e300, 10**400],
+    "temperature": [1e-300, 1e-45, 1e38, 1e300, 10**400],
+    "min_p": [1e-310, 1e-45, Fraction(1, 10**400), 1],
+    "top_p": [1e-310, 1e-45, Fraction(1, 10**400), 1 - 1e-16],
+    "top_k": [10**400],
+    "presence_penalty": [-2, 2],
+    "frequency_penalty": [-2, 2],
+    "logit_bias": [dict.fromkeys(range(VOCABULARY), bias) for bias in (-(10**400), -1e308, 1e308, 10**400)],
+}
+
+
+@pytest.mark.parametrize("drafts", [{}, {"speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}}])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_an_extreme_value_that_is_allowed_leaves_tokens_to_choose(small, name, drafts):
+    """With logits of every sign and size, 0 among them, and with every other extreme value beside it."""
+    others = {"repetition_penalty": 1e300, "temperature": 1e300, "min_p": 1e-310, "frequency_penalty": -2}
+    for value in EXTREMES[name]:
+        for beside in ({}, {"temperature": 1e-300}, {"temperature": 1.0, "repetition_penalty": 1e-300}, others):
+            params = asked(6, **{"seed": 3, **beside, name: value})
+            seqs = [Sequence(prompt, params) for prompt in ([*range(VOCABULARY)][:40], PROMPTS[0])]
+            run(engine_of(small, **drafts), seqs)
+            assert [seq.finish_reason for seq in seqs] == ["length", "length"], (value, beside, seqs[0].error)
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e300])
+def test_a_penalty_makes_no_infinity_of_a_logit_and_no_logit_of_a_ban(penalty):
+    logits = torch.tensor([[0.0, 30.0, -30.0, NEVER, 1e38, -1e38]])
+    changed = logit_changes.changed_rows([Sequence([*range(6)], asked(repetition_penalty=penalty))], (), [6])
+    made, tokens = logit_changes.LogitChanges(())(logits, logits.argmax(-1), changed)
+    assert made.isfinite().tolist() == [[True, True, True, False, True, True]] and made[0, 3] == NEVER
+    assert tokens.tolist() == [1 if penalty < 1 else 4]

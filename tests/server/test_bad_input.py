@@ -21,6 +21,8 @@ def chat(**fields):
 
 
 # (path, body, status, param, words of the message)
+# More than llguidance takes, which it says after the first token.
+MANY = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(600)}}
 CASES = [
     (TEXT, b"", 400, None, "the body must be"),
     (TEXT, b"{", 400, None, "the body must be JSON"),
@@ -91,6 +93,10 @@ CASES = [
     (TEXT, text(structured_outputs={}), 400, None, "exactly one of json"),
     (TEXT, text(structured_outputs={"regex": "("}), 400, None, "regex"),
     (TEXT, text(structured_outputs={"json": {"type": "strange"}}), 400, None, "strange"),
+    (TEXT, text(structured_outputs={"json": {"$ref": "#"}}), 400, None, "there is no text that follows it"),
+    (TEXT, text(structured_outputs={"choice": ["\ud800"]}), 400, None, "surrogates not allowed"),
+    (TEXT, text(structured_outputs={"json": MANY}), 400, None, "structured_outputs failed: ValueError: Parser Error"),
+    (TEXT, text(allowed_token_ids=[5], bad_words=["%"]), 400, None, "allowed_token_ids, bad_words left no token"),
     (
         TEXT,
         text(structured_outputs={"regex": "a"}, response_format={"type": "json_object"}),
@@ -141,6 +147,21 @@ def test_a_bad_request_gets_one_clear_answer(server, path, body, status, param, 
     assert words in error["message"] and len(error["message"]) < 3000
     assert error["type"] == "invalid_request_error" and answer.keys() == {"error"}
     assert error.keys() == {"message", "type", "param", "code"}
+
+
+def test_a_stream_ends_with_the_error_of_its_own_settings(server):
+    status, events, _ = server.exchange(TEXT, text(structured_outputs={"json": MANY}, stream=True))
+    error = json.loads(events.strip().split("data: ")[-1])["error"]
+    assert status == 200 and error["type"] == "invalid_request_error" and error["code"] == "no_token_left"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("repetition_penalty", value) for value in (1e-300, 1e-39, 1e300)] + [("temperature", 1e-300), ("min_p", 1e-300)],
+)
+def test_an_extreme_value_that_is_allowed_gets_an_answer(server, name, value):
+    status, answer = server.ask(TEXT, text(**{name: value}, seed=1))
+    assert status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
 def test_there_are_enough_of_them():
