@@ -172,7 +172,7 @@ def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
     ids = [np.unique(each.token_ids) for _, each in penalised]
     counts = torch.tensor([len(own) for own in ids])
     rows = torch.tensor([i for i, _ in penalised]).repeat_interleave(counts).to(logits.device)
-    factors = torch.tensor([finite(each.params.repetition_penalty) for _, each in penalised])
+    factors = torch.tensor([finite(each.params.repetition_penalty) for _, each in penalised], dtype=torch.float32)
     factors = factors.repeat_interleave(counts).to(logits.device)
     at = rows, torch.from_numpy(np.concatenate(ids)).to(logits.device)
     values = logits[at]
