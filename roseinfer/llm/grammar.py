@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from roseinfer.structured_outputs import StructuredOutputsParams
+
+from .detokenizer import Vocabulary
+from .grammar_tokens import GrammarTokens
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -99,17 +101,16 @@ class Grammar:
 class Grammars:
     """Makes grammars for a model's tokenizer. eos_token_ids: of the model, with which a text that is complete ends."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         """Raises ValueError without llguidance, and for a model without an end token."""
         try:
-            from llguidance import LLParserLimits, LLTokenizer
+            from llguidance import LLParserLimits, LLTokenizer, TokenizerWrapper
         except ModuleNotFoundError as error:
             raise ValueError(NOT_INSTALLED) from error
         if not eos_token_ids:
             raise ValueError("structured_outputs need a model with an end token, and this one has none")
-        # Either may have more: a tokenizer tokens that were added to it, a model rows that make its matrices round.
-        num_tokens = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
-        self._tokenizer = LLTokenizer(tokenizer.to_str(), n_vocab=num_tokens, eos_token=[*eos_token_ids])
+        tokens = GrammarTokens(vocabulary, vocab_size, eos_token_ids[0])
+        self._tokenizer = LLTokenizer(TokenizerWrapper(tokens), eos_token=[*eos_token_ids])
         self._ends = eos_token_ids
         self._limits = LLParserLimits(verbose_errors=False)
 

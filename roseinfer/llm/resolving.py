@@ -108,8 +108,8 @@ class Resolver:
         if not params.structured_outputs:
             return None
         if self._grammars is None:
-            assert self.tokenizer, "checked"
-            self._grammars = Grammars(self.tokenizer, self.shape.vocab_size, self.shape.eos_token_ids)
+            assert self.vocabulary, "checked"
+            self._grammars = Grammars(self.vocabulary, self.shape.vocab_size, self.shape.eos_token_ids)
         return self._grammars.grammar(params.structured_outputs)
 
     def _detokenizer(self, token_ids: list[int], params: SamplingParams) -> Detokenizer | None:

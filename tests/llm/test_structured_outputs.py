@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import builtins
 import json
+import random
 import re
 from dataclasses import replace
 
 import pytest
 import torch
 from served import IDS, TEXTS, TOKENIZER, params, texts
+from tokenizers_of_all_kinds import KINDS, tokenizer_of
 
+from roseinfer.llm.detokenizer import Vocabulary
 from roseinfer.llm.grammar import Grammars
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2, load_model, load_tokenizer
@@ -190,7 +193,7 @@ def nested(depth: int) -> dict:
 )
 def test_what_could_take_without_end_is_refused(wanted):
     with pytest.raises(ValueError, match="^structured_outputs cannot be followed: ") as refused:
-        Grammars(TOKENIZER, 2048, (0,)).grammar(StructuredOutputsParams(**wanted))
+        Grammars(Vocabulary(TOKENIZER), 2048, (0,)).grammar(StructuredOutputsParams(**wanted))
     assert len(str(refused.value)) < 500 and "<" not in str(refused.value)  # nothing of the library's own state
 
 
@@ -198,7 +201,7 @@ def test_a_long_chain_of_references_does_not_end_the_process():
     """llguidance follows it by recursion, and a thread's stack has a few megabytes."""
     rules = [f"r{i}: r{i + 1}" for i in range(20_000)]
     links = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(8_000)} | {"a8000": {"type": "boolean"}}
-    grammars = Grammars(TOKENIZER, 2048, (0,))
+    grammars = Grammars(Vocabulary(TOKENIZER), 2048, (0,))
     for wanted in (
         StructuredOutputsParams(grammar="\n".join(["start: r0", *rules, 'r20000: "true"'])),
         StructuredOutputsParams(json={"$ref": "#/$defs/a0", "$defs": links}),
@@ -235,7 +238,9 @@ def test_a_text_follows_a_large_grammar_or_says_why_not(tiny, wanted, async_sche
 def test_a_grammar_that_gave_up_on_one_text_follows_another():
     """As after a draft that did not hold: llguidance's error would stay."""
     few, many = '"a" "b" "c"', " | ".join(f'"x{i}"' for i in range(2_100))
-    grammar = Grammars(TOKENIZER, 2048, (0,)).grammar(StructuredOutputsParams(grammar=f'start: {few} | "d" ({many})'))
+    grammar = Grammars(Vocabulary(TOKENIZER), 2048, (0,)).grammar(
+        StructuredOutputsParams(grammar=f'start: {few} | "d" ({many})')
+    )
     a, b, d = (TOKENIZER.token_to_id(letter) for letter in "abd")
     for _ in range(2):
         assert grammar([a], torch.zeros(2048)).isfinite().nonzero().tolist()[0] == [b]
@@ -303,7 +308,7 @@ def test_an_added_token_is_never_written(tiny):
 
 def test_a_model_without_an_end_token_or_llguidance_says_so(tiny, monkeypatch):
     with pytest.raises(ValueError, match="^structured_outputs need a model with an end token, and this one has none$"):
-        Grammars(TOKENIZER, 2048, ())
+        Grammars(Vocabulary(TOKENIZER), 2048, ())
     real = builtins.__import__
 
     def without(name, *rest, **others):
@@ -315,12 +320,36 @@ def test_a_model_without_an_end_token_or_llguidance_says_so(tiny, monkeypatch):
     with pytest.raises(
         ValueError, match=r"llguidance, which is not installed: `pip install 'roseinfer\[structured\]'`$"
     ):
-        Grammars(TOKENIZER, 2048, (0,))
+        Grammars(Vocabulary(TOKENIZER), 2048, (0,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("regex", [" a( new)? day", "( new| a)+", " day( a)?"])
+def test_a_text_follows_its_grammar_whatever_the_kind_of_tokenizer(kind, regex):
+    """Whichever of the allowed tokens come. They are read in the middle of a text, where SentencePiece keeps spaces."""
+    tokenizer, rng = tokenizer_of(kind), random.Random(0)
+    vocabulary, end = Vocabulary(tokenizer), tokenizer.get_vocab_size()
+    grammar = Grammars(vocabulary, end + 1, (end,)).grammar(StructuredOutputsParams(regex=regex))
+    before = next(i for i in range(end) if vocabulary.bytes_of(i) == vocabulary.bytes_of(tokenizer.token_to_id("a")))
+    ended = 0
+    for _ in range(20):
+        token_ids: list[int] = []
+        text = vocabulary.detokenizer([before])
+        while len(token_ids) < 40:
+            allowed = grammar(token_ids, torch.zeros(end + 1)).isfinite().nonzero().flatten().tolist()
+            if (token := rng.choice(allowed)) == end:
+                text.finish()
+                assert re.fullmatch(regex, text.text), (text.text, token_ids)
+                ended += 1
+                break
+            token_ids.append(token)
+            text.add(token)
+    assert ended
 
 
 def test_a_grammar_walks_back_where_a_text_parts_from_it():
     """As after a draft that did not hold, a preemption, or a step that was dropped."""
-    grammar = Grammars(TOKENIZER, 2048, (0,)).grammar(StructuredOutputsParams(regex="[ab]c[de]f"))
+    grammar = Grammars(Vocabulary(TOKENIZER), 2048, (0,)).grammar(StructuredOutputsParams(regex="[ab]c[de]f"))
     ids = {letter: TOKENIZER.token_to_id(letter) for letter in "abcdef"}
 
     def allowed(text: str) -> set[str]:
