@@ -9,11 +9,12 @@ from .encoding import encode
 
 
 class GrammarTokens:
-    """Tells llguidance the bytes that each token adds to a text. It reads tokenizer.json too, but takes SentencePiece's
-    "▁" for a character, and knows no WordPiece.
+    """Tells llguidance the bytes that each token adds to a text. llguidance reads tokenizer.json too, but takes
+    SentencePiece's "▁" for a character of the text.
 
     vocabulary: of the tokenizer. vocab_size: of the model, which may have more rows or fewer than there are tokens.
-    eos_token_id: one of the tokens that end a text. The other names are those of llguidance's TokenizerWrapper.
+    eos_token_id: one of the tokens that end a text. The other names are those of llguidance's TokenizerWrapper. Raises
+    ValueError for a tokenizer of whole words: where a grammar leaves only a space, llguidance needs a token for it.
     """
 
     bos_token_id = None
@@ -27,6 +28,10 @@ class GrammarTokens:
         num_tokens = 1 + max(self._tokenizer.get_vocab().values())
         self.tokens = [vocabulary.bytes_of(i) for i in range(num_tokens)]
         self.tokens += [b""] * (vocab_size - num_tokens)  # no text leads to these
+        if b" " not in self._id_of:
+            raise ValueError(
+                "structured_outputs need a tokenizer that spells any text, this one has no token for a space"
+            )
 
     def __call__(self, text: bytes) -> list[int]:
         """Return tokens whose bytes are exactly these: the tokenizer's own choice, or the longest ones where it adds a
