@@ -102,7 +102,7 @@ class Grammars:
     """Makes grammars for a model's tokenizer. eos_token_ids: of the model, with which a text that is complete ends."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """Raises ValueError without llguidance, for a model without an end token, and for a tokenizer of whole words."""
+        """Raises ValueError without llguidance, without an end token, and for a tokenizer of whole words."""
         try:
             from llguidance import LLParserLimits, LLTokenizer, TokenizerWrapper
         except ModuleNotFoundError as error:
