@@ -51,7 +51,11 @@ def chatty(folder) -> Iterator[Running]:
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "chatty" in request.fixturenames:
-        request.getfixturevalue("chatty").wait_until_idle()
+        server = request.getfixturevalue("chatty")
+        server.wait_until_idle()
+        prompts = server.server.service.prompts  # what was begun for a client that has gone goes on
+        lanes = prompts._texts, prompts._conversations, prompts._grammars
+        server.wait_for(lambda: not any(lane.is_at_work for lane in lanes))
 
 
 class Held:
