@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .figure import INK as DARK_INK
-from .figure import PALETTE, PAPER
+from .figure import MIDDLE_INK, PALETTE, PAPER
 from .view import View
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # any 5, for JupyterLab's is older than Altair's
 PAGE_WIDTH = 620  # pixels: with its menu and a label that overhangs, in a window of 1,100 beside JupyterLab's side bar
 PNG_SCALE = 1.5
+GROUNDS = ("#000000", PAPER)  # to tell a picture from its background
 KINDS = ("png", "svg", "pdf", "html")  # of files
 # JupyterLab draws charts as SVG in the page: there this is the colour of its theme's text, after a change, too.
 INK = "currentColor"
@@ -62,8 +63,10 @@ class Chart(View):
         return with_palette(self._picture("png", scale=PNG_SCALE))
 
     def to_html(self) -> str:
-        """The picture alone, for the HTML of a larger view."""
-        png = self.png
+        """The picture alone, for the HTML of a larger view. It has no background, and its ink reads on both themes: an
+        <img> takes no colour from its page, and JupyterLab drops an <svg> from a notebook that has not been run."""
+        spec = self._inked(MIDDLE_INK)
+        png = transparent(*(self._written("png", spec | {"background": ground}, scale=PNG_SCALE) for ground in GROUNDS))
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
         return f'<img alt="{html.escape(self.alt)}" width="{image_width(png)}" src="{source}">'
 
@@ -79,12 +82,18 @@ class Chart(View):
         path.write_bytes(picture if isinstance(picture, bytes) else picture.encode())
 
     def _picture(self, kind: str, **options: Any) -> Any:
+        return self._written(kind, self._inked(DARK_INK) | {"background": PAPER}, **options)
+
+    def _inked(self, ink: str) -> dict[str, Any]:
+        """The spec for a picture whose page gives it no colour."""
+        return json.loads(json.dumps(self.spec).replace(f'"{INK}"', f'"{ink}"'))
+
+    def _written(self, kind: str, spec: dict[str, Any], **options: Any) -> Any:
         import altair
         import vl_convert
 
         version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
-        on_paper = json.loads(json.dumps(self.spec).replace(f'"{INK}"', f'"{DARK_INK}"')) | {"background": PAPER}
-        return getattr(vl_convert, f"vegalite_to_{kind}")(on_paper, vl_version=version, **options)
+        return getattr(vl_convert, f"vegalite_to_{kind}")(spec, vl_version=version, **options)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         png = self.png
@@ -122,6 +131,20 @@ def with_palette(png: bytes) -> bytes:
     small = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(small, format="png", optimize=True)
     return small.getvalue()
+
+
+def transparent(on_black: bytes, on_white: bytes) -> bytes:
+    """The picture without its background. vl-convert's own has wrong colours wherever a pixel is half transparent."""
+    import numpy as np
+    from PIL import Image
+
+    black, white = (np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), float) for png in (on_black, on_white))
+    opacity = 255 - (white - black).mean(axis=2, keepdims=True)  # what shines through is what differs
+    colour = 255 * black / opacity.clip(1)
+    png = io.BytesIO()
+    pixels = np.concatenate([colour, opacity], axis=2).round().clip(0, 255).astype(np.uint8)
+    Image.fromarray(pixels).save(png, format="png", optimize=True)
+    return png.getvalue()
 
 
 def image_width(png: bytes) -> int:

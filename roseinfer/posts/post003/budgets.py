@@ -9,12 +9,14 @@ from statistics import median, mode
 from typing import Any
 
 import torch
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
 from roseinfer.bench.online.serve import OnlineRun, serve
 from roseinfer.bench.online.workload import Workload
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.display.figure import STYLE
 from roseinfer.models import Model, model_config
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.data_sheets import data_sheet
@@ -234,11 +236,12 @@ def full_step_seconds(run: OnlineRun) -> float:
 # The picture
 
 
+@rc_context(STYLE)
 def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineRun]) -> Image:
     """Throughput to the right, latency up, as the post draws them: one point per budget."""
     there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
     here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = Figure(figsize=(8, 3.4))
     titles = (f"simulated floor, 7B, {CARD}", "the engine, here")
     for ax, points, title in zip(figure.subplots(1, 2), (there, here), titles, strict=True):
         ax.plot(*zip(*points, strict=True), "o-", color=COLOUR, markersize=4)

@@ -14,10 +14,12 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import Any, TypeVar
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.display.figure import MIDDLE_INK, STYLE
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
@@ -241,14 +243,15 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
     }
 
 
+@rc_context(STYLE)
 def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
     """What the device does over time, a lane for each executor: as the post's traces are read."""
-    figure = Figure(figsize=(8, 1.8), layout="constrained")
+    figure = Figure(figsize=(8, 1.8))
     ax = figure.subplots()
     for lane, own in enumerate(runs.values()):
         done = own.device.done[:DRAWN]
         bars = [(1e3 * (work.began - done[0].began), 1e3 * (work.ended - work.began)) for work in done]
-        ax.broken_barh(bars, (lane - 0.35, 0.7), facecolors="#0072B2", edgecolor="white")
+        ax.broken_barh(bars, (lane - 0.35, 0.7), facecolors="#0072B2", edgecolor=MIDDLE_INK)
     ax.set_yticks(range(len(runs)), runs, fontsize=8)
     ax.set_xlabel(f"the device's first {DRAWN} steps, ms", fontsize=8)
     ax.invert_yaxis()

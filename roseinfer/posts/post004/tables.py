@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from roseinfer.bench.scheduler import Stat, summarize
 from roseinfer.bench.scheduler.definitions import FIGURES
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.display.figure import STYLE
 from roseinfer.models.load import shape_of
 
 from ..data import COMPUTED, Source, post_facts, post_table
@@ -163,9 +165,10 @@ def histogram(rows: dict[str, list[int]]) -> list[tuple[int, int, int]]:
     return [(value, counted[BEFORE][value], counted[AFTER][value]) for value in values]
 
 
+@rc_context(STYLE)
 def draw_rows(rows: dict[str, list[int]]) -> Image:
     """One bar per step, as high as the rows that it builds; before the change above, after it below."""
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    figure = Figure(figsize=(8, 3.2))
     axes = figure.subplots(len(rows), 1, sharex=True, sharey=True)
     for ax, (when, of_steps) in zip(axes, rows.items(), strict=True):
         ax.bar(range(1, len(of_steps) + 1), of_steps, width=1.0, color=COLOURS[when])

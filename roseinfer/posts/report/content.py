@@ -139,9 +139,7 @@ class Image:
 
     @classmethod
     def of(cls, figure: Figure, alt: str) -> Image:
-        """Without its software's version, so that the same figure is the same bytes. Frames are left open."""
-        for ax in figure.axes:
-            ax.spines[["top", "right"]].set_visible(False)
+        """Without its software's version, so that the same figure is the same bytes."""
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
         return cls(png.getvalue(), alt)

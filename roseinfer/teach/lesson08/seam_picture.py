@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from roseinfer.display.figure import INK, PALETTE, PAPER, Picture, figure_alt
+from roseinfer.display.figure import MIDDLE_INK, PALETTE, Picture, figure_alt
 from roseinfer.generate import begin
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams
@@ -49,7 +49,7 @@ def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) ->
         7.85,
         3.6,
         "the cache\n\nin the layout that your stage chooses:\nblocks, a pool, one tensor, ...",
-        PAPER,
+        MIDDLE_INK,
         width=4.2,
     )
     ax.text(0.1, 3.6, f"prefill\nof {len(prompt_lens)} prompts", va="center")
@@ -91,10 +91,10 @@ def shape(tensor: Tensor) -> str:
 
 
 def _box(ax: Axes, x: float, y: float, text: str, colour: str, width: float = 2.8) -> None:
-    ax.add_patch(plt.Rectangle((x - width / 2, y - 0.85), width, 1.7, facecolor=colour, edgecolor=INK, alpha=0.25))
+    ax.add_patch(plt.Rectangle((x - width / 2, y - 0.85), width, 1.7, fill=False, edgecolor=colour, linewidth=1.6))
     ax.text(x, y, text, ha="center", va="center", fontsize=8.5)
 
 
 def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], label: str = "") -> None:
-    ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": INK})
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": MIDDLE_INK})
     ax.text((start[0] + end[0]) / 2 + 0.15, (start[1] + end[1]) / 2, label, fontsize=8.5)

@@ -1,0 +1,113 @@
+"""Pictures that lie on the page itself: no background of their own, and an ink that reads on white and on dark."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+from matplotlib import pyplot
+from matplotlib_inline.backend_inline import _fetch_figure_metadata
+from PIL import Image
+
+from roseinfer import teach
+from roseinfer.display.figure import apply_style
+from roseinfer.posts.post003.budgets import curves
+from roseinfer.posts.post003.executors import timeline
+from roseinfer.posts.post004.run import AFTER, BEFORE
+from roseinfer.posts.post004.tables import draw_rows
+from roseinfer.teach.journal.predictions import Guess, Predictions
+from stages import NaiveCat
+
+PAGES = {"light": (255, 255, 255), "dark": (17, 17, 17)}  # of JupyterLab's themes
+LEAST_CONTRAST = 3.9  # no grey has more than 4.35 on both
+
+
+def of_guesses():
+    return pictures_in(Predictions([Guess("copies", 5, 10), Guess("launches", 30, 10)], 0).to_html())
+
+
+def of_recorded_runs():
+    return pictures_in(teach.recorded_online().to_html())
+
+
+def of_a_figure():
+    fig, (left, right) = pyplot.subplots(1, 2)
+    left.plot([1, 2], [3, 4], label="a line")
+    left.legend()
+    left.annotate("here", (1, 3), (1.5, 3), arrowprops={"arrowstyle": "->"})
+    right.boxplot([[1, 2, 3, 9]])
+    fig.suptitle("both")
+    return [teach.figure_alt(fig, "a line and a box").png]
+
+
+def of_the_seam(model):
+    return [teach.draw_seam(NaiveCat, model, [3, 7]).png]
+
+
+def of_posts():
+    done = [SimpleNamespace(began=n, ended=n + 0.5) for n in range(3)]
+    run = SimpleNamespace(device=SimpleNamespace(done=done), busy=0.5)
+    steps = [SimpleNamespace(num_tokens=32, scheduled=0.0, finish=0.1)]
+    served = SimpleNamespace(requests=[1, 2], seconds=3.0, steps=steps)
+    return [
+        draw_rows({BEFORE: [3, 4], AFTER: [1, 0]}).png,
+        timeline({"in turn": run}).png,
+        curves({32: {"requests_per_second": 2.0, "full_ms": 5.0}}, {32: served}).png,
+    ]
+
+
+OF_RUNS = pytest.param(of_recorded_runs, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS, of_a_figure, of_the_seam, of_posts])
+def test_a_picture_on_the_page_reads_on_both_themes(pictures, grouped, styled):
+    found = pictures(grouped) if pictures is of_the_seam else pictures()
+    assert found
+    for png in found:
+        picture = Image.open(io.BytesIO(png)).convert("RGBA")
+        pixels = picture.getcolors(picture.width * picture.height)
+        assert sum(count for count, (*_, opacity) in pixels if not opacity) > picture.width * picture.height / 2
+        inks = {red for _, (red, green, blue, opacity) in pixels if red == green == blue and opacity == 255}
+        assert inks
+        for theme, page in PAGES.items():
+            pale = [ink for ink in inks if contrast((ink, ink, ink), page) < LEAST_CONTRAST]
+            assert not pale, f"hard to read on the {theme} theme: {pale}"
+
+
+def test_colours_show_the_page_through_as_they_would_on_it():
+    (png,) = of_guesses()
+    picture = Image.open(io.BytesIO(png))
+    shades = {pixel[:3] for _, pixel in picture.getcolors(10**6) if pixel[3] == 64}  # a quarter: "within a factor of 2"
+    assert any(max(abs(a - b) for a, b in zip(shade, (86, 180, 233), strict=True)) < 8 for shade in shades)
+
+
+def test_jupyterlab_is_asked_for_no_background(styled):
+    fig, axes = pyplot.subplots()
+    axes.plot([1, 2])
+    assert _fetch_figure_metadata(fig) is None
+    pyplot.close(fig)
+
+
+@pytest.fixture
+def styled():
+    with pyplot.rc_context():
+        apply_style()
+        yield
+
+
+def pictures_in(html):
+    return [base64.b64decode(found) for found in re.findall('src="data:image/png;base64,(.*?)"', html)]
+
+
+def contrast(one, other):
+    """As WCAG 2 defines it."""
+    low, high = sorted(map(light, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def light(colour):
+    parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
