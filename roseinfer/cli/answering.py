@@ -41,7 +41,10 @@ def llm_of(args: Namespace) -> LLM:
     """The model that was named, for one request at a time. Raises ValueError as LLM does."""
     from roseinfer.llm.llm import LLM
 
-    return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
+    llm = LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
+    if llm.tokenizer is None:
+        raise ValueError(f"{args.model!r} has no tokenizer, so it reads no text: choose a model with one, such as tiny")
+    return llm
 
 
 def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:

@@ -103,7 +103,8 @@ def in_flags(message: str, args: Namespace) -> str:
     allowed_after = ", allowed: "  # a limit of the model, or the fields of a file, is no flag's
     said, *limits = message.split(allowed_after)
     names = "|".join(map(re.escape, flags))
-    named = rf"(?<![\w./-])(?P<name>{names})(?P<after>=| must |: unknown |\b(?!\.\w|[/-]))"  # and no part of a path
+    # No part of a path, no key of a file: these stand in quotes, or after the name of a JSON file.
+    named = rf"(?<![\w./'-])(?<!\.json: )(?P<name>{names})(?P<after>=| must |: unknown |\b(?!\.\w|[/-]))"
     return allowed_after.join([re.sub(named, as_flag, said), *limits])
 
 

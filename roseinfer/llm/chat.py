@@ -13,6 +13,26 @@ RENDER_SECONDS = 10
 MOST_CHARACTERS = 10_000_000
 
 
+class NoChatTemplate(ModelLoadError):
+    """A model without a chat template. fact: says so; what to do about it depends on what the caller's user can give,
+    and the message has what a caller of LLM can."""
+
+    def __init__(self, fact: str) -> None:
+        self.fact = fact
+        super().__init__(f"{fact}: write the prompt yourself and use generate, or give chat_template")
+
+
+def require_template(spec: str) -> None:
+    """Raises NoChatTemplate unless the folder of a model or tokenizer has a template; the model is not loaded."""
+    if not pretrained_tokenizer(spec).chat_template:
+        raise no_template_of(spec)
+
+
+def no_template_of(spec: str | None) -> NoChatTemplate:
+    files = "chat_template.jinja, or 'chat_template' in tokenizer_config.json"
+    return NoChatTemplate(f"{spec!r} has no chat template ({files})")
+
+
 class ChatTemplate:
     """The template of a model: chat_template.jinja, or `chat_template` in tokenizer_config.json.
 
@@ -46,7 +66,7 @@ class ChatTemplate:
         message, for more of it. tools: JSON schemas of functions. chat_template: in place of the model's own, or the
         name of one of several. chat_template_kwargs: other names that the template reads. Raises ValueError for both
         of the first two, for wrong messages, for what the template refuses, and for a template that takes more than
-        RENDER_SECONDS or too much memory; ModelLoadError (a ValueError) for a model without a template.
+        RENDER_SECONDS or too much memory; NoChatTemplate (a ValueError) for a model without a template.
         """
         conversation = template_messages(messages)
         if add_generation_prompt and continue_final_message:
@@ -73,7 +93,7 @@ class ChatTemplate:
         return answer["text"]
 
     def source(self, chat_template: str | None = None, tools: list[dict[str, Any]] | None = None) -> str:
-        """The template as Jinja: the one that was given, else the model's. Raises ModelLoadError for a model without
+        """The template as Jinja: the one that was given, else the model's. Raises NoChatTemplate for a model without
         one, and ValueError for one that is not a text."""
         if not isinstance(chat_template, str | None):
             raise ValueError(f"chat_template must be a text, got {chat_template!r:.100}")
@@ -81,10 +101,7 @@ class ChatTemplate:
         if tokenizer is None or not (chat_template or tokenizer.chat_template):
             if chat_template:
                 return chat_template
-            raise ModelLoadError(
-                f"{self._spec!r} has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json): write the prompt yourself and use generate, or give chat_template"
-            )
+            raise no_template_of(self._spec)
         try:
             return tokenizer.get_chat_template(chat_template, tools or None)
         except ValueError as e:  # several, and no default one

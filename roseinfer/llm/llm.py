@@ -22,7 +22,7 @@ from roseinfer.sampling_params import MOST_SEED, SamplingParams, is_count
 from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
-from .chat import ChatTemplate
+from .chat import ChatTemplate, NoChatTemplate
 from .detokenizer import Vocabulary
 from .encoding import encode
 from .live_requests import Inbox, LiveRequests
@@ -235,9 +235,9 @@ class LLM:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """Writes conversations down. Raises ValueError for a model without a folder, which has no template."""
+        """Writes conversations down. Raises NoChatTemplate (a ValueError) for a model without a folder."""
         if not isinstance(self._template_spec, str):
-            raise ValueError(f"{self._name} has no chat template: only a model or tokenizer that is a folder has one")
+            raise NoChatTemplate(f"{self._name} has no chat template (only a folder of a model or tokenizer has one)")
         return ChatTemplate(self._template_spec)
 
     def template_for(self, given: str | None) -> ChatTemplate:

@@ -72,7 +72,7 @@ def checkpoint_dtype(spec: str) -> str:
 def tokenizer_folder(spec: str) -> Path:
     """Find the folder with the tokenizer of `spec`, and its chat template if it has one. Raises ModelLoadError."""
     if spec.startswith("random:"):
-        raise ModelLoadError(f"{spec!r} has random weights and no tokenizer: give token ids, or use 'tiny'")
+        raise ModelLoadError(f"{spec!r} has random weights and no tokenizer; 'tiny' has one")
     return _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
 
 

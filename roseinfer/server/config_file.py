@@ -225,7 +225,7 @@ TOKENIZER = {
     "vocab_file": unused("a model's folder has its tokenizer.json"),
 }
 INPUTS = {"type": unused("a step's inputs are the engine's own")}
-KINDS: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "str | None": str}
+KINDS: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "str | None": str, "List[str] | None": list}
 SERVER = {own.name: into_server(own.name, KINDS[str(own.type)]) for own in fields(ServerSettings)}
 SECTIONS: dict[str, dict[str, Apply]] = {
     "model_config": MODEL,

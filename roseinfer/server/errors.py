@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -134,36 +134,78 @@ def install_handlers(app: FastAPI) -> None:
 
 def validation_error(error: RequestValidationError, path: str) -> ApiError:
     """The first field that is wrong, with all that is wrong with it."""
-    errors = list(error.errors())
-    first = errors[0]
-    place = [part for part in first["loc"] if part not in PLACES]
+    first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
-        return ApiError(f"the body must be JSON: {why} at character {place[0] if place else 0}", code="invalid_json")
-    if not place:
+        return ApiError(f"the body must be JSON: {why} at character {first['loc'][-1]}", code="invalid_json")
+    wrong = [located(one, error.body) for one in error.errors()]
+    if not wrong[0].place:
         return ApiError(f"the body must be a JSON object, sent as application/json: {first['msg']}")
-    name = str(place[0])
+    chosen = nearest_form(wrong)
+    first, name = chosen[0].error, dotted(chosen[0].place)
     if first["type"] == "extra_forbidden":
-        return unknown_field(first["loc"], path)
+        return unknown_field(chosen[0].place, path)
     if first["type"] == "missing":
-        return ApiError(f"{dotted(place)} is missing", name, code="missing_required_parameter")
-    messages = list(dict.fromkeys(one["msg"] for one in errors if name in one["loc"]))
+        return ApiError(f"{name} is missing", name, code="missing_required_parameter")
+    messages = dict.fromkeys(one.error["msg"] for one in chosen)
     value = f"{first['input']!r:.{LONGEST_VALUE}}"
     return ApiError(f"{name}: {' or '.join(messages)}, got {value}", name, code="invalid_value")
 
 
-def unknown_field(loc: tuple[str | int, ...], path: str) -> ApiError:
-    name = str(loc[-1])
-    outer = [part for part in loc[:-1] if part not in PLACES]
+class Located(NamedTuple):
+    """One of pydantic's errors. place: of the wrong value in the body. form: which of several forms that a field may
+    have was tried, as pydantic calls it; field: the place of that field, None where it has one form."""
+
+    error: dict[str, Any]
+    place: tuple[str | int, ...]
+    form: tuple[str | int, ...]
+    field: tuple[str | int, ...] | None
+
+
+def located(error: dict[str, Any], body: Any) -> Located:
+    """Tell a place from the names of forms, which pydantic writes between its parts."""
+    parts = [part for part in error["loc"] if part not in PLACES]
+    place: list[str | int] = []
+    form: list[str | int] = []
+    field, value = None, body
+    for part in parts:
+        try:
+            value = value[part]
+        except (TypeError, KeyError, IndexError):
+            if not (part is parts[-1] and error["type"] == "missing"):
+                field = tuple(place) if field is None else field
+                form.append(part)
+                continue
+        place.append(part)
+    return Located(error, tuple(place), tuple(form), field)
+
+
+def nearest_form(wrong: list[Located]) -> list[Located]:
+    """The errors about one value: the first one; where that field has several forms, those of the form that fits best,
+    with the fewest errors deepest in the value."""
+    first = wrong[0]
+    if first.field is None:
+        return [first]
+    forms: dict[tuple[str | int, ...], list[Located]] = {}
+    for one in wrong:
+        if one.field == first.field:
+            forms.setdefault(one.form, []).append(one)
+    fit = {form: (len(errors[0].place), -len(errors)) for form, errors in forms.items()}
+    best = [errors[0] for form, errors in forms.items() if fit[form] == max(fit.values())]
+    return [one for one in best if one.place == best[0].place]
+
+
+def unknown_field(place: tuple[str | int, ...], path: str) -> ApiError:
+    name, outer = str(place[-1]), place[:-1]
     if outer:
         message = f"{dotted(outer)} has no field {name!r:.{LONGEST_VALUE}}"
     else:
         body = BODIES.get(path, protocol.GenerateBody)  # /models/{model}/generate
         message = f"unknown field {unknown_name(name, body.model_fields)}"
-    return ApiError(message, name[:LONGEST_VALUE], code="unknown_parameter")
+    return ApiError(message, dotted((*outer, name[:LONGEST_VALUE])), code="unknown_parameter")
 
 
-def dotted(place: list[str | int]) -> str:
+def dotted(place: Sequence[str | int]) -> str:
     """messages[0].role for ["messages", 0, "role"]."""
     text = ""
     for part in place:

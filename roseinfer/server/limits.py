@@ -1,4 +1,4 @@
-"""Limits: what is checked of a request before the app sees it: its key, and its body's size and time."""
+"""Limits: what is checked of a request before the app sees it: host, key, and the body's size and time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hmac import compare_digest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
+from .hosts import OwnHosts
 from .settings import KIB, ServerSettings
 
 GUARDED = ("/v1/", "/generate", "/models/", "/live")
@@ -21,12 +22,14 @@ class Limits:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
+        self._own_hosts = OwnHosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         try:
+            self._own_hosts.check(dict(scope["headers"]))
             self._check_key(scope)
             body = await self._body(scope, receive) if scope["method"] in ("POST", "PUT", "PATCH") else None
         except ApiError as error:
@@ -39,8 +42,8 @@ class Limits:
         key = self.settings.api_key
         if key is None or not scope["path"].startswith(GUARDED):
             return
-        sent = dict(scope["headers"]).get(b"authorization", b"")
-        if not compare_digest(sent, b"Bearer " + key.encode()):
+        scheme, _, sent = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not compare_digest(sent.strip(), key.strip().encode()):
             raise ApiError(
                 "the header Authorization must be 'Bearer ' and the server's API key",
                 status=401,

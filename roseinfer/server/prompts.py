@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any
 
-from roseinfer.llm.chat import ChatTemplate
+from roseinfer.llm.chat import ChatTemplate, NoChatTemplate
 from roseinfer.llm.grammar import grammar_text
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
@@ -25,15 +25,15 @@ class PromptReader:
     LaneFull. A caller that is cancelled gives up its place, and no work is begun for it.
 
     Texts, conversations and grammars have a lane each: a template that hangs, or a grammar that takes long, delays
-    requests of its own kind alone.
+    requests of its own kind alone. chat_template: Jinja in place of the model's own template.
     """
 
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
+    def __init__(self, llm: LLM, chat_template: str | None = None) -> None:
+        self.llm, self._chat_template = llm, chat_template
         self._texts, self._conversations = Lane("texts", 2), Lane("conversations", 2)
         self._grammars = Lane("grammars", 1)
         try:
-            self._template: ChatTemplate | ValueError = llm.chat_template
+            self._template: ChatTemplate | ValueError = llm.template_for(chat_template)
         except ValueError as error:
             self._template = error
 
@@ -50,10 +50,8 @@ class PromptReader:
         """The request of a conversation. template_settings: see ChatTemplate.render."""
 
         def read() -> list[int]:
-            if isinstance(self._template, ValueError):
-                raise self._template
-            text = self._template.render(messages, **template_settings)
-            return self.llm.prompt_ids(text, add_special_tokens=False)  # they are the template's business
+            text = self._rendered(messages, template_settings)
+            return self._prompt_ids(text, add_special_tokens=False)  # they are the template's business
 
         return await self._request(self._conversations, read, params)
 
@@ -88,5 +86,24 @@ class PromptReader:
     def _grammar_worker(self) -> Worker:
         return Worker("roseinfer.llm.grammar_worker", GRAMMAR_SECONDS)
 
+    def _rendered(self, messages: list[dict[str, Any]], template_settings: dict[str, Any]) -> str:
+        self._require_tokenizer()
+        try:
+            if isinstance(self._template, ValueError):
+                raise self._template
+            return self._template.render(messages, chat_template=self._chat_template, **template_settings)
+        except NoChatTemplate as error:  # its message has advice for callers of LLM
+            advice = "use /v1/completions, or start the server with --chat-template"
+            raise ValueError(f"{error.fact}: {advice}") from error
+
+    def _prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        self._require_tokenizer()
+        return self.llm.prompt_ids(text, add_special_tokens)
+
+    def _require_tokenizer(self) -> None:
+        """Say what a client can do instead; the LLM's own message has advice for its callers."""
+        if self.llm.tokenizer is None:
+            raise ValueError("the model has no tokenizer: give the prompt as token ids, or start it with --tokenizer")
+
     def _ids_of(self, prompt: str | list[int]) -> list[int]:
-        return self.llm.prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+        return self._prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt

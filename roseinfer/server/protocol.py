@@ -115,7 +115,9 @@ class SamplingBody(Body):
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
     logit_bias: Annotated[dict[str, float] | None, few(MOST_BIASES)] = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = Field(
-        default=None, description="the form that the text follows: a JSON object, or a JSON schema"
+        default=None,
+        discriminator="type",
+        description="the form that the text follows: a JSON object, or a JSON schema",
     )
     structured_outputs: StructuredOutputs | None = Field(default=None, description="the same, and more forms; vLLM's")
     allowed_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS, fail_fast=True)] | None = Field(

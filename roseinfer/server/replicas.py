@@ -35,6 +35,7 @@ MOST_REPLICAS = 4096
 HEALTH_SECONDS = 2.0
 LOADS = 2  # of a model, before a deployment is given up
 SPARE_REQUESTS = 16  # beside those that run and wait: /health, and those that the engine answers 429
+EVERYWHERE = "0.0.0.0"  # under which names Ray's proxy is asked, a replica does not know
 BY_HEADER = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
 REPLICA_HEADER = b"x-replica"  # of every answer: Ray's id of the replica that gave it
 
@@ -57,7 +58,7 @@ def application(
     """
     from .run import Serving
 
-    settings = ServerSettings(**server or {})
+    settings = ServerSettings(**{"host": EVERYWHERE} | dict(server or {})).with_template_text()
     given = dict(engine or {})
     serving = Serving(make_llm=partial(load, model, given), model_name=settings.served_model_name or model)
     max_num_seqs = given.get("max_num_seqs", EngineConfig(num_blocks=1).max_num_seqs)
@@ -119,7 +120,9 @@ class EngineReplica:
         sys.setswitchinterval(SWITCH_SECONDS)
         self.settings = settings
         self.engine = AsyncEngine(partial(settled, serving.make_llm), settings.max_queue, settings.step_seconds)
-        self.service = Service(self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens)
+        self.service = Service(
+            self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens, settings.chat_template
+        )
         await self.engine.start()
         self.service.prepare()
 

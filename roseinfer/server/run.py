@@ -113,7 +113,9 @@ class EngineServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         serving, settings = self.serving, self.settings
         self.engine = AsyncEngine(serving.make_llm, settings.max_queue, settings.step_seconds, self._fail)
-        self.service = Service(self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens)
+        self.service = Service(
+            self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens, settings.chat_template
+        )
         self.config.loaded_app = make_app(self.service, settings)
         self._loading = asyncio.create_task(self._load(self.service))
         self._at_once = asyncio.Event()

@@ -29,7 +29,7 @@ CLIENT_GONE = 499  # as nginx has it; seen by a log alone
 
 
 class Service:
-    """model_name: as clients ask for it. end_tokens, most_new_tokens: see Defaults."""
+    """model_name: as clients ask for it. end_tokens, most_new_tokens: see Defaults. chat_template: see PromptReader."""
 
     def __init__(
         self,
@@ -37,15 +37,17 @@ class Service:
         model_name: str,
         end_tokens: tuple[int, ...] = (),
         most_new_tokens: int | None = None,
+        chat_template: str | None = None,
     ) -> None:
         self.engine, self.model_name = engine, model_name
+        self._chat_template = chat_template
         self._end_tokens, self._most_new_tokens = end_tokens, most_new_tokens
 
     # What needs the model is made when it is there: these raise NotServing before.
 
     @cached_property
     def prompts(self) -> PromptReader:
-        return PromptReader(self.llm)
+        return PromptReader(self.llm, self._chat_template)
 
     @cached_property
     def defaults(self) -> Defaults:

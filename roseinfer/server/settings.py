@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roseinfer.arguments import require_count, require_positive
+from roseinfer.llm.template_text import template_text
 
 MOST_PORT = 65_535
 KIB = 1024
@@ -25,6 +27,10 @@ class ServerSettings:
     port: int = limit(8000, "port to listen at; 0 for any free one")
     api_key: str | None = limit(None, "that clients must send; when not given, the variable ROSEINFER_API_KEY")
     served_model_name: str | None = limit(None, "name that clients ask for; MODEL when not given")
+    chat_template: str | None = limit(None, "Jinja in place of the model's own template: a file, or the text itself")
+    allowed_hosts: List[str] | None = limit(
+        None, "names, such as a proxy's, that requests may have in their header Host beside localhost"
+    )
     max_queue: int = limit(256, "requests that may wait beside those that run; a further one is answered 429")
     max_body_kib: int = limit(1024, "KiB of a request's body")
     max_header_kib: int = limit(32, "KiB of a request's headers")
@@ -50,3 +56,8 @@ class ServerSettings:
         key = self.api_key
         if key is not None and not (key.strip() and key.isascii() and key.isprintable()):
             raise ValueError("api_key must be of visible ASCII characters, and not empty")
+
+    def with_template_text(self) -> ServerSettings:
+        """The same with the text of chat_template's file in its place: a replica may run where the file is not. Raises
+        ValueError."""
+        return self if self.chat_template is None else replace(self, chat_template=template_text(self.chat_template))

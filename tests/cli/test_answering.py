@@ -92,7 +92,14 @@ def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, caps
             "--output /nowhere/x.json: must be a file in a folder",
         ),
         (["chat", "tiny", "--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: there is no such file"),
-        (["chat", "tiny"], "'tiny' has no chat template"),
+        (["chat", "tiny", "--chat-template", "."], "--chat-template .: cannot be read (Is a directory)"),
+        (
+            ["chat", "tiny"],
+            "'tiny' has no chat template (chat_template.jinja, or 'chat_template' in tokenizer_config.json): it only "
+            "continues texts. Use `roseinfer generate tiny`, or give --chat-template\n",
+        ),
+        (["chat", "random:gpt2"], "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
+        (["generate", "random:gpt2", "a"], "'random:gpt2' has no tokenizer, so it reads no text"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
@@ -109,6 +116,12 @@ def test_a_chat_keeps_what_was_said(llm, capsys, monkeypatch, template):
     first = text_of(llm, "Copy\nReturn a new\n", max_tokens=8)
     second = text_of(llm, f"Copy\nReturn a new\n{first}\nNone\n", max_tokens=8)
     assert capsys.readouterr().out == f"{first}\n{second}\n{first}\n"
+
+
+def test_a_template_may_be_typed_in_place_of_a_file(llm, capsys, monkeypatch):
+    typed(monkeypatch, "Return a new\n")
+    assert main(["chat", "tiny", "--chat-template", TEMPLATE, "--max-tokens", "4", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == text_of(llm, "Return a new\n", max_tokens=4) + "\n"
 
 
 def test_the_oldest_messages_go_when_the_conversation_is_too_long(llm, monkeypatch):

@@ -71,13 +71,16 @@ def test_too_long_an_output_is_refused_before_a_stage_is_made(capsys):
 
 
 def test_a_message_names_flags_and_leaves_words_and_limits_alone():
-    args = Namespace(prompt_len=8, model="tiny", max_model_len=None, dtype="int8")
+    args = Namespace(prompt_len=8, model="tiny", max_model_len=None, dtype="int8", chat_template=None, top_k=1)
     for message, shown in {
         "prompt_len=9 is more, allowed: max_model_len=8": "--prompt-len 9 is more, allowed: max_model_len=8",
         "a model of that dtype": "a model of that dtype",
         "dtype must be float32": "--dtype must be float32",
         "make prompt_len smaller": "make --prompt-len smaller",
         "precisions: unknown one": "--dtype: unknown one",
+        "no template ('chat_template' in a.json): give chat_template": "no template ('chat_template' in a.json): give "
+        "--chat-template",
+        "tiny: generation_config.json: top_k must be 1": "tiny: generation_config.json: top_k must be 1",
         "--trace x/prompt_len.json": "--trace x/prompt_len.json",
         "--trace prompt_len.json": "--trace prompt_len.json",
     }.items():

@@ -243,7 +243,7 @@ def test_a_model_without_a_template(tmp_path, small):
         ValueError, match=r"^'.*model' has no chat template \(chat_template.jinja, or .*use generate, or"
     ):
         LLM(str(path), device="cpu", num_kvcache_blocks=1).chat(HELLO)
-    with pytest.raises(ValueError, match="^'GPT2' has no chat template: only a model or tokenizer that is a folder"):
+    with pytest.raises(ValueError, match=r"^'GPT2' has no chat template \(only a folder of a mod"):
         LLM(small, num_kvcache_blocks=1).chat(HELLO)
 
 

@@ -58,9 +58,8 @@ class Running:
         """A connection on which a request was sent, and no answer read."""
         connection = self.connect()
         data = json.dumps(body).encode()
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-        )
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         return connection
 

@@ -29,7 +29,7 @@ def strict():
         yield running
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nX-Slow: "])
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_slow_headers_are_408(strict, sent):
     with strict.connect() as connection:
         connection.sendall(sent)
@@ -39,7 +39,7 @@ def test_slow_headers_are_408(strict, sent):
 
 def test_slow_headers_of_a_second_request_are_408_too(strict):
     with strict.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         connection.sendall(b"GET /health HTTP/1.1\r\nHo")
         assert answer_of(connection)[0] == 408
@@ -47,7 +47,7 @@ def test_slow_headers_of_a_second_request_are_408_too(strict):
 
 def test_a_slow_body_is_408(strict):
     with strict.connect() as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         status, error = answer_of(connection)
     assert status == 408 and "body must be there within 0.3 s" in error["message"]
 
@@ -57,7 +57,7 @@ def test_a_slow_body_is_408(strict):
 )
 def test_long_headers_are_431(strict, header):
     with strict.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n" + header)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + header)
         status, error = answer_of(connection)
     assert status == 431 and "at most 4 KiB" in error["message"]
 
@@ -66,7 +66,7 @@ def test_long_headers_are_431(strict, header):
 def test_a_large_body_is_413_whether_or_not_its_length_is_told(strict, told):
     length = b"Content-Length: 9000\r\n\r\n" if told else b"Transfer-Encoding: chunked\r\n\r\n2328\r\n"
     with strict.connect() as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n" + length + b"a" * 9000)
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + length + b"a" * 9000)
         status, error = answer_of(connection)
     assert status == 413 and "at most 8 KiB" in error["message"]
 
@@ -109,7 +109,7 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
             connection.setsockopt(1, 8, 2048)  # a receive buffer that is full soon
             wish = {"prompt": ["If"] * 250, "max_tokens": 8, "ignore_eos": True, "logprobs": 20, "stream": True}
             body = json.dumps(wish)
-            head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             hasty.wait_for(lambda: len(connections) == 1)
             hasty.wait_for(lambda: not connections)
@@ -136,8 +136,9 @@ def test_without_the_key_it_is_401(locked, path, sent):
     assert "rose-key" not in error["message"]
 
 
-def test_with_the_key_it_answers(locked):
-    assert locked.ask("/v1/completions", BODY, Authorization="Bearer rose-key")[0] == 200
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR "])
+def test_with_the_key_it_answers(locked, scheme):
+    assert locked.ask("/v1/completions", BODY, Authorization=f"{scheme} rose-key")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/"])

@@ -147,6 +147,17 @@ def test_errors_are_the_clients_own_classes(client):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "If"}])
 
 
+def test_a_server_may_have_a_template_in_place_of_the_models(offline):
+    with (
+        running_server(chat_template=TEMPLATE) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="a") as it,
+    ):
+        message = {"role": "user", "content": "Return a new"}
+        answer = it.chat.completions.create(model="tiny", messages=[message], max_tokens=4)
+    told = LLM("tiny", **SIZES).chat([message], SamplingParams(max_tokens=4), chat_template=TEMPLATE, use_tqdm=False)
+    assert answer.choices[0].message.content == told[0].outputs[0].text
+
+
 def test_what_asks_for_nothing_may_be_sent(client, offline):
     answer = client.completions.create(
         model="tiny",

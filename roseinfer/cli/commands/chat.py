@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows
-from roseinfer.cli.command import MODEL, Failed, no_file
+from roseinfer.cli.command import MODEL, Failed
 from roseinfer.cli.flags import add_flags
+from roseinfer.llm.template_text import template_text
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
@@ -32,7 +32,9 @@ HOW_TO_LEAVE = "(Ctrl-D or /exit ends the chat)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first message")
-    parser.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja in place of the model's own template")
+    parser.add_argument(
+        "--chat-template", metavar="FILE", help="Jinja in place of the model's own template: a file, or the text itself"
+    )
     parser.add_argument("--max-tokens", type=int, help="of one answer; as many as fit when not given")
     add_flags(parser.add_argument, Writing)
     add_flags(parser.add_argument, Loading)
@@ -41,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.model is None:
         raise ValueError("missing: MODEL")
-    template = read_template(args.chat_template)
+    template = None if args.chat_template is None else template_text(args.chat_template)
+    if template is None:
+        check_model_has_one(args.model)
     llm = llm_of(args)
     chat = Chat(llm, params_of(args, llm, max_tokens=args.max_tokens), args.system, template)
     while (line := next_line()) is not None:
@@ -51,6 +55,18 @@ def run(args: argparse.Namespace) -> None:
             chat.begin()
         elif line:
             chat.answer(line)
+
+
+def check_model_has_one(model: str) -> None:
+    """Raises ValueError for a model without a chat template, before it is loaded."""
+    from roseinfer.llm.chat import NoChatTemplate, require_template
+
+    try:
+        require_template(model)
+    except NoChatTemplate as error:  # its message has advice for callers of LLM
+        raise ValueError(
+            f"{error.fact}: it only continues texts. Use `roseinfer generate {model}`, or give --chat-template"
+        ) from error
 
 
 class Chat:
@@ -106,13 +122,3 @@ def next_line() -> str | None:
                 if num_pressed > 1:
                     raise
                 print(f"\n{HOW_TO_LEAVE}", file=sys.stderr)
-
-
-def read_template(path: Path | None) -> str | None:
-    """Raises ValueError for a file that cannot be read."""
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--chat-template {path}: {no_file(error)}") from error

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
 
     config = config_of(args.config)
     server = {"api_key": os.environ.get(KEY_VARIABLE) or None} | config.server | given_fields(ServerSettings, args)
-    settings = ServerSettings(**server)
+    settings = ServerSettings(**server).with_template_text()
     engine = config.engine | given_fields(ModelSettings, args)
     engine |= {name: value for name in SIZES if (value := getattr(args, name)) is not None}
     for why in dict.fromkeys(config.unused):
