@@ -60,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
 def parser() -> Parser:
     """Make the parser of all subcommands."""
     p = Parser(prog="roseinfer", description="A course on LLM inference engines, and its engine.", epilog=MORE)
-    p.set_defaults(run=lambda arguments: p.print_help())
+    p.add_argument("--version", action="store_true", help="show the version and leave")
+    p.set_defaults(run=lambda arguments: print(version_line()) if arguments.version else p.print_help())
     commands = p.add_subparsers(metavar="COMMAND", title="commands")
     for module in COMMANDS:
         about = (module.__doc__ or "").strip()
@@ -70,6 +71,12 @@ def parser() -> Parser:
         module.add_arguments(own)
         own.set_defaults(run=module.run)
     return p
+
+
+def version_line() -> str:
+    from roseinfer.doctor import installed_version
+
+    return f"roseinfer {installed_version('roseinfer') or '(not installed)'}"
 
 
 def name_of(module: ModuleType) -> str:

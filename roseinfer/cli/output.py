@@ -1,11 +1,13 @@
 """The way of a result: terminal, JSON and charts, for every command that measures.
 
-Its files are tried before the run. After it, stdout gets the tables and one short line of JSON as the last line; then
-the files are written: JSON with every sample, and charts. What cannot be written costs the file and not the result.
+Its files are tried before the run. After it, stdout gets the tables and, unless it is a terminal, one short line of JSON
+as the last line; then the files are written: JSON with every sample, and charts. What cannot be written costs the file
+and not the result.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
 CHARTS = (".html", ".png", ".svg", ".pdf")
 DRAWN_WITH = ("altair", "vl_convert")
-LAST_LINE = "A table, then a short line of JSON: what was asked, medians and ranges. --output keeps every sample."
+LAST_LINE = (
+    "A table; in a pipe or a file also a short line of JSON as the last line, with what was asked, medians and ranges. "
+    "--output keeps every sample."
+)
 
 
 def add_output(add: Callable[..., object], with_chart: bool = False) -> None:
@@ -63,7 +68,7 @@ def deliver(
     """
     try:
         print(text, flush=True)
-        print(line(), flush=True)
+        show_line(line)
     finally:  # a reader that has gone, such as `head`, costs no file
         failed = []
         if args.output:
@@ -73,6 +78,13 @@ def deliver(
                 failed += written("--chart", path, draw)
     if failed:
         raise Failed("; ".join(failed))
+
+
+def show_line(line: Callable[[], str]) -> None:
+    """Print a line of JSON for the program that reads stdout. At a terminal a person has read the table, which the line
+    would push away."""
+    if not sys.stdout.isatty():
+        print(line(), flush=True)
 
 
 def written(flag: str, path: Path, write: Callable[[Path], object]) -> list[str]:

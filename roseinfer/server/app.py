@@ -107,7 +107,7 @@ def make_app(service: Service, settings: ServerSettings) -> FastAPI:
     @app.get("/live", responses=ERRORS)
     async def live(key: Key) -> Response:
         """What the page shows of the engine."""
-        return JSON(live_view(service.engine))
+        return JSON({"model": service.model_name} | live_view(service.engine))
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:

@@ -109,6 +109,18 @@ def test_it_shows_what_runs_and_stop_aborts_it(page, server):
     assert server.engine.latencies.ended_by["abort"] == aborted + 1
 
 
+def test_with_the_key_it_shows_the_models_name_and_the_engine(browser):
+    with running_server(api_key="rose-key") as locked:
+        page = browser.new_page()
+        page.goto(locked.url)
+        page.locator("#status").filter(has_text="the server's API key").wait_for()
+        assert page.locator("#model").text_content() == ""
+        page.fill("#key", "rose-key")
+        page.locator("#status").filter(has_text="ready").wait_for()
+        assert page.locator("#model").text_content() == "tiny" and page.locator("#free").text_content() == "64"
+        page.close()
+
+
 def test_an_error_is_shown_in_the_servers_words(page):
     page.select_option("#kind", "chat")
     page.click("#go")

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ def test_without_a_command_it_lists_them(capsys):
         "slides",
         "links",
     ]
+
+
+def test_it_tells_its_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"roseinfer {version('roseinfer')}\n", "")
 
 
 def test_help_has_examples_and_waits_for_nothing_heavy():

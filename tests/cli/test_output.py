@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.offline import MemoryRun, OfflineResult, PeakMemory
 from roseinfer.cli.main import main
 from roseinfer.display.measured import rounded
-from roseinfer.paths import DATA
+from roseinfer.paths import DATA, ROOT
 from stages import LADDER
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,23 @@ def test_a_full_disk_costs_the_file_and_not_the_result(name, capsys):
     *table, line = out.splitlines()
     assert len(table) > 2 and json.loads(line)
     assert err.splitlines()[-1] == "error: --output /dev/full: could not be written (No space left on device)"
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_at_a_terminal_the_table_is_the_last_thing_on_it(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(words(BENCHMARKS[name])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and not [line for line in lines if line.startswith(("{", "["))]
+
+
+def test_every_command_shows_its_line_by_this_way():
+    """No other module prints one: `show_line` alone knows a terminal."""
+    printing = re.compile(r"print\([^\n]*(to_line|to_json|on_one_line|json\.dumps)")
+    found = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "roseinfer").rglob("*.py")}
+    own = {name for name, text in found.items() if printing.search(text)}
+    # `doctor --json` asks for it; the others talk to the process that started them.
+    assert own == {"doctor.py", "template_worker.py", "worker.py", "memory.py"}
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.cli.command import FAILED, Failed, require_named, require_writable
-from roseinfer.cli.output import CHARTS, require_suffix
+from roseinfer.cli.output import CHARTS, require_suffix, show_line
 
 if TYPE_CHECKING:
     from roseinfer.contest import Contest, EntryFile, Score
@@ -118,7 +118,8 @@ def _scored(contest: Contest, file: EntryFile, args: argparse.Namespace) -> Scor
             return None
         raise (Failed if is_refused else ValueError)(line) from error
     write_board(args.board, [*read_board(args.board), score])
-    print(score.text(_width()), score.to_line(), sep="\n", flush=True)
+    print(score.text(_width()), flush=True)
+    show_line(score.to_line)
     return score
 
 

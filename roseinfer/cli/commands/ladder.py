@@ -1,6 +1,7 @@
 """Race all stages on the same prompts, interleaved, with transformers' generate as a row.
 
-A table, then a short line of JSON as the last line; --output keeps every sample. In fp32 wrong tokens fail.
+A table, in a pipe or a file with a short line of JSON as the last line; --output keeps every sample. In fp32 wrong
+tokens fail.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 What a step costs is measured here (--fit), read from an earlier fit (--cost), or a floor: what a GPU's data sheet says
 it takes at least (--floor). Requests come all at once unless --rate or --trace says when. Every policy runs with every
-router and shape of --replicas on the same requests. Tables, then a short line of JSON as the last line; --output keeps
-every sample. After Ctrl-C it tells what there is, as partial.
+router and shape of --replicas on the same requests. Tables, in a pipe or a file with a short line of JSON as the last
+line; --output keeps every sample. After Ctrl-C it tells what there is, as partial.
 
 --validate holds a simulation to real runs of the engine on the same requests instead.
 """
