@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from roseinfer.cli.command import DEVICE, FAILED, INTERRUPTED, Failed
 from roseinfer.cli.flags import flag, given_fields
+from roseinfer.cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
@@ -41,7 +42,8 @@ def llm_of(args: Namespace) -> LLM:
     """The model that was named, for one request at a time. Raises ValueError as LLM does."""
     from roseinfer.llm.llm import LLM
 
-    llm = LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
+    with shown_progress(f"loading {args.model}; the first run on a machine also compiles kernels, once"):
+        llm = LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
     if llm.tokenizer is None:
         raise ValueError(f"{args.model!r} has no tokenizer, so it reads no text: choose a model with one, such as tiny")
     return llm
@@ -53,16 +55,20 @@ def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
 
 
 def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) -> RequestOutput:
-    """Print the text that follows a prompt while it is written, and a newline. A terminal gets control characters
-    spelled out, so that a text cannot steer it; a file or a pipe gets the text as it is. Ctrl-C ends the text, and
-    nothing else: the output then says "abort". Raises Failed for logits that are not finite."""
+    """Print the text that follows a prompt while it is written, and a newline. A terminal gets the prompt, where it is
+    a text, before it, and control characters spelled out, so that a text cannot steer it; a file or a pipe gets what
+    was written, as it is. Ctrl-C ends the text, and nothing else: the output then says "abort". Raises Failed for
+    logits that are not finite."""
     from roseinfer.display.text_table import printable
     from roseinfer.engine.interrupts import noted_interrupts
 
-    spell = printable if sys.stdout.isatty() else str
+    is_terminal = sys.stdout.isatty()
+    spell = printable if is_terminal else str
     shown, output = 0, None
     with noted_interrupts() as is_pressed:
         stream = llm.stream(prompt, params)
+        if is_terminal and isinstance(prompt, str):
+            print(spell(prompt), end="", flush=True)
         for output in stream:
             text = output.outputs[0].text
             print(spell(text[shown:]), end="", flush=True)

@@ -1,7 +1,7 @@
 """The way of a result: terminal, JSON and charts, for every command that measures.
 
-Its files are tried before the run. After it, stdout gets the tables and, unless it is a terminal, one short line of JSON
-as the last line; then the files are written: JSON with every sample, and charts. What cannot be written costs the file
+Its files are tried before the run. After it, stdout gets the tables and, unless it is a terminal, a short line of JSON
+as the last one; then the files are written: JSON with every sample, and charts. What cannot be written costs the file
 and not the result.
 """
 

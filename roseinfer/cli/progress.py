@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 5.0  # between two lines where there is no terminal
 REDRAW_S = 1.0  # of the bar, whose clock goes on during a run
-LAYOUT = "{desc} |{bar:30}| {n_fmt}/{total_fmt} {elapsed}{postfix}"
+# What a narrow terminal cuts off is the end, so the time that is left stands before the run's name.
+LAYOUT = "{n_fmt}/{total_fmt} {elapsed}{postfix} |{bar}| {desc}"
 WORTH_SAYING_S = 10.0  # of an estimate
 
 

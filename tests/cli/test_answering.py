@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from roseinfer.cli import progress
 from roseinfer.cli.commands import chat
 from roseinfer.cli.main import main
 from roseinfer.llm.llm import LLM
@@ -47,7 +49,25 @@ def test_a_text_goes_on(llm, capsys):
     assert main(["generate", "tiny", "Return a new", "--max-tokens", "9", "--device", "cpu"]) == 0
     out, err = capsys.readouterr()
     assert out == text_of(llm, "Return a new", max_tokens=9) + "\n"
-    assert err == "9 tokens, ended by: length\n"
+    assert re.fullmatch(r"9 tokens in \d+\.\d\d s \([\d,]+ tok/s\), ended by: length", err.splitlines()[-1])
+
+
+def test_at_a_terminal_the_prompt_stands_before_its_text(llm, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["generate", "tiny", "Return a new", "--max-tokens", "1", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Return a new" + text_of(llm, "Return a new", max_tokens=1) + "\n"
+    assert err.splitlines()[-1].startswith("1 token in ")
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_a_long_wait_says_what_it_is_for(command, capsys, monkeypatch, template):
+    """As on a machine that has not compiled the kernels yet."""
+    monkeypatch.setattr(progress, "EVERY_S", 0.001)
+    typed(monkeypatch, "Return a new")
+    flags = ["--chat-template", template] if command == "chat" else []
+    assert main([command, "tiny", *flags, "--max-tokens", "1", "--device", "cpu"]) == 0
+    assert "s  loading tiny; the first run on a machine also compiles kernels, once\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
@@ -59,7 +79,7 @@ def test_control_characters_are_spelled_out_on_a_terminal_alone(capsys, monkeypa
     monkeypatch.setattr(LLM, "get_default_sampling_params", lambda self: only)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
     assert main(["generate", "tiny", "Return", "--max-tokens", "3", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out == ("\\x1b" if on_terminal else "\x1b") * 3 + "\n"
+    assert capsys.readouterr().out == ("Return" + "\\x1b" * 3 if on_terminal else "\x1b" * 3) + "\n"
 
 
 def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, capsys, monkeypatch, tmp_path):

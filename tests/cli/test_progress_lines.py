@@ -24,13 +24,26 @@ def test_something_that_takes_long_says_where_it_is(monkeypatch, capsys):
 def test_a_terminal_has_a_bar_that_is_gone_afterwards(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.shown_progress("loading the model") as on_progress:
-        assert "loading the model |" in capsys.readouterr().err
+        assert "| loading the model" in capsys.readouterr().err
         on_progress(RunProgress("a run", "s01", 0, runs_done=3, runs_total=9, seconds_left=400.0))
         said = capsys.readouterr().err
         assert "estimate, from the warm-up: about 7 min for 6 runs\n" in said
-        assert "a run: s01 |" in said and "| 3/9 " in said and "about 7 min left" in said
+        assert "| a run: s01" in said and "3/9 " in said and "about 7 min left |" in said
     out, err = capsys.readouterr()
     assert out == "" and err.split("\r")[-2].strip() == ""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("tokens", [0, 12_345])
+def test_a_terminal_of_any_width_shows_the_time_that_is_left(monkeypatch, capsys, columns, tokens):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda file: (columns, 24))
+    with progress.shown_progress() as on_progress:
+        run = RunProgress("a run", "s18_one_kernel", 0, tokens, 9.9, runs_done=3, runs_total=120, seconds_left=34.0)
+        on_progress(run)
+        shown = capsys.readouterr().err.split("\r")[-1]
+    assert "about 34 s left |" in shown and len(shown) <= columns
+    assert columns < 80 or shown.endswith("s18_one_kernel" + (", 1,247 tok/s" if tokens else ", 0 tok/s"))
 
 
 def wait_for(capsys, text: str) -> None:

@@ -1,6 +1,7 @@
 """Continue a text: the model writes on where the prompt ends.
 
-The text goes to stdout as it is written, and how it ended to stderr. Without a PROMPT it is read from stdin.
+The text goes to stdout as it is written, at a terminal after the prompt; how fast it was and how it ended go to stderr.
+Without a PROMPT it is read from stdin.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from roseinfer.arguments import counted
 from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows, status_of
 from roseinfer.cli.command import MODEL, Failed
 from roseinfer.cli.flags import add_flags
@@ -45,11 +47,19 @@ def run(args: argparse.Namespace) -> int:
     llm = llm_of(args)
     params = params_of(args, llm, max_tokens=args.max_tokens, stop=args.stop)
     output = show_as_it_grows(llm, prompt, params)
-    [sample] = output.outputs
-    print(f"{len(sample.token_ids)} tokens, ended by: {sample.finish_reason}", file=sys.stderr)
+    print(how_it_went(output), file=sys.stderr)
     if args.output and (failed := written("--output", args.output, lambda path: path.write_text(whole(output)))):
         raise Failed(failed[0])
     return status_of(output)
+
+
+def how_it_went(output: RequestOutput) -> str:
+    """ "9 tokens in 0.12 s (75 tok/s), ended by: length"."""
+    [sample], times = output.outputs, output.metrics
+    assert times and times.finished_time, "it has ended"
+    num_tokens, seconds = len(sample.token_ids), times.finished_time - times.arrival_time
+    speed = f"{num_tokens / seconds:,.0f} tok/s"
+    return f"{counted(num_tokens, 'token')} in {seconds:.2f} s ({speed}), ended by: {sample.finish_reason}"
 
 
 def whole(output: RequestOutput) -> str:
