@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPBearer
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from .async_engine import LOADING, READY
 from .errors import JSON, ErrorBody, install_handlers
@@ -18,6 +19,7 @@ from .limits import Limits
 from .live_view import live_view
 from .prometheus import CONTENT_TYPE, exposition
 from .protocol import ChatBody, CompletionBody, GenerateBody
+from .request_log import RequestLog, to_stderr
 from .service import Service
 from .settings import ServerSettings
 
@@ -47,7 +49,12 @@ POSTED = ERRORS | STREAMED
 Key = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
-def make_app(service: Service, settings: ServerSettings) -> FastAPI:
+def make_app(service: Service, settings: ServerSettings) -> ASGIApp:
+    """The routes, within what every request passes through."""
+    return RequestLog(routes(service, settings), to_stderr if settings.access_log else None)
+
+
+def routes(service: Service, settings: ServerSettings) -> FastAPI:
     # The usual pages about the API load scripts from elsewhere: a server without a network would show a blank one.
     app = FastAPI(title="roseinfer", version=version("roseinfer"), docs_url=None, redoc_url=None)
     install_handlers(app)

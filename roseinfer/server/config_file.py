@@ -107,7 +107,7 @@ def into_engine(name: str) -> Apply:
 
 def into_server(name: str, kind: type | tuple[type, ...]) -> Apply:
     def apply(config: ConfigFile, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, kind):
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             raise ValueError(f"must be of type {' or '.join(one.__name__ for one in kinds)}, got {value!r:.100}")
         config.server[name] = value
@@ -225,7 +225,14 @@ TOKENIZER = {
     "vocab_file": unused("a model's folder has its tokenizer.json"),
 }
 INPUTS = {"type": unused("a step's inputs are the engine's own")}
-KINDS: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "str | None": str, "List[str] | None": list}
+KINDS: dict[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "str | None": str,
+    "List[str] | None": list,
+}
 SERVER = {own.name: into_server(own.name, KINDS[str(own.type)]) for own in fields(ServerSettings)}
 SECTIONS: dict[str, dict[str, Apply]] = {
     "model_config": MODEL,

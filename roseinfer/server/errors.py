@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
@@ -25,6 +26,7 @@ INVALID, LIMITED, UNAVAILABLE, SERVER = (
     "service_unavailable_error",
     "server_error",
 )
+CLIENT_GONE = 499  # as nginx has it; seen by a log alone
 TYPES = {429: LIMITED, 503: UNAVAILABLE, 500: SERVER}
 LONGEST_VALUE = 100  # characters of a wrong value in a message
 LONGEST_MESSAGE = 2000
@@ -33,6 +35,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": protocol.ChatBody,
 }
 PLACES = ("body", "query", "path", "header")
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="none")  # of the one that is being answered
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +56,8 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, INVALID)
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        message = f"{self} (request {REQUEST_ID.get()})" if kind == SERVER else str(self)  # for whoever reads the log
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
         return JSON(self.body(), self.status, self.headers)
@@ -102,7 +106,7 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(str(error), status=status, code=code, headers={"Retry-After": str(error.retry_after)})
     if isinstance(error, StepFailed):
         return ApiError(str(error), status=500, code="step_failed")
-    logger.error("a bug in the server", exc_info=error)
+    logger.error("a bug in the server, at request %s", REQUEST_ID.get(), exc_info=error)
     return ApiError("the server has a bug: its log has the details", status=500, code="internal_error")
 
 

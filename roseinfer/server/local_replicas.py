@@ -15,6 +15,7 @@ from typing import Any
 
 from roseinfer.engine.interrupts import handled_by
 
+from .greeting import greeting
 from .run import Serving, listen, url_of
 from .settings import ServerSettings
 
@@ -74,6 +75,7 @@ def serve_replicas(
             except RuntimeError as error:
                 raise ReplicasFailed(f"the replicas did not start: {last_line(str(error))}") from error
             say(f"ready after {time.monotonic() - begun:.1f} s")
+            say(greeting(url, settings))
             watch(num_replicas, say)
         except KeyboardInterrupt:
             say(f"draining: what runs has {settings.drain_seconds:g} s to end")

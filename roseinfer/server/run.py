@@ -21,6 +21,7 @@ from roseinfer.llm.llm import LLM
 from .app import make_app
 from .async_engine import AsyncEngine
 from .connection import connection_class
+from .greeting import greeting, request_for
 from .service import Service
 from .settings import ServerSettings
 
@@ -29,6 +30,8 @@ SWITCH_SECONDS = 0.0005
 FLUSH_SECONDS = 5  # for answers that are whole to leave, after the engine has drained
 STOP_SECONDS = 5  # for the engine's last step to end
 KEEP_ALIVE_SECONDS = 30
+SLOW_SECONDS = 5.0  # of a start, after which it is explained
+SLOW = "still loading: the first start on a machine also compiles kernels, once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,8 @@ class EngineServer(uvicorn.Server):
         self._num_signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets, "it is run with one"
+        self._url = url_of(sockets[0])
         serving, settings = self.serving, self.settings
         self.engine = AsyncEngine(serving.make_llm, settings.max_queue, settings.step_seconds, self._fail)
         self.service = Service(
@@ -144,6 +149,7 @@ class EngineServer(uvicorn.Server):
 
     async def _load(self, service: Service) -> None:
         begun = self.loop.time()
+        slow = self.loop.call_later(SLOW_SECONDS, self.say, SLOW)
         try:
             await self.engine.start()
             service.prepare()
@@ -151,8 +157,11 @@ class EngineServer(uvicorn.Server):
             if not isinstance(failure, asyncio.CancelledError):
                 self._fail(failure)
             raise
+        finally:
+            slow.cancel()
         self.was_ready = True
         self.say(f"ready after {self.loop.time() - begun:.1f} s")
+        self.say(greeting(self._url, self.settings, request_for(service.llm, self.settings.chat_template)))
 
     def _stop_soon(self) -> None:
         self.say(f"draining: what runs has {self.settings.drain_seconds:g} s to end")

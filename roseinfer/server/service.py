@@ -16,7 +16,7 @@ from roseinfer.llm.request import Request
 
 from .answers import Answer, ChatAnswer, CompletionAnswer, GenerateAnswer
 from .async_engine import AsyncEngine
-from .errors import JSON, ApiError, api_error, refusals
+from .errors import CLIENT_GONE, JSON, ApiError, api_error, refusals
 from .lane import LaneFull
 from .logprob_format import TokenTexts
 from .output_stream import OutputStream
@@ -25,7 +25,6 @@ from .prompts import PromptReader
 from .protocol import ChatBody, CompletionBody, GenerateBody, SamplingBody
 
 T = TypeVar("T")
-CLIENT_GONE = 499  # as nginx has it; seen by a log alone
 
 
 class Service:

@@ -15,7 +15,7 @@ KIB = 1024
 
 def limit(default: Any, about: str) -> Any:
     """A flag that is only there when it is typed, so that a config file's value can stand."""
-    told = about if default is None else f"{about} ({default} when not given)"
+    told = about if default in (None, False) else f"{about} ({default} when not given)"
     return field(default=default, metadata={"help": told, "options": {"default": None}})
 
 
@@ -31,6 +31,7 @@ class ServerSettings:
     allowed_hosts: List[str] | None = limit(
         None, "names, such as a proxy's, that requests may have in their header Host beside localhost"
     )
+    access_log: bool = limit(False, "write a line for each request to stderr: its time, path, status and id")
     max_queue: int = limit(256, "requests that may wait beside those that run; a further one is answered 429")
     max_body_kib: int = limit(1024, "KiB of a request's body")
     max_header_kib: int = limit(32, "KiB of a request's headers")

@@ -64,6 +64,31 @@ def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
         assert "max_generate_length, got 6" in json.load(refused.value)["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("model", "flags", "path"),
+    [
+        ("tiny", [], "/v1/completions"),
+        ("random:tiny", [], "/v1/completions"),
+        ("tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions"),
+        ("tiny", ["--api-key", "rose-key"], "/v1/completions"),
+    ],
+)
+def test_the_command_that_it_says_when_it_is_ready_works(model, flags, path):
+    with serving(model, *flags) as (process, url):
+        page, command = process.stderr.readline(), process.stderr.readline()
+        with urllib.request.urlopen(page.split(": ")[1].strip(), timeout=DEADLINE) as answer:
+            assert answer.headers["Content-Type"].startswith("text/html")
+        curl = command.split(": ", 1)[1].strip()
+        assert f"curl {url}{path} " in curl and "rose-key" not in curl
+        run = subprocess.run(
+            ["sh", "-c", f"{curl} -s"],
+            env=os.environ | {"ROSEINFER_API_KEY": "rose-key"},
+            capture_output=True,
+            text=True,
+        )
+        assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stderr
+
+
 WRONG = [
     ("", "missing: MODEL"),
     ("tiny --port 70000", "--port must be an integer from 0 to 65,535, got 70000"),

@@ -38,7 +38,7 @@ EXAMPLES = (
 )
 KEY_VARIABLE = "ROSEINFER_API_KEY"
 MOST_REPLICAS = 64  # processes of this machine
-OF_CONNECTIONS = ("max_header_kib", "header_seconds", "send_seconds", "max_connections")
+OF_CONNECTIONS = ("max_header_kib", "header_seconds", "send_seconds", "max_connections", "access_log")
 SIZES = ("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens")
 
 

@@ -1,0 +1,65 @@
+"""RequestLog: gives each request an id, which its answer has, and writes a line for each where that is asked for."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from time import perf_counter
+from uuid import uuid4
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import CLIENT_GONE, REQUEST_ID
+
+HEADER = b"x-request-id"
+GIVEN_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # of a client: it stands in headers and in a log
+
+
+class RequestLog:
+    """An app around the whole other one, so that an answer to a bug has an id as well. write: gets a line for each
+    request that has ended; None: no lines are made."""
+
+    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None) -> None:
+        self.app, self._write = app, write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = id_of(scope["headers"])
+        REQUEST_ID.set(request_id)
+        status, begun = CLIENT_GONE, perf_counter()
+
+        async def identified(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, identified)
+        finally:
+            if self._write:
+                self._write(log_line(scope, status, perf_counter() - begun, request_id))
+
+
+def id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the id that the client sent, if it is a plain one, else a new one."""
+    given = dict(headers).get(HEADER, b"")
+    return given.decode() if GIVEN_ID.fullmatch(given) else f"req-{uuid4().hex}"
+
+
+def log_line(scope: Scope, status: int, seconds: float, request_id: str) -> str:
+    """ "2026-11-26T13:50:01.123Z 127.0.0.1 POST /v1/completions 200 0.412 s req-1f..."; without the query, which may
+    have secrets."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    client = scope["client"][0] if scope.get("client") else "-"
+    path = scope["raw_path"].decode("ascii", "backslashreplace")
+    return f"{now} {client} {scope['method']} {path} {status} {seconds:.3f} s {request_id}"
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
