@@ -163,8 +163,9 @@ def _explained(error: Exception) -> tuple[int | None, str]:
         fix = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
         return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {fix}"
     from roseinfer.bench import ContenderFailed, TokensDiffer  # not before: it imports torch
+    from roseinfer.parallel.process import ProcessEnded
 
-    return (FAILED if isinstance(error, ContenderFailed | TokensDiffer) else None), str(error)
+    return (FAILED if isinstance(error, ContenderFailed | TokensDiffer | ProcessEnded) else None), str(error)
 
 
 class Parser(argparse.ArgumentParser):

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from roseinfer.parallel.process import ProcessEnded
+
 READY = "ready\n"
 MEMORY_BYTES = 2 * 2**30  # of addresses; the imports take about 0.2 GiB of them
 SPARE_SECONDS = 5  # that a process which should have ended itself gets: it may be stopped
@@ -27,7 +29,7 @@ Answer = dict[str, str]
 class Worker:
     """A process that runs `serve` of a module. It is started again after a request has ended it.
 
-    module: whose `serve` calls this module's. seconds: of one request at most. Raises RuntimeError when it does not
+    module: whose `serve` calls this module's. seconds: of one request at most. Raises ProcessEnded when it does not
     start.
     """
 
@@ -93,7 +95,7 @@ class Worker:
             is_ready = self._said.readline() == READY
         if not is_ready:
             self._stop()
-            raise RuntimeError(f"a process did not start: try {sys.executable} -I -c 'import {self.module}'")
+            raise ProcessEnded(f"a process did not start: try {sys.executable} -I -c 'import {self.module}'")
 
     @contextmanager
     def _ended_after(self, seconds: float) -> Iterator[None]:

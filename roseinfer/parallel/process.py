@@ -18,6 +18,10 @@ CODE = (
 )
 
 
+class ProcessEnded(RuntimeError):
+    """A process that this one needs has ended, or did not start. The message is for a user: it names the process."""
+
+
 def start_process(
     function: Callable[..., None], num_threads: int, **arguments: int | str
 ) -> tuple[subprocess.Popen, Connection]:

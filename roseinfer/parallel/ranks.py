@@ -19,7 +19,7 @@ import torch
 from roseinfer.models import Model
 
 from .group import Group, PeerLost
-from .process import start_process
+from .process import ProcessEnded, start_process
 from .rank import finished_shard, main
 from .split import check_whole, shard_config, shard_weights
 
@@ -27,7 +27,7 @@ SECONDS_TO_START = 120  # its imports take 3 s, and far longer on a busy machine
 SECONDS_TO_END = 10
 
 
-class RankFailed(RuntimeError):
+class RankFailed(ProcessEnded):
     """A rank has ended, and all of them with it."""
 
 
@@ -196,4 +196,4 @@ class Ranks:
     def _failed(self, error: PeerLost | None = None) -> RankFailed:
         self._others.thread.join(SECONDS_TO_END)  # it knows which rank has ended, and how
         self._others.end(f"a rank does not answer: {error}")
-        return RankFailed(f"{self._others.failure}. All {self.size} ranks have ended: make a new LLM")
+        return RankFailed(f"{self._others.failure}. All {self.size} ranks have ended: load the model again")

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
@@ -19,6 +18,7 @@ from roseinfer.arguments import unknown_name
 
 from . import protocol
 from .async_engine import NotServing, QueueFull, Refused, StepFailed
+from .request_id import REQUEST_ID
 
 INVALID, LIMITED, UNAVAILABLE, SERVER = (
     "invalid_request_error",
@@ -35,7 +35,6 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": protocol.ChatBody,
 }
 PLACES = ("body", "query", "path", "header")
-REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="none")  # of the one that is being answered
 logger = logging.getLogger(__name__)
 
 

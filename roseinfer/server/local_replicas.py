@@ -10,11 +10,12 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 from roseinfer.engine.interrupts import handled_by
 
+from . import proxy_errors
 from .greeting import greeting
 from .run import Serving, listen, url_of
 from .settings import ServerSettings
@@ -22,12 +23,14 @@ from .settings import ServerSettings
 OBJECT_STORE_BYTES = 100 * 2**20  # the least that Ray takes is 75 MiB; requests and answers do not pass through it
 POLL_SECONDS = 0.5
 START_ATTEMPTS = 3
+LOGGED = logging.CRITICAL  # of Ray's own lines, on the terminal: its errors are raised here, or end in the folder
 HEADER_VARIABLE = "RAY_SERVE_SESSION_ID_HEADER_KEY"
 # Read by Ray when it is imported, and by the processes that it starts.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",  # to files in the temporary folder alone
+    proxy_errors.VARIABLE: proxy_errors.PATH,
 }
 
 
@@ -64,7 +67,7 @@ def serve_replicas(
 
         from .replicas import NAME, deployed
 
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # which importing it has set
+        logging.getLogger("ray.serve").setLevel(LOGGED)  # which importing it has set
         cores = os.cpu_count() or 1
         resources = {"num_cpus": cores / num_replicas}
         app = deployed(serving, settings, (num_replicas, num_replicas), max_num_seqs, resources, bool(header))
@@ -93,18 +96,23 @@ def last_line(text: str) -> str:
 @contextmanager
 def local_ray() -> Iterator[None]:
     """A Ray of this process alone: with a token of its own, without a dashboard, its logs in a temporary folder that is
-    removed with it. Raises ReplicasFailed."""
+    removed with it. Raises ReplicasFailed.
+
+    Until it has ended, what is printed on stdout is thrown away: Ray prints there of each process that has died, and
+    has no setting for it. What a user needs of that, `watch` says.
+    """
     import ray
 
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("ray").setLevel(LOGGED)
     folder = tempfile.mkdtemp(prefix="roseinfer-ray-")
-    try:
-        start_ray(folder)
-        yield
-    finally:
-        with suppress(Exception):
-            ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        try:
+            start_ray(folder)
+            yield
+        finally:
+            with suppress(Exception):
+                ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_ray(folder: str) -> None:
@@ -119,7 +127,7 @@ def start_ray(folder: str) -> None:
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 log_to_driver=False,
-                logging_level=logging.ERROR,
+                logging_level=LOGGED,
                 _temp_dir=folder,
             )
             return

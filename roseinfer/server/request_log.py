@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timezone
 from time import perf_counter
-from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import CLIENT_GONE, REQUEST_ID
-
-HEADER = b"x-request-id"
-GIVEN_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # of a client: it stands in headers and in a log
+from .errors import CLIENT_GONE
+from .request_id import HEADER, REQUEST_ID, id_of
 
 
 class RequestLog:
@@ -44,12 +40,6 @@ class RequestLog:
         finally:
             if self._write:
                 self._write(log_line(scope, status, perf_counter() - begun, request_id))
-
-
-def id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the id that the client sent, if it is a plain one, else a new one."""
-    given = dict(headers).get(HEADER, b"")
-    return given.decode() if GIVEN_ID.fullmatch(given) else f"req-{uuid4().hex}"
 
 
 def log_line(scope: Scope, status: int, seconds: float, request_id: str) -> str:

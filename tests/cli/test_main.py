@@ -19,6 +19,7 @@ from roseinfer.cli.command import Failed, require_folder, require_writable
 from roseinfer.cli.commands import doctor
 from roseinfer.cli.main import COMMANDS, main, name_of
 from roseinfer.doctor import Check, Report
+from roseinfer.parallel.process import ProcessEnded
 from roseinfer.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -103,6 +104,7 @@ def test_an_unknown_command_is_one_line(capsys):
         (FileNotFoundError("no such file"), 2, "error: no such file"),
         (Failed("no GPU"), 1, "error: no GPU"),
         (ContenderFailed("s01 failed"), 1, "error: s01 failed"),
+        (ProcessEnded("rank 1 has ended"), 1, "error: rank 1 has ended"),
         (TokensDiffer("s01: tokens differ"), 1, "error: s01: tokens differ"),
         (OSError("disk full"), 1, "error: disk full"),
         (KeyboardInterrupt(), 130, "interrupted"),

@@ -142,7 +142,7 @@ def test_a_killed_rank_is_named_once_and_for_all(llm: LLM) -> None:
     stream = llm.stream([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=150, ignore_eos=True))
     next(stream)
     os.kill(pid, signal.SIGKILL)
-    why = re.escape(f"rank 1 (process {pid}) was ended by SIGKILL. All 2 ranks have ended: make a new LLM")
+    why = re.escape(f"rank 1 (process {pid}) was ended by SIGKILL. All 2 ranks have ended: load the model again")
     with pytest.raises(RankFailed, match=why):
         for _ in stream:
             pass

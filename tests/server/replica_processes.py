@@ -18,10 +18,13 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+import openai
+
 from roseinfer.paths import ROOT
 
 WAIT = 240  # seconds for anything that is waited for: Ray starts eight processes, and tests share two cores
 HEADER = "x-prefix-id"
+PRINTED = "printed"  # the file with what the command wrote to stdout
 LONG = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True, "stream": True}
 
 
@@ -38,6 +41,10 @@ class Cluster:
     @property
     def said(self) -> str:
         return "".join(self._lines)
+
+    @property
+    def printed(self) -> str:
+        return (self.folder / PRINTED).read_text(encoding="utf-8")
 
     @property
     def url(self) -> str:
@@ -117,6 +124,28 @@ class Request(threading.Thread):
             self.complete = False
 
 
+class Whole(threading.Thread):
+    """A long answer that is not streamed, read on a thread by the official client. error: what it raised, if it did."""
+
+    def __init__(self, cluster: Cluster, affinity: str) -> None:
+        super().__init__(daemon=True)
+        self.client = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="unused", timeout=WAIT, max_retries=0)
+        self.headers = {HEADER: affinity}
+        self.error: openai.APIStatusError | None = None
+        self.start()
+
+    def run(self) -> None:
+        body = {"prompt": LONG["prompt"], "max_tokens": LONG["max_tokens"], "extra_body": {"ignore_eos": True}}
+        try:
+            self.client.completions.create(model="tiny", **body, extra_headers=self.headers)
+        except openai.APIStatusError as error:
+            self.error = error
+
+    def ended(self) -> bool:
+        self.join(WAIT)
+        return not self.is_alive()
+
+
 @contextmanager
 def replicas(*arguments: str) -> Iterator[Cluster]:
     """Two replicas of the bundled model on a free port."""
@@ -126,7 +155,7 @@ def replicas(*arguments: str) -> Iterator[Cluster]:
             [*command, "--affinity-header", HEADER, *arguments],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": folder},
-            stdout=subprocess.DEVNULL,
+            stdout=Path(folder, PRINTED).open("w"),
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from replica_processes import LONG, WAIT, Cluster, Request, replicas
+from replica_processes import LONG, WAIT, Cluster, Request, Whole, replicas
 
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
@@ -63,12 +63,15 @@ def test_a_killed_replica_fails_its_requests_alone_and_comes_back(cluster):
     before = cluster.affinities()
     pid = cluster.replica_pids()[0]
     requests = [Request(cluster, affinity) for affinity in before.values() for _ in range(2)]
+    whole = [Whole(cluster, affinity) for affinity in before.values()]
     cluster.wait_for(lambda: all(request.has_begun.is_set() for request in requests))
     os.kill(pid, signal.SIGKILL)
     cluster.wait_for(lambda: all(request.complete is not None for request in requests))
     ended = {(request.replica, request.complete) for request in requests}
     failed = {replica for replica, complete in ended if not complete}
     assert len(ended) == 2 and len(failed) == 1, "all requests of one replica failed, and none of the other"
+    lost = [one.error for one in whole if one.ended() and one.error]
+    assert [(error.status_code, error.code, error.type) for error in lost] == [(500, "replica_lost", "server_error")]
     _, answer = cluster.ask("/v1/completions", {"prompt": "Return a new", "max_tokens": 2})
     assert answer["usage"]["completion_tokens"] == 2, "the other one goes on"
     cluster.wait_to_say("2 of 2 replicas run again, after ")
@@ -87,3 +90,12 @@ def test_sigterm_lets_a_stream_end_and_leaves_nothing_behind(cluster):
     assert request.complete, "the stream was cut"
     cluster.wait_for(lambda: not cluster.processes())
     assert not list(cluster.folder.glob("roseinfer-ray-*")) and "every replica has ended" in cluster.said
+
+
+def test_no_line_on_the_terminal_is_rays(cluster):
+    """After a replica was killed and all was ended. stdout is where Ray prints of processes that have died."""
+    assert cluster.process.poll() == 0 and cluster.printed == ""
+    own = (
+        r"http://|ready after|a page to try|or from a terminal|\d of 2 replicas run|draining: |every replica has ended"
+    )
+    assert [line for line in cluster.said.splitlines() if not re.match(own, line)] == []

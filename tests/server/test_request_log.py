@@ -10,7 +10,8 @@ import pytest
 from running import Gate, Running, running_server
 
 from roseinfer.server.greeting import greeting
-from roseinfer.server.request_log import id_of, log_line
+from roseinfer.server.request_id import id_of
+from roseinfer.server.request_log import log_line
 from roseinfer.server.settings import ServerSettings
 
 slow = pytest.mark.slow

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import subprocess
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from running import DEADLINE
@@ -68,7 +72,7 @@ def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
     ("model", "flags", "path"),
     [
         ("tiny", [], "/v1/completions"),
-        ("random:tiny", [], "/v1/completions"),
+        ("random:tiny-llama", [], "/v1/completions"),
         ("tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions"),
         ("tiny", ["--api-key", "rose-key"], "/v1/completions"),
     ],
@@ -87,6 +91,18 @@ def test_the_command_that_it_says_when_it_is_ready_works(model, flags, path):
             text=True,
         )
         assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stderr
+
+
+def test_a_dead_rank_ends_it_with_one_line():
+    with serving("tiny", "--tensor-parallel", "2") as (process, url):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        [rank] = [int(pid) for pid in children if "parallel.process" in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(rank, signal.SIGKILL)
+        with suppress(OSError):  # the engine learns of it at its next step
+            ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 2}).read()
+        *_, line = process.communicate(timeout=DEADLINE)[1].splitlines()
+        why = f"rank 1 (process {rank}) was ended by SIGKILL. All 2 ranks have ended: load the model again"
+        assert process.returncode == 1 and line == f"error: {why}"
 
 
 WRONG = [

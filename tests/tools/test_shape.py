@@ -37,6 +37,12 @@ def test_exercises_are_numbered_as_they_come(lesson):
     assert stubs == [f"{lesson.name[:2]}.{number}" for number in range(1, len(stubs) + 1)]
 
 
+def test_a_cell_has_no_marks_for_a_tool(lesson):
+    """A learner reads each word of a cell: what a linter may ignore stands in pyproject.toml."""
+    marks = ("noqa", "type: ignore", "pragma:", "fmt: ", "nosec", "pylint", "NBVAL")
+    assert [mark for each in lesson.cells if each.is_code for mark in marks if mark in each.cell.source] == []
+
+
 def test_what_is_deeper_is_folded_and_nothing_else(lesson):
     assert lesson.odd_folds == []
 
