@@ -51,9 +51,11 @@ def require_positive(argument: str, value: object) -> None:
         raise ValueError(f"{argument} must be a number above 0, got {value!r}")
 
 
-def counted(number: int, noun: str) -> str:
-    """ "1 thread", "2 threads"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, verb: str = "") -> str:
+    """ "1 thread", "2 threads"; with the verb "waits/wait": "1 thread waits", "2 threads wait"."""
+    is_one = number == 1
+    agreeing = verb.split("/")[not is_one] if verb else ""
+    return f"{number:,} {noun}{'' if is_one else 's'} {agreeing}".rstrip()
 
 
 def unknown_name(name: str, allowed: Iterable[str]) -> str:

@@ -6,6 +6,8 @@ with a block list for each layer (as the first post has) use one table per layer
 
 from __future__ import annotations
 
+from roseinfer.arguments import counted
+
 BLOCK_SIZE = 64  # tokens of a block, unless another size is asked for
 
 
@@ -79,8 +81,9 @@ class BlockTables:
         needed = sum(max(0, n) for n in missing.values())
         if needed > self.num_free:
             raise OutOfBlocks(
-                f"{needed} more blocks of {self.block_size} tokens are needed, {self.num_free} of num_blocks="
-                f"{self.num_blocks} are free: nothing was written; free a sequence or give the stage more blocks"
+                f"{counted(needed, 'more block')} of {self.block_size} tokens {'is' if needed == 1 else 'are'} needed, "
+                f"{self.num_free} of num_blocks={self.num_blocks} are free: nothing was written; "
+                f"free a sequence or give the stage more blocks"
             )
         for seq_id, n in missing.items():
             tables = self._held.setdefault(seq_id, [[] for _ in range(self.num_tables)])

@@ -10,6 +10,7 @@ import html
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -350,13 +351,15 @@ def _ask(what: str, probe: Callable[[], Check]) -> Check:
 
 
 # Behind the word, half transparent: the text keeps the theme's own colour and stays readable on light and dark.
+CODE_SPAN = re.compile("`([^`]+)`")  # a command to type, as a terminal's table shows it
 BACKGROUND = {"ok": "rgba(0, 158, 115, 0.25)", "note": "rgba(230, 159, 0, 0.3)", "missing": "rgba(213, 94, 0, 0.35)"}
 
 
 def _html_table(report: Report) -> str:
     def cell(text: str, tag: str = "td", background: str = "none") -> str:
         # JupyterLab aligns table cells to the right, which suits numbers only.
-        return f"<{tag} style='text-align:left;background:{background}'>{html.escape(text)}</{tag}>"
+        shown = CODE_SPAN.sub(r"<code>\1</code>", html.escape(text))
+        return f"<{tag} style='text-align:left;background:{background}'>{shown}</{tag}>"
 
     headings = "".join(cell(h, "th") for h in ("", "found", "", "what it means", "the fix"))
     rows = "".join(

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from roseinfer.arguments import counted
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
@@ -163,7 +164,9 @@ class Play:
         require_one_owner(self.stage.tables)
         lengths = [seq.num_cached_tokens for seq in self.live.values()]
         free, used = self.stage.num_free_blocks, sum(map(self.stage.tables.blocks_for, lengths))
-        assert free <= NUM_BLOCKS - used, f"{free} blocks are free with {lengths_text(lengths)} tokens cached"
+        assert free <= NUM_BLOCKS - used, (
+            f"{counted(free, 'block', 'is/are')} free with {lengths_text(lengths)} tokens cached"
+        )
 
     def free_all(self) -> None:
         for seq in self.live.values():

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from roseinfer.arguments import counted
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.sequence import Sequence
 
@@ -114,8 +115,9 @@ class BlockManager:
         needed = sum(max(0, n) for n in missing.values())
         if needed > self.num_free:
             raise OutOfBlocks(
-                f"{needed} more blocks of {self.block_size} tokens are needed, {self.num_free} of num_blocks="
-                f"{self.num_blocks} are free: nothing was written; free a sequence or make the pool larger"
+                f"{counted(needed, 'more block')} of {self.block_size} tokens {'is' if needed == 1 else 'are'} needed, "
+                f"{self.num_free} of num_blocks={self.num_blocks} are free: nothing was written; "
+                f"free a sequence or make the pool larger"
             )
         with deferred_interrupts():
             for seq_id, n in missing.items():

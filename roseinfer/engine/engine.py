@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.models import Model
 from roseinfer.profiling import span
 from roseinfer.sampling_params import refuse_unresolved
@@ -107,7 +108,8 @@ class Engine:
                     if len(self.in_flight) < self.depth:
                         return []
                 assert self.in_flight, (
-                    f"no step can be made: {self.scheduler.num_waiting} sequences wait, none is in flight"
+                    f"no step can be made: {counted(self.scheduler.num_waiting, 'sequence', 'waits/wait')}, "
+                    "none is in flight"
                 )
                 done = self.commit(self.in_flight[0])
             except BaseException:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from roseinfer.arguments import counted
 from roseinfer.hardware import devices_here, is_here
 from roseinfer.paths import TINY
 
@@ -227,9 +228,11 @@ def _check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) ->
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
     missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing:
-        raise ModelLoadError(f"{folder}: {len(missing)} weights are missing, first {missing[0]}")
+        raise ModelLoadError(f"{folder}: {counted(len(missing), 'weight', 'is/are')} missing, first {missing[0]}")
     if unknown:
-        raise ModelLoadError(f"{folder}: {len(unknown)} weights belong to no part of the model, first {unknown[0]}")
+        raise ModelLoadError(
+            f"{folder}: {counted(len(unknown), 'weight', 'belongs/belong')} to no part of the model, first {unknown[0]}"
+        )
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
             raise ModelLoadError(

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
 
+from roseinfer.arguments import counted
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.live_requests import Inbox, LiveRequests
 from roseinfer.llm.llm import LLM
@@ -130,7 +131,8 @@ class AsyncEngine:
         """
         self.require_serving()
         if self._num_samples + num_samples > self.most_samples:
-            raise self.full(f"{self._num_samples} requests run or wait, and {self.most_samples} may")
+            running = counted(self._num_samples, "request", "runs or waits/run or wait")
+            raise self.full(f"{running}, and {self.most_samples} may")
         stream = OutputStream(num_samples, only_whole)
         self.streams[stream] = None
         self._num_samples += num_samples

@@ -10,6 +10,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from roseinfer.arguments import counted
+
 from .errors import ApiError
 from .settings import KIB, ServerSettings
 
@@ -33,7 +35,9 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
         if len(self.connections) > self.settings.max_connections:
-            self._refuse(503, f"{self.settings.max_connections} connections are open, and no more may be")
+            self._refuse(
+                503, f"{counted(self.settings.max_connections, 'connection', 'is/are')} open, and no more may be"
+            )
         else:
             self._await_headers()
 

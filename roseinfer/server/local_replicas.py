@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.engine.interrupts import handled_by
 
 from . import proxy_errors
@@ -160,9 +161,9 @@ def watch(num_replicas: int, say: Say) -> None:
         running = num_running()
         if running < num_replicas and lost_at is None:
             lost_at = time.monotonic()
-            say(f"{running} of {num_replicas} replicas run, and Ray starts the others again")
+            say(f"{running} of {counted(num_replicas, 'replica')} run, and Ray starts the others again")
         elif running == num_replicas and lost_at is not None:
-            say(f"{running} of {num_replicas} replicas run again, after {time.monotonic() - lost_at:.1f} s")
+            say(f"{running} of {counted(num_replicas, 'replica')} run again, after {time.monotonic() - lost_at:.1f} s")
             lost_at = None
 
 

@@ -10,8 +10,6 @@ import json
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .request_id import HEADER, id_of
-
 VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"  # of Ray's, which has the path of `middlewares`
 PATH = f"{__name__}.middlewares"
 # By status: message, type, code. The own texts of the proxy, with details of the machine, are not passed on.
@@ -29,42 +27,52 @@ def middlewares() -> list[Middleware]:
 
 
 class ProxyErrors:
-    """ASGI middleware. Only errors as plain text are the proxy's: those of a replica are JSON, and pass as they are."""
+    """ASGI middleware. Of an answer that a lost replica did not begin, the proxy sends nothing, and other errors of its
+    own as plain text. Those of a replica are JSON, and pass as they are."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = 0  # of an error whose text is held back
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        held: Message | None = None  # the beginning of an answer in plain text
+        has_begun = False
 
         async def in_form(message: Message) -> None:
-            nonlocal status
+            nonlocal held, has_begun
             if message["type"] == "http.response.start" and is_of_the_proxy(message):
-                status = message["status"]
-            elif not status:
+                held = message
+            elif held is None:
+                has_begun = True
                 await send(message)
-            elif not message.get("more_body", False):
-                for part in answer(status, scope):
-                    await send(part)
 
-        await self.app(scope, receive, in_form)
+        try:
+            await self.app(scope, receive, in_form)
+        except Exception:  # which Ray has logged
+            if has_begun:
+                raise
+        if not has_begun:
+            for part in answer(held or {"status": 500}):
+                await send(part)
 
 
-def is_of_the_proxy(message: Message) -> bool:
+def is_of_the_proxy(begin: Message) -> bool:
     """Whether an answer that begins is an error in plain text."""
-    kind = dict(message.get("headers", ())).get(b"content-type", b"")
-    return message["status"] >= 400 and kind.startswith(b"text/plain")
+    kind = dict(begin.get("headers", ())).get(b"content-type", b"")
+    return begin["status"] >= 400 and kind.startswith(b"text/plain")
 
 
-def answer(status: int, scope: Scope) -> list[Message]:
-    message, kind, code = ERRORS.get(status, LOST)
+def answer(held: Message) -> list[Message]:
+    """The error in the API's form, with the headers of the one in plain text, such as Retry-After."""
+    message, kind, code = ERRORS.get(held["status"], LOST)
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (HEADER, id_of(scope["headers"]).encode()),
+    others = [
+        (name, value) for name, value in held.get("headers", ()) if name not in (b"content-type", b"content-length")
     ]
+    headers = [*others, (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     return [
-        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.start", "status": held["status"], "headers": headers},
         {"type": "http.response.body", "body": body},
     ]

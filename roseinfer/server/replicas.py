@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from roseinfer.arguments import require_count, require_positive
 from roseinfer.engine.config import EngineConfig
 
+from . import request_id
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class EngineReplica:
 
 
 class Named:
-    """An app whose answers say which replica gave them."""
+    """An app whose answers say which replica gave them. Ray's proxy adds the id of a request itself."""
 
     def __init__(self, app: ASGIApp, replica: str) -> None:
         self.app, self.replica = app, replica.encode()
@@ -156,7 +157,8 @@ class Named:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (REPLICA_HEADER, self.replica)]
+                others = [header for header in message.get("headers", ()) if header[0] != request_id.HEADER]
+                message["headers"] = [*others, (REPLICA_HEADER, self.replica)]
             await send(message)
 
         await self.app(scope, receive, named)

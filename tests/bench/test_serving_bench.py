@@ -106,7 +106,7 @@ def test_nothing_complete_is_a_table_too():
     arguments |= {"prompt_len": [1, 1], "output_len": [1, 2], "clients": None}
     host = {"host": {}, "device": "d", "versions": {"torch": "2"}, "commit": None}
     result = ServingResult.of(plan, refused, Limits(1, 1), arguments, None, host)
-    assert "1 well-formed requests were refused" in result.text() and json.loads(result.to_line())
+    assert "1 well-formed request was refused" in result.text() and json.loads(result.to_line())
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_a_copy_for_transformers_is_a_copy(model):
         ({"head_dim": None, "hidden_size": 66}, "num_attention_heads=4 must divide hidden_size=66"),
         ({"head_dim": 15}, "head_dim=15 must be even"),
         ({"tie_word_embeddings": "yes"}, "tie_embeddings must be True or False, got 'yes'"),
-        ({"tie_word_embeddings": False}, "1 weights are missing, first lm_head.weight"),
+        ({"tie_word_embeddings": False}, "1 weight is missing, first lm_head.weight"),
         ({"num_hidden_layers": 3}, "weights are missing, first layers.2"),
         ({"num_hidden_layers": 1}, "belong to no part of the model, first layers.1"),
         ({"num_attention_heads": 6, "num_key_value_heads": 1}, r"o_proj.weight has shape \(64, 64\), .* \(64, 96\)"),
@@ -322,7 +322,7 @@ def test_a_checkpoint_that_lacks_a_part_or_has_one_of_another_width_is_named(fol
     assert_refused(folder, r"layers.1.self_attn.k_proj.weight.* must be equally wide, .*\(32, 60\)")
     (folder / "model.safetensors").write_bytes(whole)
     edit_tensors(folder, lambda t: t.pop("model.layers.1.mlp.up_proj.weight"))
-    assert_refused(folder, "1 weights are missing, first layers.1.mlp.gate_up_proj.weight")
+    assert_refused(folder, "1 weight is missing, first layers.1.mlp.gate_up_proj.weight")
 
 
 @pytest.mark.parametrize(

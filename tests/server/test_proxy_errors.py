@@ -15,25 +15,37 @@ from roseinfer.server.proxy_errors import PATH, middlewares
 PLAIN, JSON = b"text/plain; charset=utf-8", b"application/json"
 
 
-def answered(status: int, kind: bytes, parts: list[bytes], **sent: str) -> tuple[int, dict[str, str], bytes]:
-    """(status, headers, body) of an answer that came through the middleware."""
-    messages: list[dict[str, Any]] = []
-
-    async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-        for i, part in enumerate(parts, 1):
-            await send({"type": "http.response.body", "body": part, "more_body": i < len(parts)})
+def answered(app, messages: list[dict[str, Any]] | None = None) -> tuple[int, dict[str, str], bytes]:
+    """(status, headers, body) of an app's answer that came through the middleware. messages: gets those sent."""
+    messages = [] if messages is None else messages
 
     async def send(message):
         messages.append(message)
 
     [own] = middlewares()
-    headers = [(name.encode(), value.encode()) for name, value in sent.items()]
-    asyncio.run(own.cls(app)({"type": "http", "headers": headers}, None, send))
+    asyncio.run(own.cls(app)({"type": "http", "headers": []}, None, send))
     begin, *rest = messages
     assert begin["type"] == "http.response.start" and not rest[-1].get("more_body", False)
     told = {name.decode(): value.decode() for name, value in begin["headers"]}
     return begin["status"], told, b"".join(message["body"] for message in rest)
+
+
+def answers(status: int, kind: bytes, parts: list[bytes]):
+    async def app(scope, receive, send):
+        headers = [(b"content-type", kind), (b"x-request-id", b"trace-1")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for i, part in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": part, "more_body": i < len(parts)})
+
+    return app
+
+
+async def is_silent(scope, receive, send):
+    """As Ray's proxy is when a replica is lost before it answers."""
+
+
+async def fails(scope, receive, send):
+    raise RuntimeError("the actor died")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +60,7 @@ def answered(status: int, kind: bytes, parts: list[bytes], **sent: str) -> tuple
 )
 @pytest.mark.parametrize("parts", [[b"The actor died: its pid was 7"], [b"The actor ", b"died"], [b""]])
 def test_an_error_of_the_proxys_own_has_the_apis_form(status, code, kind, parts):
-    got, headers, body = answered(status, PLAIN, parts, **{"x-request-id": "trace-1"})
+    got, headers, body = answered(answers(status, PLAIN, parts))
     error = json.loads(body)["error"]
     assert got == status and error.keys() == {"message", "type", "param", "code"}
     assert (error["code"], error["type"]) == (code, kind) and "actor" not in error["message"]
@@ -58,7 +70,30 @@ def test_an_error_of_the_proxys_own_has_the_apis_form(status, code, kind, parts)
 
 @pytest.mark.parametrize(("status", "kind"), [(200, PLAIN), (200, JSON), (429, JSON), (500, JSON), (200, b"text/html")])
 def test_what_a_replica_answers_passes_as_it_is(status, kind):
-    assert answered(status, kind, [b"a", b"b"]) == (status, {"content-type": kind.decode()}, b"ab")
+    got, headers, body = answered(answers(status, kind, [b"a", b"b"]))
+    assert (got, headers["content-type"], body) == (status, kind.decode(), b"ab")
+
+
+@pytest.mark.parametrize("app", [is_silent, fails])
+def test_a_replica_that_is_lost_before_it_answers_is_an_error_in_the_apis_form(app):
+    status, headers, body = answered(app)
+    assert (status, headers["content-type"], json.loads(body)["error"]["code"]) == (
+        500,
+        "application/json",
+        "replica_lost",
+    )
+
+
+def test_a_stream_that_is_cut_stays_cut():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": b"data", "more_body": True})
+        raise RuntimeError("the actor died")
+
+    messages: list[dict[str, Any]] = []
+    with pytest.raises(RuntimeError):
+        answered(app, messages)
+    assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
 
 
 def test_the_proxy_imports_it_by_its_path_and_little_else():

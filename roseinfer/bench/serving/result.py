@@ -118,7 +118,7 @@ class ServingResult(MachineResult):
             f"Good: TTFT within {a['ttft_ms']:g} ms and TPOT within {a['itl_ms']:g} ms.",
         ]
         if wrong := self.rows[0]["wrongly_refused"]:
-            notes.append(f"{wrong} well-formed requests were refused, such as by a full queue (429).")
+            notes.append(f"{counted(wrong, 'well-formed request', 'was/were')} refused, such as by a full queue (429).")
         if self.memory:
             sizes = [nbytes / MIB for _, nbytes in self.memory]
             told = f"{sizes[0]:,.0f} MiB before, {sizes[-1]:,.0f} after, {max(sizes):,.0f} at most"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
+from roseinfer.arguments import counted
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
 
@@ -24,4 +25,4 @@ def verify(spec: str, plan: List[Planned], outcomes: List[Outcome]) -> str:
         if one.text != output.outputs[0].text:
             theirs, ours = one.text[:SHOWN], output.outputs[0].text[:SHOWN]
             raise TokensDiffer(f"complete answer {number} has the text {theirs!r}, and {spec} offline {ours!r}")
-    return f"all {len(complete)} complete answers have the text of {spec} offline"
+    return f"all {counted(len(complete), 'complete answer', 'has/have')} the text of {spec} offline"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from roseinfer.arguments import counted
 from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage
@@ -213,7 +214,8 @@ def _run_loop(answer: Callable[..., Any], stage: Stage, prompt: list[int], max_t
     if given != prompt:
         complaint = "the tokens are right, but prompt_ids has changed: it belongs to the caller"
     elif stage.num_free_blocks != free:
-        complaint = f"the tokens are right, but {free - stage.num_free_blocks} blocks were not given back: free it"
+        held = counted(free - stage.num_free_blocks, "block", "was/were")
+        complaint = f"the tokens are right, but {held} not given back: free it"
     return got, complaint
 
 

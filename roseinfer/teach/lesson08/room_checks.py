@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roseinfer.arguments import counted
+
 from ..exercises.drawn import Comparison, Expected, draw
 from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import named_tensors, require_unchanged
@@ -78,7 +80,8 @@ def _explain(got: object, want: Tensor) -> str | None:
         return "it changed with the tensor that was appended, after the call: copy the tokens, do not keep the tensor"
     wrong = [t for t in range(want.size(1)) if not torch.equal(got[:, t], want[:, t])]
     if wrong == list(range(len(wrong))) and len(wrong) < want.size(1):
-        return f"the first {len(wrong)} tokens are lost: when a room grows, copy its tokens to the new tensors"
+        lost = counted(len(wrong), "token", "is/are")
+        return f"the first {lost} lost: when a room grows, copy its tokens to the new tensors"
     return message
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.bench.online.workload import Work
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.reference import reference_generate
@@ -43,13 +44,15 @@ def require_careful(answer: type[Stage], stage_class: type[Stage]) -> None:
     again, steps = _sums(own)
     if again > MOST_AGAIN * before[0]:
         raise Wrong(
-            f"{again} tokens were computed again in {NUM_LOADS} loads, with stage 14's own rule {before[0]}: at most "
+            f"{counted(again, 'token', 'was/were')} computed again in {NUM_LOADS} loads, "
+            f"with stage 14's own rule {before[0]}: at most "
             f"{MOST_AGAIN:.0%} of these are allowed. Leave more room for those that run"
         )
     if steps > MOST_STEPS * before[1]:
         raise Wrong(
             f"{NUM_LOADS} loads took {steps} steps, with stage 14's own rule {before[1]}: at most {MOST_STEPS:.0%} of "
-            f"these are allowed, and {again} tokens were computed again. The pool is underused: admit more"
+            f"these are allowed, and {counted(again, 'token', 'was/were')} computed again. "
+            "The pool is underused: admit more"
         )
     _require_alone(answer)
     require_contract(answer, TOUCHED, _explain)
@@ -116,7 +119,8 @@ def _run(stage_class: type[Stage], load: Work) -> Run:
     if stage.num_free_blocks != SIZES["num_blocks"]:
         lost = SIZES["num_blocks"] - stage.num_free_blocks
         raise Wrong(
-            f"load {number}: {lost} blocks are not free at the end: a request that ends gives back all of its blocks"
+            f"load {number}: {counted(lost, 'block', 'is/are')} not free at the end: "
+            "a request that ends gives back all of its blocks"
         )
     began = [request.times.first_scheduled for request in run.requests]
     for i, (one, next_one) in enumerate(pairwise(began)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.overlap import InTurn, Launched
 from roseinfer.reference import reference_generate
@@ -271,7 +272,8 @@ def _one_step(stage: Any, seqs: list[Sequence], where: str) -> int:
         raise Wrong(f"{where}: step() returned {done!r}, expected a list of sequences, empty for none")
     if len(stage.in_flight) > 1:
         raise Wrong(
-            f"{where}: {len(stage.in_flight)} steps are in flight between two calls of step(), but the host has two "
+            f"{where}: {counted(len(stage.in_flight), 'step', 'is/are')} in flight between two calls of step(), "
+            "but the host has two "
             "buffers: the next step would overwrite one that is being read"
         )
     grown = [seq for seq, n in zip(seqs, before, strict=True) if len(seq) > n]
@@ -329,7 +331,8 @@ def _require_dropped(stage: Any, device: _Watched, fault: _Fault) -> None:
     if stage.in_flight:
         uncaught = _UNCAUGHT.get(fault.kind, "")
         raise Wrong(
-            f"{fault}: after it {len(stage.in_flight)} steps are in flight: call drop(), which discards them{uncaught}"
+            f"{fault}: after it {counted(len(stage.in_flight), 'step', 'is/are')} in flight: "
+            f"call drop(), which discards them{uncaught}"
         )
     over = {number for kind, number in device.events if kind != "launch"}
     if running := [number for kind, number in device.events if kind == "launch" and number not in over]:

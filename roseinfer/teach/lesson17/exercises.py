@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import Policy
 from roseinfer.engine.scheduler import Scheduler
@@ -194,7 +195,7 @@ def _require_ended(scheduler: Scheduler, seqs: list[Sequence], asked: list[Seque
         if seq.seq_id in scheduler.blocks:
             blocks = len(scheduler.blocks.of(seq.seq_id))
             raise Wrong(
-                f"request {number} has left, and its {blocks} blocks are not free: no other request can use them"
+                f"request {number} has left, and its {counted(blocks, 'block', 'is/are')} not free for other requests"
             )
         if seq in scheduler.waiting:
             raise Wrong(f"request {number} is still queued, and will run later")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from roseinfer.arguments import counted
 from roseinfer.bench.serving.server_process import ServerProcess, engine_command
 
 from ..measure.progress_bar import progress_bar
@@ -34,7 +35,8 @@ class LessonServer:
 
     def __repr__(self) -> str:
         state = "answers" if self._process.is_running else "has ended"
-        return f"a server of {self.model} that {state}: {self.max_num_seqs} requests run, {self.max_queue} may wait"
+        running = counted(self.max_num_seqs, "request", "runs/run")
+        return f"a server of {self.model} that {state}: {running}, {self.max_queue} may wait"
 
     @property
     def address(self) -> tuple[str, int]:

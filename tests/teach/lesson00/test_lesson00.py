@@ -131,7 +131,7 @@ def least_likely(stage, prompt, max_tokens):
 test_a_wrong_decode_loop = wrong_answers(
     "00.2",
     {
-        "blocks kept": (lambda *a: loop(*a).output_ids, "1 blocks were not given back"),
+        "blocks kept": (lambda *a: loop(*a).output_ids, "1 block was not given back"),
         "prompt returned too": (
             lambda s, *a: ends(s, loop(s, *a)).token_ids,
             "max_tokens=1: token 0 is 3, expected 23: only the new",
