@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,7 @@ from roseinfer.llm.template_text import template_text
 
 MOST_PORT = 65_535
 KIB = 1024
+HOST_NAME = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+")  # or an address of IPv6, without brackets
 
 
 def limit(default: Any, about: str) -> Any:
@@ -54,6 +56,9 @@ class ServerSettings:
         for name in ("host", "served_model_name"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must name something, got ''")
+        for name in self.allowed_hosts or ():
+            if not isinstance(name, str) or not HOST_NAME.fullmatch(name):
+                raise ValueError(f"allowed_hosts must be names without a port, such as rose.example, got {name!r:.100}")
         key = self.api_key
         if key is not None and not (key.strip() and key.isascii() and key.isprintable()):
             raise ValueError("api_key must be of visible ASCII characters, and not empty")

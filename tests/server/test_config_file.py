@@ -80,8 +80,13 @@ def test_the_posts_own_file(read):
 
 
 def test_sections_of_our_own(read):
-    config = read({"server": {"max_queue": 5, "drain_seconds": 1}, "engine": {"quantization": "int8", "seed": 3}})
-    assert config.server == {"max_queue": 5, "drain_seconds": 1}
+    config = read(
+        {
+            "server": {"max_queue": 5, "drain_seconds": 1, "access_log": True},
+            "engine": {"quantization": "int8", "seed": 3},
+        }
+    )
+    assert config.server == {"max_queue": 5, "drain_seconds": 1, "access_log": True}
     assert config.engine == {"quantization": "int8", "seed": 3}
 
 
@@ -110,6 +115,9 @@ WRONG = [
     ("serving_config: {server_port: true}", "serving_config.server_port: must be of type int, got True"),
     ("server: {max_queue: many}", "server.max_queue: must be of type int, got 'many'"),
     ("server: {max_que: 5}", "unknown key 'server.max_que' (nearest: server.max_queue)"),
+    ("server: {access_log: 1}", "server.access_log: must be of type bool, got 1"),
+    ("server: {max_queue: true}", "server.max_queue: must be of type int, got True"),
+    ("server: {allowed_hosts: rose.example}", "server.allowed_hosts: must be of type list, got 'rose.example'"),
     ("engine: {num_blocks: 5}", "unknown key 'engine.num_blocks' (nearest: engine.num_kvcache_blocks)"),
     ("!!python/object/apply:os.system ['true']", "is not YAML"),
 ]

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on
         ("--replicas 2 --max-model-len 4096", "--max-model-len 4096 is more positions than the model has"),
         ("--replicas 2 --block-size 0", "--block-size must be an integer of at least 1, got 0"),
         ("--replicas 2 --scheduling-policy lottery", "lottery"),
+        ("--replicas 2 --access-log", "--access-log True: changes nothing with --replicas"),
         ("--replicas 2 --send-seconds 9", "--send-seconds 9.0: changes nothing with --replicas"),
     ],
 )

@@ -151,7 +151,7 @@ test_wrong_rules = wrong_answers(
         "tokens forgotten": (ForgetsWhatItMade, "tokens were computed again in 3 loads"),
         "a token for a cut prompt": (TokenForACutPrompt, "token 0 is 0, expected"),
         "a preempt that frees nothing": (rule(preempt=lambda self, seq: None), "does preempt still give back blocks?"),
-        "blocks kept": (KeepsABlock, "blocks are not free at the end"),
+        "blocks kept": (KeepsABlock, "not free at the end: a request that ends gives back all"),
         "no budget": (NoBudget, "tokens, the budget is 16"),
         "three at once": (made_with(max_num_seqs=3), "made with max_num_seqs=8, the stage has 3: pass all sizes on"),
         "larger blocks": (made_with(block_size=64), "made with block_size=4, the stage has 64: pass all sizes on"),

@@ -157,7 +157,7 @@ test_wrong_aborts = wrong_answers(
         "five": (aborting(lambda s, ids: named(s, sorted(ids)[:5])), "request 5 is still queued"),
         "a token for the others": (with_a_token_for_the_others, "the tokens of requests [1] have changed"),
         "added again": (added_again, "is still queued, and will run later"),
-        "blocks forgotten": (without_its_blocks, "blocks are not free"),
+        "blocks forgotten": (without_its_blocks, "not free for other requests"),
         "blocks alone": (blocks_alone, "still run"),
         "by hand": (by_hand, "abort changes all that goes with them"),
         "all that wait": (
