@@ -97,7 +97,7 @@ class LadderResult(MachineResult):
         a = self.arguments
         return (
             f"{counted(a['batch_size'], 'sequence')}, prompt of {counted(a['prompt_len'], 'token')}, "
-            f"{a['max_new_tokens']} new tokens each, "
+            f"{counted(a['max_new_tokens'], 'new token')} each, "
             f"{self.model['dtype']}"
         )
 

@@ -9,6 +9,8 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from roseinfer.arguments import counted
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -37,7 +39,8 @@ def shown_progress(doing: str = "loading the model") -> Iterator[OnProgress]:
             seconds_left = p.seconds_left or 0.0
             if not is_said and p.repeat >= 0 and seconds_left >= WORTH_SAYING_S:
                 is_said = True
-                say(f"estimate, from the warm-up: {duration(seconds_left)} for {p.runs_total - p.runs_done} runs")
+                runs = counted(p.runs_total - p.runs_done, "run")
+                say(f"estimate, from the warm-up: {duration(seconds_left)} for {runs}")
             show(p)
 
         yield on_progress

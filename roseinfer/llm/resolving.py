@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from roseinfer.arguments import counted
 from roseinfer.engine.logit_changes import check_tokens
 from roseinfer.models import ModelConfig
 from roseinfer.sampling_params import LogitsProcessor, SamplingParams
@@ -47,8 +48,8 @@ class Resolver:
         params, room = seq.params, self.longest - len(seq)
         if room < 1:
             raise ValueError(
-                f"prompt of {len(seq)} tokens leaves no room for a new one, allowed: at most {self.longest - 1} with "
-                f"max_model_len={self.longest}"
+                f"prompt of {counted(len(seq), 'token')} leaves no room for a new one, allowed: at most "
+                f"{self.longest - 1} with max_model_len={self.longest}"
             )
         if params.max_tokens is None:  # the last token is returned, never cached
             room = max(1, min(room, self.pool_tokens + 1 - len(seq)))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roseinfer.arguments import require_count, require_known
+from roseinfer.arguments import counted, require_count, require_known
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
@@ -66,10 +66,8 @@ class PeakMemory(Measured):
 
     def text(self, width: int | None = None, long: bool = False) -> str:
         r = self.run
-        title = (
-            f"{ENGINE}, {r.spec}, {r.precision}, {r.batch_size} prompts of {r.prompt_len} tokens, "
-            f"{r.max_tokens} new tokens each"
-        )
+        prompts = f"{counted(r.batch_size, 'prompt')} of {counted(r.prompt_len, 'token')}"
+        title = f"{ENGINE}, {r.spec}, {r.precision}, {prompts}, {counted(r.max_tokens, 'new token')} each"
         parts = {name: getattr(self, name) for name in ("libraries", "weights", "pool", "beyond", "peak")}
         return (
             f"{title}\n{TextTable.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text(width)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
+from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 
@@ -94,12 +95,12 @@ class OfflineResult(MachineResult):
                 rows = [r for r in self.rows if (r["prompt_len"], r["precision"]) == (prompt_len, precision)]
                 if not rows:
                     continue
-                asked = f"{a['max_tokens']} new tokens each, {precision}: tok/s"
+                asked = f"{counted(a['max_tokens'], 'new token')} each, {precision}: tok/s"
                 if self.is_first_token:
                     asked = f"{precision}: time to first token in ms"
                 if any(row["vs_hf"] for row in rows):
                     asked += f", against {HF_NAME} in {FULL if precision in QUANTIZED else precision}"
-                title = f"prompt of {prompt_len} tokens, {asked}, share of the floor"
+                title = f"prompt of {counted(prompt_len, 'token')}, {asked}, share of the floor"
                 yield f"{title}\n{self._table(rows).text(width)}"
 
     def _table(self, rows: List[Row]) -> TextTable:

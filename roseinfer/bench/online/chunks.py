@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.arguments import require_count, require_counts
+from roseinfer.arguments import counted, require_count, require_counts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
@@ -59,8 +59,9 @@ class ChunksResult(MachineResult):
         a = self.arguments
         return [
             f"{a['model']} on {where(self)}. A "
-            f"prompt of {a['prompt_len']} tokens comes while {a['num_decoding']} requests decode, one token a step "
-            f"each; medians of {a['repeats']} interleaved runs. Tokens equal the reference's."
+            f"prompt of {a['prompt_len']} tokens comes while "
+            f"{counted(a['num_decoding'], 'request', 'decodes/decode')}, one token a step each; medians of "
+            f"{a['repeats']} interleaved runs. Tokens equal the reference's."
         ]
 
 

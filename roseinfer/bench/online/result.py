@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
+from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import METRICS
@@ -122,11 +123,12 @@ class OnlineResult(MachineResult):
     def _title(self, load: str) -> str:
         a = self.arguments
         if a["trace"]:
-            return f"{a['num_requests']} requests of {a['trace']}"
+            return f"{counted(a['num_requests'], 'request')} of {a['trace']}"
         prefix = f" after {a['prefix_len']} that all share" if a["prefix_len"] else ""
         burst = f", {a['burst']} at a time" if a["burst"] > 1 else ""
+        requests = counted(a["num_requests"], "request")
         return (
-            f"{a['num_requests']} requests, prompts of {_range(a['prompt_lens'])} tokens{prefix}, outputs of "
+            f"{requests}, prompts of {_range(a['prompt_lens'])} tokens{prefix}, outputs of "
             f"{_range(a['output_lens'])}, {load}{burst}; times in ms"
         )
 
