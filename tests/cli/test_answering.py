@@ -119,7 +119,7 @@ def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, caps
             "continues texts. Use `roseinfer generate tiny`, or give --chat-template\n",
         ),
         (["chat", "random:gpt2"], "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
-        (["generate", "random:gpt2", "a"], "'random:gpt2' has no tokenizer, so it reads no text"),
+        (["generate", "random:gpt2", "a"], "'random:gpt2' has no tokenizer, so it reads no text: choose a"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
