@@ -41,12 +41,11 @@ class Writing:
 def llm_of(args: Namespace) -> LLM:
     """The model that was named, for one request at a time. Raises ValueError as LLM does."""
     from roseinfer.llm.llm import LLM
+    from roseinfer.models import load_tokenizer
 
+    load_tokenizer(args.model)  # a model without one is refused before it is loaded
     with shown_progress(f"loading {args.model}; the first run on a machine also compiles kernels, once"):
-        llm = LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
-    if llm.tokenizer is None:
-        raise ValueError(f"{args.model!r} has no tokenizer, so it reads no text: choose a model with one, such as tiny")
-    return llm
+        return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
 
 
 def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:

@@ -55,7 +55,7 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, INVALID)
-        message = f"{self} (request {REQUEST_ID.get()})" if kind == SERVER else str(self)  # for whoever reads the log
+        message = f"{self} (request {REQUEST_ID.get()})" if kind == SERVER else str(self)  # the log has it too
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
