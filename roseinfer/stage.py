@@ -215,17 +215,22 @@ class Pool(Protocol):
     def blocks_for(self, num_tokens: int) -> int: ...
 
 
+class TooLong(ValueError):
+    """A request with more tokens than there is room for."""
+
+
 def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, tables: Pool) -> None:
-    """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool."""
+    """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool: TooLong, unless
+    it has a token that the model does not have."""
     asked = f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens}"
     longest = max(len(seq), seq.max_len)
     if longest > max_model_len:
-        raise ValueError(f"{asked} is {longest} tokens, allowed: max_model_len={max_model_len}")
+        raise TooLong(f"{asked} is {longest} tokens, allowed: max_model_len={max_model_len}")
     if max(seq.token_ids) >= vocab_size:
         raise ValueError(f"token id {max(seq.token_ids)} is out of range: vocab_size={vocab_size}")
     needed = tables.blocks_for(longest - 1)  # the last token is returned, never cached
     if needed > tables.num_blocks:
-        raise ValueError(
+        raise TooLong(
             f"{asked} needs {needed} blocks of {tables.block_size} tokens, allowed: num_blocks={tables.num_blocks}"
         )
 

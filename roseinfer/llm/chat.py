@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from roseinfer.models import ModelLoadError, pretrained_tokenizer
@@ -63,10 +64,11 @@ class ChatTemplate:
         """Return the text of a conversation, with special tokens such as BOS in it: it is encoded as it is.
 
         add_generation_prompt: end where the assistant begins to answer. continue_final_message: end within the last
-        message, for more of it. tools: JSON schemas of functions. chat_template: in place of the model's own, or the
-        name of one of several. chat_template_kwargs: other names that the template reads. Raises ValueError for both
-        of the first two, for wrong messages, for what the template refuses, and for a template that takes more than
-        RENDER_SECONDS or too much memory; NoChatTemplate (a ValueError) for a model without a template.
+        message, for more of it. tools: JSON schemas of functions, for a template that reads them. chat_template: in
+        place of the model's own, or the name of one of several. chat_template_kwargs: other names that the template
+        reads. Raises ValueError for both of the first two, for wrong messages, for what the template refuses, and for
+        a template that takes more than RENDER_SECONDS or too much memory; NoChatTemplate (a ValueError) for a model
+        without a template.
         """
         conversation = template_messages(messages)
         if add_generation_prompt and continue_final_message:
@@ -75,6 +77,10 @@ class ChatTemplate:
                 "one: set one of them to False"
             )
         check_tools(tools)
+        if tools and not self.reads_tools(tools, chat_template):
+            raise ValueError(
+                "tools cannot be told to the model: its chat template does not read them. Describe them in a message"
+            )
         request = {
             "conversations": [conversation],
             "chat_template": self.source(chat_template, tools),
@@ -91,6 +97,10 @@ class ChatTemplate:
         if "error" in answer:
             raise ValueError(f"the chat template refuses these messages: {answer['error']}")
         return answer["text"]
+
+    def reads_tools(self, tools: list[dict[str, Any]] | None, chat_template: str | None = None) -> bool:
+        """Whether the template tells the model of tools. Raises as source does."""
+        return bool(re.search(r"\btools\b", self.source(chat_template, tools)))
 
     def source(self, chat_template: str | None = None, tools: list[dict[str, Any]] | None = None) -> str:
         """The template as Jinja: the one that was given, else the model's. Raises NoChatTemplate for a model without

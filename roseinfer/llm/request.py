@@ -86,17 +86,20 @@ class Request:
     def finished(self) -> bool:
         return all(sample.finish_reason for sample in self.samples)
 
+    @property
+    def prompt_ids(self) -> list[int]:
+        seq = self.samples[0].seq
+        return seq.token_ids[: seq.num_prompt_tokens]
+
     def output(self) -> RequestOutput:
         """All of it so far."""
-        seq = self.samples[0].seq
-        prompt_ids = seq.token_ids[: seq.num_prompt_tokens]
         outputs = [sample.output(index) for index, sample in enumerate(self.samples)]
         times = [sample.times for sample in self.samples if sample.times]
         metrics = RequestMetrics.of(times) if times else None
         if self.prompt_logprobs:
             decode_tokens(self.prompt_logprobs[1:], self.samples[0].vocabulary)
         return RequestOutput(
-            self.request_id, self.prompt, prompt_ids, outputs, self.finished, metrics, self.prompt_logprobs
+            self.request_id, self.prompt, self.prompt_ids, outputs, self.finished, metrics, self.prompt_logprobs
         )
 
 

@@ -13,6 +13,7 @@ from roseinfer.engine.logit_changes import check_tokens
 from roseinfer.models import ModelConfig
 from roseinfer.sampling_params import LogitsProcessor, SamplingParams
 from roseinfer.sequence import Sequence
+from roseinfer.stage import TooLong
 
 from .bad_words import bad_words
 from .detokenizer import Detokenizer, Vocabulary
@@ -44,10 +45,10 @@ class Resolver:
 
     def fit(self, seq: Sequence) -> None:
         """Give a sequence the max_tokens that there is room for: a longer one ends with "length" where the positions of
-        the model end. Raises ValueError for a prompt that leaves no room for a token."""
+        the model end. Raises TooLong for a prompt that leaves no room for a token."""
         params, room = seq.params, self.longest - len(seq)
         if room < 1:
-            raise ValueError(
+            raise TooLong(
                 f"prompt of {counted(len(seq), 'token')} leaves no room for a new one, allowed: at most "
                 f"{self.longest - 1} with max_model_len={self.longest}"
             )
@@ -58,12 +59,12 @@ class Resolver:
         seq.params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
 
     def check_length(self, text: str) -> None:
-        """Raises ValueError for a text that is too long whatever its tokens are: to make them would take seconds."""
+        """Raises TooLong for a text that is too long whatever its tokens are: to make them would take seconds."""
         if len(text) < self.longest or self._most_characters is None:
             return
         least = -(-len(text) // self._most_characters)
         if least >= self.longest:
-            raise ValueError(
+            raise TooLong(
                 f"prompt of {len(text):,} characters has at least {least:,} tokens and leaves no room for a new one, "
                 f"allowed: at most {self.longest - 1} with max_model_len={self.longest}"
             )

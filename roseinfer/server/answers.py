@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Sequence as List
 from typing import Any
 
 from .async_engine import StepFailed
 from .errors import ApiError
 from .logprob_format import TokenTexts
 from .output_stream import Delta, OutputStream
+from .tool_calls import CallReader
 
 Json = dict[str, Any]
 ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each event
@@ -83,18 +85,22 @@ class Answer:
 
 
 class CompletionAnswer(Answer):
-    """The answer of /v1/completions."""
+    """The answer of /v1/completions. echo: texts of the prompts, which stand before those of their samples. is_empty:
+    no new token was asked for, and the one that the engine made is left out."""
 
     KIND = CHUNK_KIND = "text_completion"
     PREFIX = "cmpl"
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, echo: List[str] = (), is_empty: bool = False, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         samples = [sample for request in self.stream.requests for sample in request.samples]
         asked = samples[0].seq.params.logprobs is not None  # of one body, all samples ask for the same
-        self._offsets = [self.texts.offsets(sample) for sample in samples] if asked else []
+        self._offsets = [self.texts.offsets(sample, bool(echo)) for sample in samples] if asked else []
+        self._echo, self._is_empty = echo, is_empty
+        self._has_begun = [False] * self.stream.num_samples
 
     def choice(self, delta: Delta) -> Json:
+        delta = self._echoed(delta)
         has_logprobs = delta.logprobs is not None
         return {
             "index": delta.index,
@@ -106,12 +112,31 @@ class CompletionAnswer(Answer):
 
     part = choice
 
+    def usage(self) -> Json:
+        usage = super().usage()
+        return usage | {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]} if self._is_empty else usage
+
+    def _echoed(self, delta: Delta) -> Delta:
+        """Return what a client gets of a delta: the first one of a sample has the prompt before it."""
+        if self._is_empty:
+            delta = Delta(delta.index, "", [], None if delta.logprobs is None else [], "length")
+        if self._has_begun[delta.index] or not self._echo:
+            return delta
+        self._has_begun[delta.index] = True
+        place = delta.index * len(self._echo) // self.stream.num_samples  # each prompt has as many samples
+        request = self.stream.requests[place]
+        logprobs = None if request.prompt_logprobs is None else [*request.prompt_logprobs]
+        whole = Delta(delta.index, self._echo[place], request.prompt_ids, logprobs)
+        whole.add(delta)
+        return whole
+
 
 class ChatAnswer(Answer):
     """The answer of /v1/chat/completions."""
 
     KIND, CHUNK_KIND = "chat.completion", "chat.completion.chunk"
     PREFIX = "chatcmpl"
+    FIRST_CONTENT: str | None = ""
 
     @property
     def _num_top(self) -> int:
@@ -121,7 +146,7 @@ class ChatAnswer(Answer):
         return self._ended(delta) | {"message": {"role": "assistant", "content": delta.text, "refusal": None}}
 
     def first(self) -> bytes:
-        begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        begin = {"delta": {"role": "assistant", "content": self.FIRST_CONTENT}, "logprobs": None, "finish_reason": None}
         return b"".join(self._event([{"index": index} | begin]) for index in range(self.stream.num_samples))
 
     def part(self, delta: Delta) -> Json:
@@ -134,6 +159,34 @@ class ChatAnswer(Answer):
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }
+
+
+class CallAnswer(ChatAnswer):
+    """The answer of /v1/chat/completions to a request that requires a call of a tool. finish_reason: of one that is
+    whole. OpenAI has "stop" where the request named the function, and "tool_calls" where any could be called."""
+
+    FIRST_CONTENT = None
+
+    def __init__(self, *arguments: Any, finish_reason: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._finish_reason = finish_reason
+        self._readers = [CallReader() for _ in range(self.stream.num_samples)]
+
+    def choice(self, delta: Delta) -> Json:
+        calls = [{name: call[name] for name in call if name != "index"} for call in self._new_calls(delta)]
+        message = {"role": "assistant", "content": None, "refusal": None}
+        return self._ended(delta) | {"message": message | ({"tool_calls": calls} if calls else {})}
+
+    def part(self, delta: Delta) -> Json:
+        calls = self._new_calls(delta)
+        return self._ended(delta) | {"delta": {"tool_calls": calls} if calls else {}}
+
+    def _new_calls(self, delta: Delta) -> list[Json]:
+        return self._readers[delta.index].read(delta.text)
+
+    def _ended(self, delta: Delta) -> Json:
+        is_whole = delta.finish_reason == "stop" and self._readers[delta.index].num_calls > 0
+        return super()._ended(delta) | ({"finish_reason": self._finish_reason} if is_whole else {})
 
 
 class GenerateAnswer(Answer):

@@ -11,14 +11,14 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPBearer
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .async_engine import LOADING, READY
 from .errors import JSON, ErrorBody, install_handlers
 from .limits import Limits
 from .live_view import live_view
 from .prometheus import CONTENT_TYPE, exposition
-from .protocol import ChatBody, CompletionBody, GenerateBody
+from .protocol import ChatBody, CompletionBody, DetokenizeBody, GenerateBody, TokenizeBody
 from .request_log import RequestLog, to_stderr
 from .service import Service
 from .settings import ServerSettings
@@ -49,6 +49,17 @@ POSTED = ERRORS | STREAMED
 Key = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
+class HeadIsGet:
+    """ASGI middleware: HEAD is answered wherever GET is, as GET. The connection keeps the body back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self.app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
 def make_app(service: Service, settings: ServerSettings) -> ASGIApp:
     """The routes, within what every request passes through."""
     return RequestLog(routes(service, settings), to_stderr if settings.access_log else None)
@@ -58,6 +69,7 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
     # The usual pages about the API load scripts from elsewhere: a server without a network would show a blank one.
     app = FastAPI(title="roseinfer", version=version("roseinfer"), docs_url=None, redoc_url=None)
     install_handlers(app)
+    app.add_middleware(HeadIsGet)
     app.add_middleware(Limits, settings=settings)
     started = int(time.time())
 
@@ -82,6 +94,16 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
         service.require_model(model)
         return await service.generate(body, http)
 
+    @app.post("/tokenize", responses=ERRORS)
+    async def tokenize(body: TokenizeBody, http: Request, key: Key) -> Response:
+        """The tokens of a text or of a conversation: vLLM's form."""
+        return await service.tokenize(body, http)
+
+    @app.post("/detokenize", responses=ERRORS)
+    async def detokenize(body: DetokenizeBody, http: Request, key: Key) -> Response:
+        """The text of tokens: vLLM's form."""
+        return await service.detokenize(body, http)
+
     @app.get("/v1/models", responses=ERRORS)
     async def models(key: Key) -> Response:
         """The one model."""
@@ -105,6 +127,11 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
         status = service.engine.status
         headers = {} if status == READY else {"Retry-After": "1"}
         return JSON({"status": status}, 200 if status == READY else 503, headers)
+
+    @app.get("/version")
+    async def own_version() -> Response:
+        """The version of roseinfer."""
+        return JSON({"version": app.version})
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:

@@ -94,6 +94,8 @@ class AsyncEngine:
         self._busy_since: float | None = None  # when its work began; None while it waits for some
         self._inbox = Inbox()
         self._unsent: dict[Request, tuple[OutputStream, Unsent]] = {}
+        # Requests whose prompts are computed for their log-probabilities, one before each step.
+        self._unscored: deque[tuple[OutputStream, Request, int]] = deque()
 
     # On the event loop
 
@@ -246,8 +248,12 @@ class AsyncEngine:
 
     def _serve(self, engine: Engine) -> None:
         """Step while there is work, and wait for some otherwise, until close()."""
-        while self._obey(must_wait=not engine.has_work):
+        while self._obey(must_wait=not (engine.has_work or self._unscored)):
             self._busy_since = perf_counter()
+            if self._unscored:
+                stream, request, first_index = self._unscored.popleft()
+                self._add(stream, [request], first_index)
+                self._busy_since = perf_counter()
             if not engine.has_work:
                 self.state = state_of(engine)
                 continue
@@ -277,17 +283,28 @@ class AsyncEngine:
         return True
 
     def _begin(self, stream: OutputStream) -> None:
+        if stream.requests[0].num_prompt_logprobs is None:
+            self._add(stream, stream.requests, 0)
+            return
         first_index = 0
         for request in stream.requests:
+            self._unscored.append((stream, request, first_index))
+            first_index += len(request.samples)
+
+    def _add(self, stream: OutputStream, requests: List[Request], first_index: int) -> None:
+        """Let requests of a stream wait for their turn. first_index: of the first sample, in the stream."""
+        for request in requests:
             self._unsent[request] = stream, Unsent(request, first_index)
             first_index += len(request.samples)
         try:
-            self._live.add(stream.requests, self._inbox, stream.arrival)
-        except ValueError as error:
-            self._abort(stream)
-            self._call_loop(self._deliver, [(stream, error)])
+            self._live.add(requests, self._inbox, stream.arrival)
+        except RankFailed:
+            raise
+        except Exception as error:
+            self._fail([stream], "the requests could not begin", error)
 
     def _abort(self, stream: OutputStream) -> None:
+        self._unscored = deque(one for one in self._unscored if one[0] is not stream)
         self._live.end(stream.requests)
         for request in stream.requests:
             self._inbox.pop(request, None)
@@ -313,11 +330,14 @@ class AsyncEngine:
     def _fail_step(self, error: Exception) -> None:
         """End the requests that a step was computing when it raised. The others go on."""
         failed = {stream: None for stream in self._of_the_failed_step()}
-        logger.error("a step failed, and %d requests with it", len(failed), exc_info=error)
-        failure = StepFailed(f"a step of the engine failed ({type(error).__name__}: {error})"[:500])
-        for stream in failed:
+        self._fail([*failed], "a step of the engine failed", error)
+
+    def _fail(self, streams: List[OutputStream], what: str, error: Exception) -> None:
+        logger.error("%s, and %d requests with it", what, len(streams), exc_info=error)
+        failure = StepFailed(f"{what} ({type(error).__name__}: {error})"[:500])
+        for stream in streams:
             self._abort(stream)
-        self._call_loop(self._deliver, [(stream, failure) for stream in failed])
+        self._call_loop(self._deliver, [(stream, failure) for stream in streams])
 
     def _of_the_failed_step(self) -> list[OutputStream]:
         """Streams whose sequences the step computed, which scheduling again tells; and those whose sequences ended in

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from roseinfer.arguments import unknown_name
+from roseinfer.stage import TooLong
 
 from . import protocol
 from .async_engine import NotServing, QueueFull, Refused, StepFailed
@@ -33,6 +34,8 @@ LONGEST_MESSAGE = 2000
 BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": protocol.CompletionBody,
     "/v1/chat/completions": protocol.ChatBody,
+    "/tokenize": protocol.TokenizeBody,
+    "/detokenize": protocol.DetokenizeBody,
 }
 PLACES = ("body", "query", "path", "header")
 logger = logging.getLogger(__name__)
@@ -69,7 +72,8 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ApiError(str(error)[:LONGEST_MESSAGE]) from error
+        code = "context_length_exceeded" if isinstance(error, TooLong) else None
+        raise ApiError(str(error)[:LONGEST_MESSAGE], code=code) from error
 
 
 class ErrorDetail(BaseModel):

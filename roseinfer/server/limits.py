@@ -12,7 +12,7 @@ from .errors import ApiError
 from .hosts import OwnHosts
 from .settings import KIB, ServerSettings
 
-GUARDED = ("/v1/", "/generate", "/models/", "/live")
+GUARDED = ("/v1/", "/generate", "/models/", "/tokenize", "/detokenize", "/live")
 LINGER_SECONDS, LINGER_BYTES = 2.0, 16 * KIB * KIB  # that a refused body is read for, and of it
 CLOSE = {"Connection": "close"}  # what the client still sends is not read
 

@@ -23,20 +23,23 @@ class TokenTexts:
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
 
-    def offsets(self, sample: Sample) -> TokenOffsets | None:
-        """Return what finds the places of the sample's tokens in its text. None where there are no texts."""
+    def offsets(self, sample: Sample, is_echoed: bool = False) -> TokenOffsets | None:
+        """Return what finds the places of the sample's tokens in its text. None where there are no texts. is_echoed:
+        the text, and the tokens, begin with the prompt's."""
         if self._vocabulary is None:
             return None
         seq = sample.seq
-        return self._vocabulary.offsets(seq.token_ids[: seq.num_prompt_tokens], seq.params.skip_special_tokens)
+        prompt_ids = [] if is_echoed else seq.token_ids[: seq.num_prompt_tokens]
+        return self._vocabulary.offsets(prompt_ids, seq.params.skip_special_tokens)
 
     def of_completion(self, delta: Delta, offsets: TokenOffsets | None) -> dict[str, Any]:
-        """offsets: of the sample, which has taken the tokens before this delta."""
+        """offsets: of the sample, which has taken the tokens before this delta. The first token of a prompt has
+        null."""
         positions = list(positions_of(delta))
         return {
             "tokens": [self._name(chosen) for chosen, _ in positions],
-            "token_logprobs": [at[chosen] for chosen, at in positions],
-            "top_logprobs": [self._by_name(at) for _, at in positions],
+            "token_logprobs": [at.get(chosen) for chosen, at in positions],
+            "top_logprobs": [self._by_name(at) or None for _, at in positions],
             "text_offset": [offsets.add(chosen) if offsets else 0 for chosen, _ in positions],
         }
 
@@ -71,6 +74,6 @@ class TokenTexts:
 
 
 def positions_of(delta: Delta) -> Iterator[tuple[int, dict[int, float]]]:
-    """For each new token, its id, and the log-probabilities by id at its place."""
+    """For each new token, its id, and the log-probabilities by id at its place: none for the first one of a prompt."""
     for token_id, at in zip(delta.token_ids, delta.logprobs or (), strict=True):
-        yield token_id, {other: max(found.logprob, LEAST) for other, found in at.items()}
+        yield token_id, {other: max(found.logprob, LEAST) for other, found in (at or {}).items()}

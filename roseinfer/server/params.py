@@ -18,6 +18,7 @@ from .protocol import (
     JsonSchemaFormat,
     SamplingBody,
 )
+from .tool_calls import call_form
 
 # Field of the API: field of SamplingParams.
 TAKEN = {
@@ -42,11 +43,8 @@ TAKEN = {
 }
 # Fields that the engine does not have, and the values of each that ask for nothing; clients send these unasked.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "echo": (False,),
     "suffix": ("",),
     "best_of": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
     "store": (False,),
@@ -69,7 +67,13 @@ class Defaults:
             self.params = replace(self.params, max_tokens=most_new_tokens)
 
     def of_completion(self, body: CompletionBody) -> SamplingParams:
-        return self._params(body, {} if body.logprobs is None else {"logprobs": body.logprobs})
+        """The engine makes at least one token: the answer to max_tokens=0 leaves it out."""
+        more: dict[str, Any] = {} if body.logprobs is None else {"logprobs": body.logprobs}
+        if body.echo:
+            more["prompt_logprobs"] = body.logprobs
+        if body.max_tokens == 0:
+            more["max_tokens"] = 1
+        return self._params(body, more)
 
     def of_chat(self, body: ChatBody) -> SamplingParams:
         """A body without a limit may fill the room that the model has, as max_tokens=None does."""
@@ -86,6 +90,8 @@ class Defaults:
             more["max_tokens"] = body.max_completion_tokens
         elif body.max_tokens is None:
             more["max_tokens"] = self.most_new_tokens
+        if form := call_form(body):
+            more["structured_outputs"] = form
         return self._params(body, more)
 
     def of_generate(self, given: GenerateParameters) -> SamplingParams:

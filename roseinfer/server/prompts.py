@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any
 
 from roseinfer.llm.chat import ChatTemplate, NoChatTemplate
 from roseinfer.llm.grammar import grammar_text
@@ -16,6 +16,7 @@ from roseinfer.sequence import SamplingParams
 
 from .grammar_size import check_size
 from .lane import Lane
+from .protocol import ChatBody, ConversationBody, TokenizeBody
 
 GRAMMAR_SECONDS = 5  # that a grammar may take to compile: one of 10,000 choices takes 0.2 s
 
@@ -41,19 +42,42 @@ class PromptReader:
         """One prompt is read after the other, so that other requests have their turns in between."""
         return [await self._request(self._texts, partial(self._ids_of, one), params) for one in prompts]
 
-    async def of_messages(
-        self,
-        messages: list[dict[str, Any]],
-        params: SamplingParams,
-        **template_settings: Any,
-    ) -> Request:
-        """The request of a conversation. template_settings: see ChatTemplate.render."""
+    async def of_messages(self, body: ChatBody, params: SamplingParams) -> Request:
+        return await self._request(self._conversations, partial(self._conversation_ids, body), params)
 
-        def read() -> list[int]:
-            text = self._rendered(messages, template_settings)
-            return self._prompt_ids(text, add_special_tokens=False)  # they are the template's business
+    async def token_ids(self, body: TokenizeBody) -> list[int]:
+        """Return the tokens of a text or of a conversation."""
+        text, special = body.prompt, body.add_special_tokens
+        if text is None:
+            return await self._conversations.run(lambda: self._conversation_ids(body, bool(special)))
+        return await self._texts.run(lambda: self._prompt_ids(text, special is not False))
 
-        return await self._request(self._conversations, read, params)
+    async def text_of(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+        """Return the text of tokens; an empty one where there is no tokenizer."""
+        tokenizer = self.llm.tokenizer
+        if tokenizer is None:
+            return ""
+        return await self._texts.run(lambda: tokenizer.decode(token_ids, skip_special_tokens))
+
+    def _conversation_ids(self, body: ConversationBody, add_special_tokens: bool = False) -> list[int]:
+        """Return the tokens of a conversation. add_special_tokens: beside those that the template writes."""
+        self._require_tokenizer()
+        with no_template_advice():
+            template, own = self._template, self._chat_template
+            if isinstance(template, ValueError):
+                raise template
+            tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
+            if not body.must_read_tools and not template.reads_tools(tools, own):
+                tools = []
+            text = template.render(
+                [message.model_dump(exclude_unset=True) for message in body.messages or []],
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                tools=tools,
+                chat_template=own,
+                chat_template_kwargs=body.chat_template_kwargs,
+            )
+        return self.llm.prompt_ids(text, add_special_tokens)
 
     def close(self) -> bool:
         """Begin no further work, and end the template's process. False where a thread is still at work."""
@@ -86,16 +110,6 @@ class PromptReader:
     def _grammar_worker(self) -> Worker:
         return Worker("roseinfer.llm.grammar_worker", GRAMMAR_SECONDS)
 
-    def _rendered(self, messages: list[dict[str, Any]], template_settings: dict[str, Any]) -> str:
-        self._require_tokenizer()
-        try:
-            if isinstance(self._template, ValueError):
-                raise self._template
-            return self._template.render(messages, chat_template=self._chat_template, **template_settings)
-        except NoChatTemplate as error:  # its message has advice for callers of LLM
-            advice = "use /v1/completions, or start the server with --chat-template"
-            raise ValueError(f"{error.fact}: {advice}") from error
-
     def _prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         self._require_tokenizer()
         return self.llm.prompt_ids(text, add_special_tokens)
@@ -107,3 +121,13 @@ class PromptReader:
 
     def _ids_of(self, prompt: str | list[int]) -> list[int]:
         return self._prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+
+
+@contextmanager
+def no_template_advice() -> Iterator[None]:
+    """Say what a client or an operator can do about a model without a template: NoChatTemplate tells callers of LLM."""
+    try:
+        yield
+    except NoChatTemplate as error:
+        advice = "use /v1/completions, or start the server with --chat-template"
+        raise ValueError(f"{error.fact}: {advice}") from error

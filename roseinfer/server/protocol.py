@@ -5,7 +5,7 @@ What the API has and the engine has not may be sent with the value that asks for
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -21,6 +21,10 @@ MOST_BIASES = 4096
 StopText = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+# As OpenAI has them, and the dot. A name has no character that JSON would write in another way.
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+NOT_USED = "accepted, and not used"
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 T = TypeVar("T")
 Prompts = Annotated[list[T], Field(min_length=1, fail_fast=True)]
 
@@ -47,10 +51,26 @@ class Body(BaseModel):
     def few_fields(cls, given: Any) -> Any:
         return with_few_fields(given, MOST_FIELDS)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Leave out nulls: clients write one for each field that they do not use, whether it is known here or not."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name in takes_null(cls)}
+
+
+@cache
+def takes_null(body: type[BaseModel]) -> frozenset[str]:
+    """Names of fields whose null is kept: it is the default, or an error where the field is required."""
+    fields = body.model_fields.items()
+    return frozenset(field.alias or name for name, field in fields if field.is_required() or field.default is None)
+
 
 class StreamOptions(Body):
     include_usage: bool = Field(default=False, description="one more chunk at the end, with the usage and no choices")
-    include_obfuscation: bool = Field(default=False, description="accepted, and nothing is obfuscated")
+    include_obfuscation: bool = Field(default=False, description=NOT_USED)
+    continuous_usage_stats: bool = Field(default=False, description=NOT_USED)
 
 
 class TextFormat(Body):
@@ -104,10 +124,15 @@ class SamplingBody(Body):
         default=None, description="vLLM's"
     )
     ignore_eos: bool | None = Field(default=None, description="go on beyond the model's end token; vLLM's")
-    user: str | None = Field(default=None, description="accepted, and not used")
-    metadata: Annotated[dict[str, str] | None, few(MOST_FIELDS)] = Field(
-        default=None, description="accepted, and not used"
-    )
+    user: str | None = Field(default=None, description=NOT_USED)
+    safety_identifier: str | None = Field(default=None, description=NOT_USED)
+    metadata: Annotated[dict[str, str] | None, few(MOST_FIELDS)] = Field(default=None, description=NOT_USED)
+    service_tier: str | None = Field(default=None, description=NOT_USED)
+    prompt_cache_key: str | None = Field(default=None, description=NOT_USED)
+    prompt_cache_options: dict[str, Any] | None = Field(default=None, description=NOT_USED)
+    prompt_cache_retention: str | None = Field(default=None, description=NOT_USED)
+    prediction: dict[str, Any] | None = Field(default=None, description=NOT_USED)
+    verbosity: str | None = Field(default=None, description=NOT_USED)
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
@@ -134,8 +159,11 @@ class CompletionBody(SamplingBody):
     """POST /v1/completions."""
 
     prompt: str | TokenIds | Prompts[str] | Prompts[TokenIds]
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(
+        default=None, description="0: nothing new, for the log-probabilities of a prompt that is echoed"
+    )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: bool | None = None
+    echo: bool | None = Field(default=None, description="the prompt stands before the text, and before its logprobs")
     suffix: str | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
 
@@ -151,14 +179,58 @@ class Message(Body):
     """A part of a conversation. What the model's template makes of it is the template's business."""
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Objects | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    annotations: Objects | None = None
+    tool_calls: Objects | None = None
     tool_call_id: str | None = None
 
 
-class ChatBody(SamplingBody):
+class Function(Body):
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="a JSON schema of an object; none when not given"
+    )
+    strict: bool | None = Field(default=None, description="accepted: arguments always follow the parameters here")
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ConversationBody(Body):
+    """A conversation, and how the chat template writes it down."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    add_generation_prompt: bool = Field(default=True, description="vLLM's")
+    continue_final_message: bool = Field(default=False, description="go on with the last message; vLLM's")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        default=None, description="further names that the template reads; vLLM's"
+    )
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = Field(
+        default=None, description="functions that the template tells the model of"
+    )
+
+    @property
+    def must_read_tools(self) -> bool:
+        """Whether a template that does not read them is an error."""
+        return True
+
+
+class ChatBody(SamplingBody, ConversationBody):
     """POST /v1/chat/completions. Without max_tokens an answer may be as long as the model has room for."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
@@ -167,18 +239,33 @@ class ChatBody(SamplingBody):
     )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    add_generation_prompt: bool = Field(default=True, description="vLLM's")
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        default=None, description="further names that the template reads; vLLM's"
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
+        default=None, description="required, or a function by its name: the answer is a call of one"
     )
-    continue_final_message: bool = Field(default=False, description="go on with the last message; vLLM's")
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = Field(default=None, description="accepted: without tools nothing is called")
+    parallel_tool_calls: bool | None = Field(default=None, description="false: one call, where several may be required")
     modalities: list[str] | None = None
     reasoning_effort: str | None = None
-    service_tier: str | None = Field(default=None, description="accepted, and not used")
     store: bool | None = None
+
+    @property
+    def must_read_tools(self) -> bool:
+        return self.tool_choice in (None, "auto")
+
+
+class TokenizeBody(ConversationBody):
+    """POST /tokenize: the form of vLLM. A text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = Field(default=None, description="true for a text, false for a conversation")
+    return_token_strs: bool = Field(default=False, description="the tokens as the vocabulary writes them, too")
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize: the form of vLLM."""
+
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 class GenerateParameters(Body):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cached_property, partial
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
@@ -14,15 +14,23 @@ from starlette.types import Receive, Scope, Send
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
 
-from .answers import Answer, ChatAnswer, CompletionAnswer, GenerateAnswer
-from .async_engine import AsyncEngine
+from .answers import Answer, CallAnswer, ChatAnswer, CompletionAnswer, GenerateAnswer
+from .async_engine import AsyncEngine, QueueFull
 from .errors import CLIENT_GONE, JSON, ApiError, api_error, refusals
 from .lane import LaneFull
 from .logprob_format import TokenTexts
 from .output_stream import OutputStream
 from .params import Defaults
 from .prompts import PromptReader
-from .protocol import ChatBody, CompletionBody, GenerateBody, SamplingBody
+from .protocol import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerateBody,
+    NamedTool,
+    SamplingBody,
+    TokenizeBody,
+)
 
 T = TypeVar("T")
 
@@ -68,13 +76,15 @@ class Service:
         self._check(body)
         with refusals():
             prompts, params = body.prompts(), self.defaults.of_completion(body)
-        return await self._answer(
-            http,
-            len(prompts) * params.n,
-            lambda: self.prompts.of_prompts(prompts, params),
-            bool(body.stream),
-            self._maker(CompletionAnswer, body),
-        )
+        echo: list[str] = []
+
+        async def read() -> list[Request]:
+            if body.echo:
+                echo.extend([await self._text(prompt, params.skip_special_tokens) for prompt in prompts])
+            return await self.prompts.of_prompts(prompts, params)
+
+        make = self._maker(CompletionAnswer, body, echo=echo, is_empty=body.max_tokens == 0)
+        return await self._answer(http, len(prompts) * params.n, read, bool(body.stream), make)
 
     async def chat(self, body: ChatBody, http: HttpRequest) -> Response:
         self._check(body)
@@ -82,16 +92,39 @@ class Service:
             params = self.defaults.of_chat(body)
 
         async def read() -> list[Request]:
-            request = await self.prompts.of_messages(
-                [message.model_dump(exclude_none=True) for message in body.messages],
-                params,
-                add_generation_prompt=body.add_generation_prompt,
-                continue_final_message=body.continue_final_message,
-                chat_template_kwargs=body.chat_template_kwargs,
-            )
-            return [request]
+            return [await self.prompts.of_messages(body, params)]
 
-        return await self._answer(http, params.n, read, bool(body.stream), self._maker(ChatAnswer, body))
+        make = self._maker(ChatAnswer, body)
+        if body.tool_choice == "required":
+            make = self._maker(CallAnswer, body, finish_reason="tool_calls")
+        elif isinstance(body.tool_choice, NamedTool):
+            make = self._maker(CallAnswer, body, finish_reason="stop")
+        return await self._answer(http, params.n, read, bool(body.stream), make)
+
+    async def tokenize(self, body: TokenizeBody, http: HttpRequest) -> Response:
+        self._require(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError("the body must have either prompt or messages", "prompt")
+
+        async def read() -> Response:
+            tokens = await self.prompts.token_ids(body)
+            about = {"count": len(tokens), "max_model_len": self.llm.max_model_len, "tokens": tokens}
+            written = list(map(self.llm.get_tokenizer().id_to_token, tokens)) if body.return_token_strs else None
+            return JSON(about | {"token_strs": written})
+
+        return await self._read(http, read)
+
+    async def detokenize(self, body: DetokenizeBody, http: HttpRequest) -> Response:
+        self._require(body.model)
+
+        async def read() -> Response:
+            tokenizer = self.llm.get_tokenizer()
+            for token in body.tokens:
+                if tokenizer.id_to_token(token) is None:
+                    raise ApiError(f"tokens must be ids of the tokenizer's tokens, got {token}", "tokens")
+            return JSON({"prompt": await self.prompts.text_of(body.tokens, skip_special_tokens=False)})
+
+        return await self._read(http, read)
 
     async def generate(self, body: GenerateBody, http: HttpRequest) -> Response:
         self.engine.require_serving()
@@ -120,15 +153,34 @@ class Service:
                 code="model_not_found",
             )
 
-    def _check(self, body: SamplingBody) -> None:
+    def _require(self, model: str | None) -> None:
         self.engine.require_serving()
-        self.require_model(body.model)
+        self.require_model(model)
+
+    def _check(self, body: SamplingBody) -> None:
+        self._require(body.model)
         if body.stream_options and not body.stream:
             raise ApiError("stream_options are for stream=true", "stream_options")
 
-    def _maker(self, kind: type[Answer], body: SamplingBody) -> Callable[[OutputStream], Answer]:
+    async def _text(self, prompt: str | list[int], skip_special_tokens: bool) -> str:
+        return prompt if isinstance(prompt, str) else await self.prompts.text_of(prompt, skip_special_tokens)
+
+    async def _read(self, http: HttpRequest, read: Callable[[], Awaitable[Response]]) -> Response:
+        """Return what read() returns, an answer without the engine, unless the client goes before."""
+        try:
+            with refusals():
+                return await first_of(http, read())
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        except LaneFull as error:
+            raise self._full() from error
+
+    def _full(self) -> QueueFull:
+        return self.engine.full("the prompts of other requests are being read")
+
+    def _maker(self, kind: type[Answer], body: SamplingBody, **settings: Any) -> Callable[[OutputStream], Answer]:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        return lambda stream: kind(self.model_name, stream, self.texts, include_usage=include_usage)
+        return lambda stream: kind(self.model_name, stream, self.texts, include_usage=include_usage, **settings)
 
     async def _answer(
         self,
@@ -157,7 +209,7 @@ class Service:
             if isinstance(error, ClientGone):
                 return Response(status_code=CLIENT_GONE)
             if isinstance(error, LaneFull):
-                raise self.engine.full("the prompts of other requests are being read") from error
+                raise self._full() from error
             raise
 
     async def _events(self, answer: Answer) -> AsyncIterator[bytes]:

@@ -197,11 +197,12 @@ def test_tools_calls_and_parts_are_what_the_template_reads(tmp_path):
 def test_a_template_of_several_is_chosen_by_tools_and_by_its_name(tmp_path):
     path = folder_with(tmp_path / "model", None)
     several = [{"name": name, "template": name.upper()} for name in ("default", "tool_use", "short")]
+    several[1]["template"] += " of {{ tools | length }}"
     config = json.loads((path / "tokenizer_config.json").read_text()) | {"chat_template": several}
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     llm = LLM(str(path), device="cpu", num_kvcache_blocks=16)
     given = ({}, {"tools": TOOLS}, {"chat_template": "short"})
-    assert [llm.chat(HELLO, PARAMS, **own)[0].prompt for own in given] == ["DEFAULT", "TOOL_USE", "SHORT"]
+    assert [llm.chat(HELLO, PARAMS, **own)[0].prompt for own in given] == ["DEFAULT", "TOOL_USE of 1", "SHORT"]
 
 
 def test_a_conversation_may_bring_its_template(llm, tmp_path, tiny):
@@ -219,6 +220,8 @@ def test_a_conversation_may_bring_its_template(llm, tmp_path, tiny):
     [
         ({"tools": "copy"}, "tools must be a list of dicts such as {'type': 'function', ...}, got 'copy'"),
         ({"tools": [print]}, "tools must be a list of dicts such as"),
+        ({"tools": TOOLS}, "tools cannot be told to the model: its chat template does not read them"),
+        ({"tools": TOOLS, "chat_template": "a {{ tool }}"}, "tools cannot be told to the model"),
         ({"chat_template": 5}, "chat_template must be a text, got 5"),
         ({"chat_template_kwargs": [1]}, r"chat_template_kwargs must be a dict with names as keys, got \[1\]"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs has 'tools', which is set on its own"),

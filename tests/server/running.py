@@ -10,9 +10,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from roseinfer.llm.llm import LLM
+from roseinfer.paths import TINY
 from roseinfer.server.run import EngineServer, Serving, listen, make_server, url_of
 from roseinfer.server.settings import ServerSettings
 
@@ -101,6 +103,16 @@ def running_server(
         server.should_exit = True
         thread.join(DEADLINE)
         assert not thread.is_alive(), "the server did not end"
+
+
+def folder_with_template(folder: Path, template: str) -> str:
+    """The bundled model with a chat template, in an empty folder."""
+    for path in TINY.iterdir():
+        if path.name != "tokenizer_config.json":
+            (folder / path.name).symlink_to(path)
+    config = json.loads((TINY / "tokenizer_config.json").read_text()) | {"chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return str(folder)
 
 
 class Gate:

@@ -10,6 +10,10 @@ pytestmark = pytest.mark.slow
 
 TEXT, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 USER = [{"role": "user", "content": "If"}]
+COPY = {"type": "function", "function": {"name": "copy"}}
+LISTED = {"type": "function", "function": {"name": "copy", "parameters": {"type": "array"}}}
+MOVED = {"type": "function", "function": {"name": "move"}}
+ANY = {"type": "json_object"}
 
 
 def text(**fields):
@@ -49,7 +53,7 @@ CASES = [
     (TEXT, text(prompt="x" * 1_000_000), 400, None, "at most 511 with max_model_len=512"),
     (TEXT, text(prompt="x" * 1_100_000), 413, None, "at most 1,024 KiB"),
     (TEXT, text(prompt="If \ud800"), 400, None, "character 3 is half of a surrogate"),
-    (TEXT, text(max_tokens=0), 400, "max_tokens", "greater than or equal to 1, got 0"),
+    (CHAT, chat(max_tokens=0), 400, "max_tokens", "greater than or equal to 1, got 0"),
     (TEXT, text(max_tokens=-5), 400, "max_tokens", "got -5"),
     (TEXT, text(max_tokens="16"), 400, "max_tokens", "valid integer, got '16'"),
     (TEXT, text(max_tokens=1.5), 400, "max_tokens", "got 1.5"),
@@ -91,7 +95,7 @@ CASES = [
     (TEXT, text(maxtokens=5), 400, "maxtokens", "unknown field 'maxtokens' (nearest: max_tokens)"),
     (TEXT, text(**{"\ud800": 1}), 400, None, "valid string"),
     (TEXT, text(**{"a" * 10_000: 1}), 400, "a" * 100, "unknown field"),
-    (TEXT, text(echo=True), 400, "echo", "echo=True is not supported"),
+    (TEXT, text(echo="yes"), 400, "echo", "valid boolean"),
     (TEXT, text(best_of=2), 400, "best_of", "best_of=2 is not supported"),
     (TEXT, text(suffix="."), 400, "suffix", "suffix='.' is not supported"),
     (TEXT, text(response_format={"type": "xml"}), 400, "response_format", "json_schema"),
@@ -137,7 +141,22 @@ CASES = [
     (CHAT, chat(messages=[{"role": "user", "content": 3}]), 400, "messages[0].content", "messages[0].content: Input"),
     (CHAT, chat(top_logprobs=2), 400, "top_logprobs", "needs logprobs=true"),
     (CHAT, chat(max_completion_tokens=3), 400, "max_completion_tokens", "one setting"),
-    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools", "is not supported"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools", "function is missing"),
+    (CHAT, chat(tools=[{"type": "custom", "custom": {}}]), 400, "tools", "tools"),
+    (CHAT, chat(tools=[{"type": "function", "function": {"name": "a b"}}]), 400, "tools", "pattern"),
+    (CHAT, chat(tool_choice="required"), 400, "tool_choice", "there are no tools"),
+    (CHAT, chat(tool_choice="any"), 400, "tool_choice", "got 'any'"),
+    (CHAT, chat(tools=[COPY], tool_choice=MOVED), 400, "tool_choice", "a function of tools (copy), got 'move'"),
+    (CHAT, chat(tools=[COPY, COPY], tool_choice="required"), 400, "tools", "must have different names, got copy, copy"),
+    (CHAT, chat(tools=[COPY], tool_choice="required", response_format=ANY), 400, "response_format", "send one of them"),
+    (CHAT, chat(tools=[LISTED], tool_choice="required"), 400, "tools", "a schema of an object, got type='array'"),
+    ("/tokenize", {}, 400, "prompt", "either prompt or messages"),
+    ("/tokenize", {"prompt": "If", "messages": USER}, 400, "prompt", "either prompt or messages"),
+    ("/tokenize", {"messages": USER}, 400, None, "no chat template"),
+    ("/tokenize", {"prompt": "If", "model": "gpt-4"}, 404, "model", "no model 'gpt-4'"),
+    ("/detokenize", {"tokens": [10**6]}, 400, "tokens", "got 1000000"),
+    ("/detokenize", {"tokens": "If"}, 400, "tokens", "valid list"),
+    ("/v1/responses", {"input": "If"}, 404, None, "nothing at POST /v1/responses"),
     (CHAT, chat(modalities=["audio"]), 400, "modalities", "is not supported"),
     (CHAT, chat(prompt="If"), 400, "prompt", "unknown field 'prompt'"),
     (GENERATE, {}, 400, "inputs", "inputs is missing"),

@@ -10,15 +10,22 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis needs Py
 
 pytestmark = pytest.mark.slow
 
-POSTS = ("/v1/completions", "/v1/chat/completions", "/generate", "/models/{model}/generate")
-PATHS = {*POSTS, "/v1/models", "/v1/models/{model}", "/health", "/metrics", "/live"}
+POSTS = (
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/generate",
+    "/models/{model}/generate",
+    "/tokenize",
+    "/detokenize",
+)
+PATHS = {*POSTS, "/v1/models", "/v1/models/{model}", "/health", "/version", "/metrics", "/live"}
 EXAMPLES = 30
 # A path that takes nothing can be asked in one way alone.
 CASES = [
     (path, mode)
     for path in sorted(PATHS)
     for mode in schemathesis.GenerationMode
-    if mode is schemathesis.GenerationMode.POSITIVE or path not in ("/health", "/metrics")
+    if mode is schemathesis.GenerationMode.POSITIVE or path not in ("/health", "/version", "/metrics")
 ]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import openai
 import pytest
-from running import SIZES, running_server
+from running import SIZES, folder_with_template, running_server
 
 from roseinfer.llm.llm import LLM
-from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
 
 pytestmark = pytest.mark.slow
@@ -141,7 +139,7 @@ def test_errors_are_the_clients_own_classes(client):
         client.completions.create(model="gpt-4", prompt="If")
     assert unknown.value.code == "model_not_found" and unknown.value.param == "model"
     with pytest.raises(openai.BadRequestError) as wrong:
-        client.completions.create(model="tiny", prompt="If", max_tokens=0)
+        client.completions.create(model="tiny", prompt="If", max_tokens=-1)
     assert wrong.value.param == "max_tokens" and wrong.value.type == "invalid_request_error"
     with pytest.raises(openai.BadRequestError, match="tiny.*has no chat template"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "If"}])
@@ -179,15 +177,10 @@ def test_what_asks_for_nothing_may_be_sent(client, offline):
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory):
     """A server of the bundled model with a chat template; its client; the same model offline."""
-    folder = tmp_path_factory.mktemp("chat")
-    for path in TINY.iterdir():
-        if path.name != "tokenizer_config.json":
-            (folder / path.name).symlink_to(path)
-    config = json.loads((TINY / "tokenizer_config.json").read_text()) | {"chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with running_server(str(folder)) as running:
+    folder = folder_with_template(tmp_path_factory.mktemp("chat"), TEMPLATE)
+    with running_server(folder) as running:
         with openai.OpenAI(base_url=f"{running.url}/v1", api_key="unused", max_retries=0) as client:
-            yield client, LLM(str(folder), **SIZES)
+            yield client, LLM(folder, **SIZES)
 
 
 MESSAGES = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Return a new"}]
