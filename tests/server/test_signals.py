@@ -53,7 +53,7 @@ def children(pid: int) -> list[int]:
 
 
 def status(url: str) -> tuple[int, str]:
-    """Of /health."""
+    """Ask /health for its status and its text."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=DEADLINE) as answer:
             return answer.status, answer.read().decode()
