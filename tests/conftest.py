@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     missed = sorted({item.path.name for item in on_gpu if not item.path.stem.endswith("_on_devices")})
     if missed:
-        raise pytest.UsageError(f"cases of a GPU belong into files named test_*_on_devices.py, found in {missed}")
+        raise pytest.UsageError(f"cases of a GPU belong in files named test_*_on_devices.py, found in {missed}")
     if "gpu" not in config.option.markexpr:
         config.hook.pytest_deselected(items=on_gpu)
         items[:] = [item for item in items if item not in set(on_gpu)]

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
+import psutil
+
 from roseinfer.paths import ROOT
 
 from . import guard
@@ -38,8 +40,12 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Limits:
-    """run_seconds: of one run. load_seconds: until an entry is ready for the first one. memory_bytes: of all its
-    processes together, beyond what Python, PyTorch and the model take."""
+    """What an entry may take.
+
+    run_seconds: for one run.
+    load_seconds: until it is ready for its first run, and again for that run, which may compile.
+    memory_bytes: for all its processes together, beyond what Python, PyTorch and the model take.
+    """
 
     run_seconds: float = 30.0
     load_seconds: float = 180.0
@@ -47,7 +53,9 @@ class Limits:
 
 
 class Contender:
-    """file: of the entry; None for the baseline. A context manager, which ends the process and all that it started.
+    """Runs an entry in a process of its own. A context manager, which ends the process and all that it started.
+
+    file: of the entry; None for the baseline.
 
     wait_until_ready and run raise ValueError for a file without exactly one entry, and Refused for one that fails,
     hangs, leaves, takes too much memory or wants more than its eight places.
@@ -61,7 +69,7 @@ class Contender:
         self._start()
 
     def wait_until_ready(self) -> None:
-        """Wait until it is loaded; until then, two of them load beside each other. Then it stands still."""
+        """Wait until the entry is loaded, then stop its process. Two contenders load at the same time."""
         if self.name:
             return
         until = Until(self.limits.load_seconds, "while it was loaded")
@@ -91,8 +99,16 @@ class Contender:
         os.close(read)
         os.close(write)
         os.set_blocking(self._to, False)
+        try:
+            self._pid = self._read_pid()
+        except BaseException:  # Ctrl-C too: no `with` would close what was never made
+            self._guard.communicate()  # when its input closes, the guard ends the process
+            self._close_pipes()
+            raise
+
+    def _read_pid(self) -> int:
         assert self._guard.stdout, "it is a pipe"
-        self._pid = int(self._guard.stdout.readline())
+        return int(self._guard.stdout.readline())
 
     def run(self, requests: List[Request], is_first: bool = False) -> tuple[list[list[int]], float]:
         """The new tokens of each request, and seconds from telling their lengths until all tokens were back.
@@ -111,22 +127,26 @@ class Contender:
             said = self._asked({"prompts": prompts}, until) if prompts else self._read(until)
         seconds = perf_counter() - began
         self._read(until)  # its run is over
-        if self._guard.poll() is not None:
+        if not self._is_guarded:
             raise self._has_left(until)
         self._signal(signal.SIGSTOP)
         return places.tokens_in_order(), seconds
 
     def what_it_changed(self) -> str | None:
-        """What of the library is not as it was before the entry was there. It is asked in its own process."""
+        """Ask the entry's process which name of the library the entry has changed; None if it changed none."""
         self._signal(signal.SIGCONT)
         changed = self._asked({"lengths": []}, Until(self.limits.run_seconds, "after its runs")).get("changed")
         self._signal(signal.SIGSTOP)
         return changed and str(changed)[:100]
 
     def close(self) -> None:
-        """End all of it, also where the guard has been ended."""
+        """End the entry's processes, then the guard, also one that the entry ended or stopped."""
         self._signal(signal.SIGKILL)
+        self._guard.kill()
         self._guard.communicate()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         os.close(self._to)
         os.close(self._from)
 
@@ -148,7 +168,7 @@ class Contender:
         line = self._line(until)
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # RecursionError: thousands of brackets
             answer = None
         if not isinstance(answer, dict):
             raise Refused(f"it writes {line[:40]!r} where its tokens are read: an entry only returns them")
@@ -179,17 +199,29 @@ class Contender:
 
     def _wait(self, reads: list[int], writes: list[int], until: Until) -> None:
         while not any(select.select(reads, writes, [], LOOK_S)):
-            if self._guard.poll() is not None:  # a child of the process may still hold the pipe open
+            if not self._is_guarded:  # a child of the process may still hold the pipe open
                 raise self._has_left(until)
             until.check()
         until.check()
 
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether the guard still works: it ends with the entry's process, and the entry could have stopped it."""
+        return self._guard.poll() is None and not self._guard_is_stopped
+
+    @property
+    def _guard_is_stopped(self) -> bool:
+        return psutil.Process(self._guard.pid).status() == psutil.STATUS_STOPPED
+
     def _has_left(self, until: Until) -> Refused:
-        """What the guard says about it. An end that it does not see is a pipe that the entry has closed."""
+        """Say why an entry is refused that no longer answers: what the guard saw, or what the entry did to the guard or
+        to its own pipe."""
         assert self._guard.stdout, "it is a pipe"
         try:
             self._guard.wait(GUARD_S)
         except subprocess.TimeoutExpired:
+            if self._guard_is_stopped:
+                return Refused(f"the process that guards it was stopped {until.when}")
             return Refused(f"it closed the pipe through which its tokens are read {until.when}")
         said = self._guard.stdout.read().strip()
         if not said:
@@ -197,7 +229,7 @@ class Contender:
         return Refused(said if said.startswith("it ") else f"its process ended {until.when}, {said}")
 
     def _count_memory(self) -> None:
-        """Have the guard count from what is held now."""
+        """Have the guard count memory from what the process holds now."""
         assert self._guard.stdin and self._guard.stdout, "they are pipes"
         with suppress(BrokenPipeError):  # the next look finds that it has ended
             print(file=self._guard.stdin, flush=True)

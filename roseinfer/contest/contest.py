@@ -44,8 +44,8 @@ class Contest:
         require_count("repeats", repeats, at_least=1)
         self.workload, self.repeats, self.say = workload, repeats, say
         self.limits = limits or Limits()
-        self.baseline = Contender(None, self.limits)
         self.model: Model = load_model(SPEC, device="cpu")
+        self.baseline = Contender(None, self.limits)  # last: an error above leaves no process
 
     def __enter__(self) -> Contest:
         return self

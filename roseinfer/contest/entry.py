@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
-from numbers import Integral
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -25,7 +24,7 @@ from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .bad_answer import BadAnswer
+from .bad_answer import BadAnswer, as_token_ids
 from .places import PLACES
 
 MOST_DRAFTED = 64  # tokens of one draft
@@ -117,14 +116,11 @@ class OwnProposer:
 
     def _checked(self, draft: object) -> list[int]:
         """Raises BadAnswer for what the model could not look up."""
-        tokens: Any = draft.tolist() if hasattr(draft, "tolist") else draft  # of an array, or a tensor
-        if not isinstance(tokens, list | tuple) or not all(self._is_token(token) for token in tokens):
+        tokens = as_token_ids(draft, self.vocab_size)
+        if tokens is None:
             wanted = f"must return a list of token ids from 0 to {self.vocab_size - 1}"
             raise BadAnswer(self.own.draft, f"{wanted}, got {draft!r:.100}")
-        return [int(token) for token in tokens]
-
-    def _is_token(self, token: Any) -> bool:
-        return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < self.vocab_size
+        return tokens
 
 
 class AlwaysWorth:

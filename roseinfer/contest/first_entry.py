@@ -9,7 +9,7 @@ One class, derived from one of these; every kind gives the same tokens, and may 
 
 The rules: tokens are greedy in float32, and as many as were asked for. Eight sequences run at a time: a prompt comes
 when one of eight places is free, and until then only its length is known. Prompts are new in every run. The time is
-taken from outside, from the first request to the last token. An entry changes nothing of the library itself.
+taken from outside, from the first request to the last token. An entry leaves the library as it is.
 """
 
 from roseinfer.contest import Policy

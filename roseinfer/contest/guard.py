@@ -1,9 +1,9 @@
-"""Guard: the parent of an entry's process. It ends that process and all that it started when the contest has gone, also
-without a word (SIGKILL, a notebook's restart), and when they hold too much memory together.
+"""Guard: the parent of an entry's process. It ends that process and all that it started as soon as the contest is gone
+(by SIGKILL or a notebook's restart, too), or when together they hold too much memory.
 
-It is executed as a file, so that it is ready before anything of the library is imported. The contest writes a line when
-the model is loaded, and memory counts from there. The guard's only words are the process id of the entry's process and,
-at the end, what happened.
+It is executed as a file, so that it is ready before anything of the library is imported. When the model is loaded, the
+contest writes a line, and the guard counts memory from there. The guard prints three lines: the process id of the
+entry's process, `counted`, and at the end the reason why it ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ MIB = 1 << 20
 
 
 def main(contest: int, memory_bytes: int, fds: list[int], command: list[str]) -> None:
-    """contest: its process id. memory_bytes: beyond what is held when the model is loaded. fds: for the process."""
+    """Start the entry's process, and guard it until it ends or must end.
+
+    contest: process id of the contest.
+    memory_bytes: what all processes may hold together, beyond what they hold when the model is loaded.
+    fds: file descriptors that the entry's process inherits.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SUBREAPER, 1)  # orphans stay in this process's tree
     nowhere = subprocess.DEVNULL
@@ -34,15 +39,17 @@ def main(contest: int, memory_bytes: int, fds: list[int], command: list[str]) ->
     )
     for fd in fds:
         os.close(fd)
-    print(worker.pid, flush=True)
-    said = watch(worker, contest, memory_bytes)
-    signal_all(os.getpid(), worker.pid, signal.SIGKILL)
     with suppress(BrokenPipeError):  # the contest has gone
+        try:
+            print(worker.pid, flush=True)
+            said = watch(worker, contest, memory_bytes)
+        finally:
+            signal_all(os.getpid(), worker.pid, signal.SIGKILL)
         print(said, flush=True)
 
 
 def watch(worker: subprocess.Popen[bytes], contest: int, memory_bytes: int) -> str:
-    """Until there is a reason to end all of it, which it returns."""
+    """Wait until the entry's processes have ended or must end, and return the reason."""
     allowed = None
     while os.getppid() == contest:
         if select.select([sys.stdin], [], [], LOOK_S)[0]:
@@ -58,18 +65,20 @@ def watch(worker: subprocess.Popen[bytes], contest: int, memory_bytes: int) -> s
 
 
 def memory_of(top: int, exact_from: int = 0) -> int:
-    """Bytes of all descendants; what several of them share counts once, as long as the sum is above exact_from."""
+    """Count the bytes of all descendants. If the sum is above exact_from, count again: shared memory once."""
     every = tree_of(top)
     total = sum(held(one, exact=False) for one in every)
     return sum(held(one, exact=True) for one in every) if total > exact_from else total
 
 
 def held(process: psutil.Process, exact: bool) -> int:
+    """Bytes of one process. exact: count only its part of shared memory, where this user may read that."""
     try:
-        if not exact:
-            return int(process.memory_info().rss)
-        info = process.memory_full_info()
-        return int(getattr(info, "pss", info.uss))  # pss: on Linux
+        if exact:
+            with suppress(psutil.AccessDenied):  # macOS, and a process that gave up PR_SET_DUMPABLE
+                info = process.memory_full_info()
+                return int(getattr(info, "pss", info.uss))  # pss: on Linux
+        return int(process.memory_info().rss)
     except psutil.Error:  # it has ended
         return 0
 
@@ -82,13 +91,13 @@ def tree_of(top: int) -> list[psutil.Process]:
 
 
 def signal_all(guard: int, group: int, number: int) -> None:
-    """Signal the process group, and the guard's descendants that have left it. One that was started meanwhile, too."""
+    """Signal the process group, and the guard's descendants that have left it, including any that start meanwhile."""
     with suppress(ProcessLookupError, PermissionError):  # macOS: none but zombies
         os.killpg(group, number)
     seen: set[int] = set()
     while new := {one.pid for one in tree_of(guard)} - seen:
         for pid in new:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):  # of another user: `sudo`
                 os.kill(pid, number)
         seen |= new
 

@@ -1,4 +1,4 @@
-"""HandedOver: which prompts of a run an entry has, kept by the judge. At most eight are with it at a time."""
+"""HandedOver: the judge's record of which prompts an entry has. It has at most eight at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .workload import Request
 
 
 class HandedOver:
-    """tokens: of each request, once it has ended."""
+    """Tracks the requests of one run. tokens: of each request that has ended, by its number."""
 
     def __init__(self, requests: List[Request]) -> None:
         self.requests = requests
@@ -27,7 +27,7 @@ class HandedOver:
 
     def answer(self, said: dict[str, Any]) -> list[list[int]]:
         """Keep the tokens of the requests that have ended, and return the prompts of those that begin. Raises Refused
-        for any that is not its turn, and for a ninth."""
+        for a request that begins or ends out of turn, and for a ninth."""
         ended, begun = said.get("ended", ()), said.get("begun", ())
         is_list = isinstance(ended, list) and isinstance(begun, list)
         if not is_list or any(not isinstance(one, list) or len(one) != 2 for one in ended):
@@ -42,7 +42,7 @@ class HandedOver:
         return [self.requests[number].prompt for number in begun]
 
     def tokens_in_order(self) -> list[list[int]]:
-        """Raises Refused unless they are lists of ids, as many as were asked for."""
+        """Return the tokens of all requests. Raises Refused for tokens that checked_shape refuses."""
         return checked_shape([self.tokens[number] for number in range(len(self.requests))], self.requests)
 
     def _move(self, number: object, here: set[int], there: set[int] | None) -> None:
@@ -54,7 +54,7 @@ class HandedOver:
 
 
 def checked_shape(tokens: object, requests: List[Request]) -> list[list[int]]:
-    """Raises Refused unless it has a list of token ids for each request, as many as were asked for."""
+    """Return tokens. Raises Refused unless each request has a list of token ids, as many as were asked for."""
     if not isinstance(tokens, list) or len(tokens) != len(requests):
         raise Refused(f"it does not give tokens for each of the {len(requests)} requests")
     for number, (own, request) in enumerate(zip(tokens, requests, strict=True)):

@@ -13,7 +13,7 @@ CONTAINERS = (list, set, frozenset, tuple)
 
 
 def marks_of_library() -> dict[str, object]:
-    """A mark for each of them, by its full name, as far as its module is imported: another mark, another value."""
+    """Mark each of them in the imported modules, by its full name. Its mark changes when its value does."""
     marks: dict[str, object] = {}
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType) and module.__name__.partition(".")[0] in PACKAGES:
@@ -26,7 +26,7 @@ def marks_of_library() -> dict[str, object]:
 
 
 def mark_of(value: object) -> object:
-    """The value itself counts, what a function executes, and what a container holds."""
+    """Identify a value by itself, by a function's code and defaults, and by what a container holds."""
     if isinstance(value, FunctionType):
         return id(value), id(value.__code__), id(value.__defaults__), id(value.__kwdefaults__)
     if isinstance(value, dict | MappingProxyType):

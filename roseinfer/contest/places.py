@@ -1,7 +1,7 @@
-"""Places: the eight in which requests run. A prompt is handed over when one of them is free.
+"""Places: requests run in eight of them. A prompt is handed over when a place is free.
 
-So nothing that an entry does lets a ninth sequence run: its prompt is still in the other process. Until then only the
-lengths of a request are known, and a policy orders the queue by them.
+So an entry cannot run a ninth sequence: its prompt is still in the judge's process. Before the entry gets a prompt, it
+knows only how long the prompt and the answer are, and a policy orders the queue by these lengths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roseinfer.generate import check_startable, commit, has_room
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .bad_answer import BadAnswer
+from .bad_answer import BadAnswer, as_token_ids
 
 PLACES = 8
 Lengths = tuple[int, int]  # tokens of a prompt, and of its answer
@@ -41,14 +41,15 @@ def run_in_places(made: Engine | Stage, lengths: List[Lengths], hand_over: HandO
                 queue.add(running[number])
         queue.step()
         yield dict(running)
-        ended = [(number, seq.output_ids) for number, seq in running.items() if seq.finish_reason]
+        # A stage with a queue of its own may have filled a sequence with NumPy's integers, which JSON does not know.
+        ended = [(n, [int(token) for token in seq.output_ids]) for n, seq in running.items() if seq.finish_reason]
         for number, _ in ended:
             del running[number]
     hand_over(ended, [])
 
 
 def asked(prompt: List[int], max_tokens: int) -> Sequence:
-    """A request as every contest has it: greedy, and to its last token."""
+    """Make a request as in every contest: greedy, and it ends with its last token only."""
     return Sequence(list(prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True))
 
 
@@ -63,9 +64,10 @@ class Waiting:
         self.places: list[Place] = [(0, 0, self.policy.key(seq), number, seq) for number, seq in enumerate(seqs)]
         kinds = sorted({type(place[2]).__name__ for place in self.places})
         try:
-            assert "NoneType" not in kinds, "a return is missing"
+            if "NoneType" in kinds:  # a `return` is missing; equal values are never compared
+                raise TypeError
             self.places.sort()
-        except (TypeError, AssertionError):
+        except TypeError:
             wanted = "must return values that can be compared, such as numbers"
             raise BadAnswer(self.policy.key, f"{wanted}, got values of type {', '.join(kinds)}") from None
 
@@ -73,7 +75,7 @@ class Waiting:
         return bool(self.places)
 
     def take(self, most: int) -> list[int]:
-        """The numbers of at most that many requests, which leave the queue."""
+        """Take at most `most` requests out of the queue, and return their numbers."""
         taken: list[int] = []
         room = self.made.blocks.num_free * self.made.blocks.block_size if isinstance(self.made, Engine) else 0
         while self.places and len(taken) < most:
@@ -87,7 +89,7 @@ class Waiting:
 
 
 class StageQueue:
-    """add and step for a stage that has no queue: one step of the loop in roseinfer.generate."""
+    """Gives a stage without a queue the methods add and step. A step runs the loop of roseinfer.generate once."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -112,8 +114,11 @@ class StageQueue:
             raise OutOfBlocks(f"sequence {self.waiting[0].seq_id} cannot start: the stage has too few blocks for it")
 
     def _made_by(self, method: Callable[[list[Sequence]], list[int]], seqs: list[Sequence]) -> list[int]:
-        tokens = method(list(seqs))
-        if not isinstance(tokens, list) or len(tokens) != len(seqs):
-            wanted = f"must return a list with a token for each of the {len(seqs)} sequences"
-            raise BadAnswer(method, f"{wanted}, got {tokens!r:.100}")
+        made, vocab_size = method(list(seqs)), self.stage.config.vocab_size
+        tokens = as_token_ids(made, vocab_size)
+        if tokens is None or len(tokens) != len(seqs):
+            wanted = (
+                f"must return a list with a token id from 0 to {vocab_size - 1} for each of the {len(seqs)} sequences"
+            )
+            raise BadAnswer(method, f"{wanted}, got {made!r:.100}")
         return tokens

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def loaded(file: EntryFile | None, model: Model) -> tuple[Engine | Stage | None, dict[str, Any]]:
-    """What runs requests, and what to say about it."""
+    """Execute the file. Return what runs its requests, None if that failed, and the answer for the judge."""
     try:
         entry = class_in(file) if file else None
         kind = kind_of(entry).__name__ if entry else ""

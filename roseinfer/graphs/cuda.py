@@ -38,8 +38,8 @@ class CudaGraph:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Collect Python's garbage now, and none inside. Garbage may hold an older graph, and while a stream is captured no
-    graph may be destroyed."""
+    """Collect Python's garbage before the block, and none inside. Garbage may hold an older graph, and no graph may be
+    destroyed while a stream is captured."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

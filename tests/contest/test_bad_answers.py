@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from textwrap import dedent
 
 import pytest
@@ -11,7 +12,7 @@ from roseinfer.contest.worker import described, loaded
 from roseinfer.models import load_model
 
 IDS = "draft must return a list of token ids from 0 to 2047, got "
-PAIR = "must return a list with a token for each of the "
+PAIR = "must return a list with a token id from 0 to 2047 for each of the "
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,9 @@ BAD = {
     ),
     "no model": (settings("{}", "pass"), "prepare must return a Model, got None, in line 7 of"),
     "no first tokens": (stage("first_tokens", "super().first_tokens(seqs)"), f"first_tokens {PAIR}1 sequences, got"),
+    "a token outside": (stage("next_tokens", "return [5000] * len(seqs)"), f"next_tokens {PAIR}8 sequences, got [5000"),
+    "a negative token": (stage("next_tokens", "return [-1] * len(seqs)"), f"next_tokens {PAIR}8 sequences, got [-1"),
+    "a float for a token": (stage("next_tokens", "return [1.5] * len(seqs)"), f"next_tokens {PAIR}8 sequences, got"),
     "too few tokens": (stage("next_tokens", "return super().next_tokens(seqs)[1:]"), f"next_tokens {PAIR}8 sequences"),
     "an error of its own": (policy(key="return seq.fast"), "no attribute 'fast', in line 6 of"),
 }  # fmt: skip
@@ -113,3 +117,26 @@ def test_any_list_of_token_ids_is_a_draft(body, entry_of, model):
     made, _ = loaded(entry_of(dedent(draft(body))), model)
     runs = list(run_in_places(made, [(4, 3)] * 2, lambda ended, begun: [[1, 2, 3, 4] for _ in begun]))
     assert [len(seq.output_ids) for seq in runs[-1].values()] in ([3], [3, 3])
+
+
+INTEGERS = {
+    "an array": "BlockTable: np.array(super().next_tokens(seqs))",
+    "NumPy's integers": "BlockTable: [np.int64(token) for token in super().next_tokens(seqs)]",
+    "a tensor": "BlockTable: torch.tensor(super().next_tokens(seqs))",
+    "an array, in a queue of the stage": "TokenBudget: np.array(super().next_tokens(seqs))",
+}
+
+
+@pytest.mark.parametrize("returned", INTEGERS.values(), ids=list(INTEGERS))
+def test_a_stage_may_return_integers_of_any_kind(returned, entry_of, model):
+    base, expression = returned.split(": ", 1)
+    source = stage("next_tokens", f"return {expression}").replace("BlockTable", base)
+    made, _ = loaded(entry_of("import numpy as np, torch\n" + dedent(source)), model)
+    sent = []
+
+    def hand_over(ended, begun):
+        sent.extend(json.loads(json.dumps(ended)))
+        return [[1, 2, 3, 4] for _ in begun]
+
+    list(run_in_places(made, [(4, 3)] * 2, hand_over))
+    assert [len(tokens) for _, tokens in sent] == [3, 3]

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 from small_contest import LIMITS, SMALL
 
@@ -31,7 +32,7 @@ HONEST = """
 """
 # What a file may do to its own process: it changes what is sent back.
 TAMPERS = """
-    import os, sys, time, threading
+    import os, signal, sys, time, threading
     import roseinfer.contest.worker as worker
     honest, runs, first = worker.say, [], {{}}
 
@@ -75,6 +76,10 @@ REFUSED = {
     "garbage where tokens are read": (
         tampers("runs and print('hello', file=outbox)"),
         "it writes b'hello' where its tokens are read: an entry only returns them",
+    ),
+    "thousands of brackets": (
+        tampers("runs and print('[' * 200_000, file=outbox)"),
+        "where its tokens are read: an entry only returns them",
     ),
     "an endless answer": (tampers("message['more'] = 'x' * (1 << 21)"), "its answer is longer than 1,048,576 bytes"),
     "raises in a run": (
@@ -177,6 +182,14 @@ REFUSED = {
     "ends its guard": (
         tampers("len(runs) == 1 and os.kill(os.getppid(), 9)\n        runs.extend(runs[:1])"),
         "the process that guards it was ended in its first run",
+    ),
+    "stops its guard": (
+        tampers("len(runs) == 1 and os.kill(os.getppid(), signal.SIGSTOP)"),
+        "the process that guards it was stopped in its first run",
+    ),
+    "stops its guard and leaves": (
+        tampers("len(runs) == 1 and (os.kill(os.getppid(), signal.SIGSTOP), os._exit(3))"),
+        "the process that guards it was stopped in its first run",
     ),
     "an unknown setting": (
         """
@@ -371,6 +384,21 @@ def test_no_answer_exists_while_it_runs(contest, entry_of, monkeypatch):
     assert runs[-1] == {"lengths": []}, "asks what it changed"
     texts = [tuple(prompt) for message in runs for prompt in message.get("prompts", ())]
     assert len(texts) == 12 and len(set(texts)) == 6  # each twice: for the baseline, and for the entry
+
+
+@pytest.mark.parametrize("name", ["load_model", "Contender"])
+def test_a_contest_that_cannot_be_made_leaves_no_process(name, monkeypatch):
+    """Ctrl-C in a notebook leaves the kernel running, and with it all that it started."""
+
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    before = psutil.Process().children()
+    patched = contest_module if name == "load_model" else Contender
+    monkeypatch.setattr(patched, "load_model" if name == "load_model" else "_read_pid", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Contest(SMALL, limits=LIMITS)
+    assert psutil.Process().children() == before
 
 
 def test_a_baseline_that_stops_is_no_fault_of_the_entry(entry_of):

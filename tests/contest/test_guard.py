@@ -113,6 +113,32 @@ def test_memory_counts_for_all_processes_together(source):
     assert said == "it takes more memory than is allowed: 100 MiB for all its processes together\n"
 
 
+def test_memory_counts_where_its_exact_size_is_secret(monkeypatch):
+    """As on macOS, and for a process of another user."""
+
+    def refused(process):
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", refused)
+    assert guard.held(psutil.Process(), exact=True) == guard.held(psutil.Process(), exact=False) > 0
+
+
+def test_a_process_of_another_user_is_passed_over(monkeypatch):
+    """`sudo` in an entry: no signal reaches it, and the others get theirs."""
+    signalled = []
+
+    def kill(pid, number):
+        signalled.append(pid)
+        raise PermissionError
+
+    one, other = (psutil.Process(pid) for pid in (os.getpid(), os.getppid()))
+    monkeypatch.setattr(guard, "tree_of", lambda top: [one, other])
+    monkeypatch.setattr(guard.os, "kill", kill)
+    monkeypatch.setattr(guard.os, "killpg", lambda group, number: None)
+    guard.signal_all(1, 1, signal.SIGCONT)
+    assert sorted(signalled) == sorted([one.pid, other.pid])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what processes share")
 def test_memory_that_processes_share_counts_once():
     """Four processes that hold the same 60 MiB."""

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Check the kernels, stages and the engine on this machine's GPU, then record the ordinary benchmarks where lessons find
 # them: data/runs/GPU/*.json and data/traces/GPU/. Under 8 minutes on one H200, without a network. `make gpu-report`.
-# The tests need torch, Triton, transformers, numba and pytest alone, and use all cores where pytest-xdist is there too.
+# The tests need only torch, Triton, transformers, numba and pytest, and use all cores where pytest-xdist is there too.
 #
 #   PY   the Python to run
 set -u
@@ -30,10 +30,10 @@ race() { name=$1; shift; record "ladder-$name" ladder --model random:gpt2 --prom
 
 workers=
 if "$PY" -c 'import xdist' 2>/dev/null; then workers="-n auto --maxprocesses 8 --dist worksteal"; fi
+limit=240
 # --confcutdir: the conftest.py of the root runs notebooks, and needs packages of the course. The words of `workers` and
 # the files of `find` are arguments each.
 # shellcheck disable=SC2046,SC2086
-limit=240
 try "$PY" -m pytest -q -m gpu --confcutdir=tests $workers $(find tests -name 'test_*_on_devices.py' | sort)
 limit=470
 record kernels bench kernels
