@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from statistics import mean
@@ -30,18 +31,19 @@ def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int
         scheduler.add(seq)
         if seq.finish_reason or (seq.token_ids, seq.params.max_tokens) != requests[number][:2]:
             raise BrokenRule(f"key changed request {number}: a policy only reads a sequence")
-    steps = 0
+    steps, given = 0, Counter[int]()
     while scheduler.has_work:
         step = scheduler.schedule()
         assert step is not None, "it has work"
         if len(step.seqs) > PLACES:
             raise BrokenRule(f"step {steps} runs {len(step.seqs)} requests at a time, allowed: {PLACES}")
         scheduler.commit(step, [0] * len(step.chosen))
+        given.update(seq.seq_id for seq in step.chosen)
         steps += 1
     for number, (seq, request) in enumerate(zip(seqs, requests, strict=True)):
-        if len(seq) != len(request.prompt) + request.max_tokens:
-            given = f"{len(seq.output_ids)} of its {request.max_tokens} tokens"
-            raise BrokenRule(f"request {number} ends with {given}: a policy only reads sequences")
+        if given[seq.seq_id] != request.max_tokens:
+            tokens = f"{given[seq.seq_id]} of its {request.max_tokens} tokens"
+            raise BrokenRule(f"request {number} ends with {tokens}: a policy only reads sequences")
     return steps
 
 

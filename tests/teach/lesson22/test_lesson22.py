@@ -175,6 +175,23 @@ def shortens_the_first(self, waiting, room):
     return 0
 
 
+class AddsTokens(Policy):
+    """Writes tokens into sequences that run, so that fewer are left for steps."""
+
+    def __init__(self):
+        self.seqs = []
+
+    def key(self, seq):
+        self.seqs.append(seq)
+        return 0
+
+    def pick(self, waiting, room):
+        for seq in self.seqs:
+            if 0 < len(seq.output_ids) < seq.params.max_tokens - 2:
+                seq.token_ids.append(0)
+        return 0
+
+
 ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
 test_wrong_policies = wrong_answers(
     "22.3",
@@ -206,6 +223,7 @@ test_wrong_policies = wrong_answers(
             type("Late", (Policy,), {"key": lambda self, seq: 0, "pick": shortens_the_first}),
             "tokens: a policy only reads sequences",
         ),
+        "tokens of its own": (AddsTokens, "tokens: a policy only reads sequences"),
         "requests that are dropped": (
             type("Drops", (Policy,), {"key": lambda self, seq: 0, "pick": drops_the_others}),
             "ends with 0 of its",
