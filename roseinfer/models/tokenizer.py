@@ -13,7 +13,7 @@ from .load import ModelLoadError, tokenizer_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Texts that tell one way to cut texts into tokens from another.
+# Texts that different rules cut into different tokens.
 PROBES = (
     "It's a new day, isn't it? WE'LL see.",
     "def f(x):\n    return x\n\n",
@@ -34,8 +34,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 
 def tokenizer_and_end(spec: str) -> tuple[Tokenizer, int | None]:
-    """Return the tokenizer of `spec`, and the token that ends a text for it; None if it has none. Raises
-    ModelLoadError."""
+    """Return the tokenizer of `spec` and its end token, None if it names none. Raises ModelLoadError."""
     pretrained = pretrained_tokenizer(spec)
     tokenizer = pretrained.backend_tokenizer
     tokenizer.no_truncation()
@@ -45,14 +44,16 @@ def tokenizer_and_end(spec: str) -> tuple[Tokenizer, int | None]:
 
 
 def _warn_of_other_tokens(tokenizer: Tokenizer, class_name: str, spec: str) -> None:
-    """Some of transformers' classes take the vocabulary from tokenizer.json, and cut texts by rules of their own."""
+    """Warn where transformers' class takes the vocabulary from tokenizer.json, but cuts texts by rules of its own."""
     if class_name == "TokenizersBackend":
         return  # it takes all of tokenizer.json
-    path = tokenizer_folder(spec) / "tokenizer.json"
-    own = Tokenizer.from_file(str(path))
+    own = Tokenizer.from_file(str(tokenizer_folder(spec) / "tokenizer.json"))
     own.no_truncation()
     own.no_padding()
-    for text in PROBES:
+    special = [token.content for token in own.get_added_tokens_decoder().values() if token.special]
+    # Classes differ in the space that they put after a special token: a conversation has one before each message.
+    after_special = [f"{token}It's a new day" for token in special[-1:]]
+    for text in (*after_special, *PROBES):
         theirs, wanted = (each.encode(text, add_special_tokens=False) for each in (tokenizer, own))
         if theirs.ids != wanted.ids:
             at = next(i for i, (a, b) in enumerate(zip_longest(theirs.ids, wanted.ids)) if a != b)
@@ -60,8 +61,9 @@ def _warn_of_other_tokens(tokenizer: Tokenizer, class_name: str, spec: str) -> N
             warnings.warn(
                 f"{spec}: transformers' {class_name} cuts texts by its own rules, not by those of tokenizer.json: in "
                 f"{text!r} it finds {theirs.tokens[begin : at + 2]}, and the file {wanted.tokens[begin : at + 2]}. A "
-                "model that was trained with the file may answer worse. "
-                f"LLM(..., tokenizer=Tokenizer.from_file({str(path)!r})) uses it as it is",
+                "model that was trained with the file may answer worse. To use the file's rules, copy the tokenizer's "
+                'files into a folder without config.json, set "tokenizer_class": "TokenizersBackend" in its '
+                "tokenizer_config.json, and give that folder as tokenizer",
                 stacklevel=4,
             )
             return

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors, trainers
 from tokenizers_of_all_kinds import KINDS, TEXTS, tokenizer_of
 
-from roseinfer.models import ModelLoadError, load_tokenizer
+from roseinfer.models import ModelLoadError, load_tokenizer, pretrained_tokenizer
 
 PROMPTS = [*TEXTS, "None", " a  new day\n", "a", "é", "[UNK] a new newer day.", "<s>a</s> <|end|> né <tool>", "12.5"]
 
@@ -205,7 +205,8 @@ def test_other_rules_than_those_of_tokenizer_json_are_a_warning(tmp_path, kind, 
     found = re.fullmatch(
         rf"{folder}: transformers' {class_name} cuts texts by its own rules, not by those of tokenizer\.json: "
         r"in (.*) it finds (\[.*\]), and the file (\[.*\])\. A model that was trained with the file may answer worse\. "
-        rf"LLM\(\.\.\., tokenizer=Tokenizer\.from_file\('{folder}/tokenizer\.json'\)\) uses it as it is",
+        r"To use the file's rules, copy the tokenizer's files into a folder without config\.json, set "
+        r'"tokenizer_class": "TokenizersBackend" in its tokenizer_config\.json, and give that folder as tokenizer',
         message,
     )
     text, theirs, own = map(ast.literal_eval, found.groups())
@@ -213,6 +214,34 @@ def test_other_rules_than_those_of_tokenizer_json_are_a_warning(tmp_path, kind, 
     file = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for tokenizer, tokens in ((load_tokenizer(str(folder)), theirs), (file, own)):
         assert " ".join(tokens) in " ".join(tokenizer.encode(text, add_special_tokens=False).tokens)
+
+
+@pytest.mark.parametrize(("kind", "class_name", "model_type"), OTHER_RULES)
+def test_the_way_out_that_the_warning_names_gives_the_files_own_tokens(tmp_path, kind, class_name, model_type):
+    config = {"tokenizer_class": class_name, "chat_template": "{{ messages }}"}
+    folder = written(tmp_path / "folder", of_kind(kind), config, model_type)
+    assert warnings_of(folder)
+    (folder / "config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "TokenizersBackend"}))
+    assert not warnings_of(folder)
+    assert pretrained_tokenizer(str(folder)).chat_template == config["chat_template"]
+    file, ours = Tokenizer.from_file(str(folder / "tokenizer.json")), load_tokenizer(str(folder))
+    assert all(file.encode(text).ids == ours.encode(text).ids for text in PROMPTS)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_another_space_after_a_special_token_is_a_warning(tmp_path, scheme, legacy):
+    """A conversation has such a token before each message."""
+    tokenizer = copy_of("llama")
+    tokenizer.normalizer = normalizers.Sequence([])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    config = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy} | PIECES
+    folder = written(tmp_path / "folder", tokenizer, config, "llama")
+    file, ours = Tokenizer.from_file(str(folder / "tokenizer.json")), load_tokenizer(str(folder))
+    texts = ["new", "<s>new</s>new"]
+    ids = [[one.encode(text, add_special_tokens=False).ids for text in texts] for one in (file, ours)]
+    assert bool(warnings_of(folder)) == (ids[0] != ids[1]) == (scheme != ("always" if legacy else "first"))
 
 
 @pytest.mark.parametrize(
