@@ -15,8 +15,8 @@ _ids = itertools.count()
 @dataclass(slots=True)
 class Logprob:
     """Log-probability of a token where another one could have stood, as vLLM has it. rank: 1 for the likeliest token.
-    decoded_token: its text, with a byte of a character that several tokens spell written as \\xf0. None until
-    roseinfer.LLM has filled it in, and where there is no tokenizer."""
+    decoded_token: its text, in which a byte of a character that several tokens spell is written as \\xf0. None
+    until roseinfer.LLM has filled it in, and where there is no tokenizer."""
 
     logprob: float
     rank: int

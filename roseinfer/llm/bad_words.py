@@ -31,8 +31,8 @@ def ends_with(token_ids: list[int], end: list[int]) -> bool:
 
 
 def bad_words(texts: Iterable[str], tokenizer: Tokenizer, vocab_size: int) -> BadWords:
-    """Each text as it stands anywhere in a text, after a space or not. Raises ValueError for a text of which the
-    tokenizer makes no token, and for tokens that the model does not have."""
+    """Return what bans each text, after a space or not. Raises ValueError for a text of which the tokenizer makes no
+    token, and for tokens that the model does not have."""
     words: list[list[int]] = []
     for text in texts:
         found = spellings(text.lstrip() or text, tokenizer)
@@ -45,13 +45,13 @@ def bad_words(texts: Iterable[str], tokenizer: Tokenizer, vocab_size: int) -> Ba
 
 
 def spellings(word: str, tokenizer: Tokenizer) -> list[list[int]]:
-    """The token ids of a word at the beginning of a text, after a space, and right after other characters."""
+    """Return the token ids of a word at the beginning of a text, after a space, and right after other characters."""
 
     def ids_of(text: str) -> list[int]:
         return encode(text, tokenizer, "each of bad_words")
 
     found = [ids_of(word), ids_of(" " + word)]
-    # A tokenizer may put a space before a text, so a word at the beginning says nothing of one after a bracket.
+    # A tokenizer that puts a space before every text spells neither of these as it spells the word after a bracket.
     before, whole = ids_of(f"{word}\n"), ids_of(f"{word}\n{word}")
     if whole[: len(before)] == before:
         found.append(whole[len(before) :])

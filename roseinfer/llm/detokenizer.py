@@ -47,7 +47,7 @@ class TokenOffsets:
         self._text, self._length = text, 0
 
     def add(self, token_id: int) -> int:
-        """Take the next token, and return its place: a token that goes on with a character begins where that does."""
+        """Take the next token and return its place: one that continues a character begins where the character does."""
         place = self._length + self._text.num_before(token_id)
         self._length += len(self._text.feed(token_id))
         return place
@@ -138,12 +138,12 @@ class Vocabulary:
         return TokenOffsets(self._table(skip_special_tokens).text(prompt_ids))
 
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the bytes that a token adds to a text that has begun; of a special token its name. The bytes of a
-        text's tokens join to the text, which has no space before its first word where the tokenizer drops it."""
+        """Return the bytes that a token adds to a text that has begun; for a special token, its name. Joined, the bytes
+        of all tokens are the text, except for a space before the first word, which some tokenizers drop."""
         return self._table(skip_special_tokens=False).bytes_of(token_id)
 
     def text_of(self, token_id: int) -> str:
-        """Return bytes_of as a text. A byte of a character that other tokens complete is written as \\xf0."""
+        """Return bytes_of as a text. A byte of a character that needs other tokens is written as \\xf0."""
         return self.bytes_of(token_id).decode("utf-8", "backslashreplace")
 
     def _table(self, skip_special_tokens: bool) -> ByteTable | PieceTable:
@@ -227,7 +227,7 @@ class ByteText:
         return self._decode(b"", final=True)
 
     def num_before(self, token_id: int) -> int:
-        """A character that this token does not go on with becomes a "�", which the prompt has if it began there."""
+        """Count the "�" of a begun character that this token does not continue; one from the prompt is the prompt's."""
         begun = self._decoder.getstate()[0]
         if begins_utf8(begun + self._table[token_id][:1]):
             return 0
@@ -316,7 +316,7 @@ class PieceText:
         return self._decode(run)[start:]
 
     def num_before(self, token_id: int) -> int:
-        """A token that is no byte ends a run of them. Within a run its whole characters count."""
+        """Count the characters of the run of byte tokens: all of them if this token ends it, else the complete ones."""
         if token_id not in self._table.bytes and not self._table.is_hidden(token_id):
             return len(copy(self).rest())
         whole = self._run_bytes(len(self._run)), self._run_bytes(self._num_of_prompt)

@@ -14,8 +14,8 @@ def encode(text: str, tokenizer: Tokenizer, what: str, add_special_tokens: bool 
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{what} must be Unicode text, character {error.start} is half of a surrogate") from error
-    # Tokenizer.encode holds the GIL, for seconds with a long text, and its batch form lets go of it. The fast one of
-    # these leaves out offsets, which nothing reads.
+    # Tokenizer.encode holds the GIL, for seconds with a long text. Its batch form releases it, and the fast variant
+    # leaves out offsets, which nothing reads.
     [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     token_ids: list[int] = encoding.ids
     if not token_ids:

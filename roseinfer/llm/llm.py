@@ -115,7 +115,7 @@ class LLM:
         """All that comes after the model. pool_sizes: the three arguments that size the KV cache."""
         check_block_size(config.block_size, self.model.device.type)
         self.tokenizer, end_token = tokenizer_to_serve(self.spec, tokenizer)
-        if self.spec:  # a Model of the caller's is used as it is
+        if self.spec:  # the caller's own Model is used as it is
             self.model.config = with_end_token(self.model.config, end_token)
         self._default_params = default_params(self.spec)
         self._template_spec = self.spec if tokenizer is None else tokenizer

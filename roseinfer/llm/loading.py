@@ -130,7 +130,7 @@ def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: T
 
 
 def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> tuple[Tokenizer | None, int | None]:
-    """The tokenizer that was asked for, else that of the model's spec, else None; and its end token, if it names one.
+    """Return the tokenizer that was asked for, else the one of the model's spec, else None; and its end token, or None.
 
     Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
     """
@@ -147,8 +147,8 @@ def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> t
 
 
 def with_end_token(config: ModelConfig, token_id: int | None) -> ModelConfig:
-    """The config of a model whose texts end with the tokenizer's own end token, too, as in vLLM. transformers ends them
-    with those of generation_config.json or config.json alone."""
+    """Return the config with the tokenizer's end token among the model's, as in vLLM. transformers ends texts only at
+    the tokens of generation_config.json or config.json."""
     if token_id is None or token_id >= config.vocab_size or token_id in config.eos_token_ids:
         return config
     return replace(config, eos_token_id=(*config.eos_token_ids, token_id))

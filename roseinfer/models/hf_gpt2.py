@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Sizes that every config.json has.
 REQUIRED = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
-# All of transformers' names for the GELU by a tanh, which differ in their rounding alone.
+# All names that transformers has for GELU with tanh: they differ only in rounding.
 GELU_NAMES = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast")
 # Settings that change the mathematics and that GPT2 here does not implement: key -> the allowed values.
 FIXED_SETTINGS: dict[str, tuple[Any, ...]] = {

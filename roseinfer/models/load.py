@@ -156,8 +156,8 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
 
 
 def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
-    """The output matrix is the token embedding. A file has it under either name, or under both. Raises ValueError for
-    two that differ."""
+    """Keep one output matrix and token embedding: a file may store it under either name, or under both. Raises
+    ValueError for two that differ."""
     [tied] = [name for name, p in model.named_parameters() if p is model.token_embedding.weight]
     output = weights.pop("lm_head.weight", None)
     if output is not None and not torch.equal(output, weights.setdefault(tied, output)):

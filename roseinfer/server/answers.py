@@ -94,7 +94,7 @@ class CompletionAnswer(Answer):
     def __init__(self, *arguments: Any, echo: List[str] = (), is_empty: bool = False, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         samples = [sample for request in self.stream.requests for sample in request.samples]
-        asked = samples[0].seq.params.logprobs is not None  # of one body, all samples ask for the same
+        asked = samples[0].seq.params.logprobs is not None  # all samples of one body ask for the same
         self._offsets = [self.texts.offsets(sample, bool(echo)) for sample in samples] if asked else []
         self._echo, self._is_empty = echo, is_empty
         self._has_begun = [False] * self.stream.num_samples

@@ -14,17 +14,17 @@ LEAST = -9999.0  # in place of -inf, which JSON has not: as vLLM and OpenAI do
 
 
 class TokenTexts:
-    """Names tokens by their texts, and by "token_id:7" without a vocabulary.
+    """Names tokens by their texts, or by "token_id:7" where there is no vocabulary.
 
-    A token may end within a character. Its text has such a byte as \\xf0. Completions have no bytes beside a token's
-    text, so there it begins with "bytes:". OpenAI's API writes both so.
+    A token may end within a character: its text spells such a byte as \\xf0. A completion has no field for bytes beside
+    a token's text, so there the text begins with "bytes:". OpenAI's API does both.
     """
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
 
     def offsets(self, sample: Sample, is_echoed: bool = False) -> TokenOffsets | None:
-        """Return what finds the places of the sample's tokens in its text. None where there are no texts. is_echoed:
+        """Return what finds where each of the sample's tokens begins in its text; None without a vocabulary. is_echoed:
         the text, and the tokens, begin with the prompt's."""
         if self._vocabulary is None:
             return None
@@ -33,8 +33,8 @@ class TokenTexts:
         return self._vocabulary.offsets(prompt_ids, seq.params.skip_special_tokens)
 
     def of_completion(self, delta: Delta, offsets: TokenOffsets | None) -> dict[str, Any]:
-        """offsets: of the sample, which has taken the tokens before this delta. The first token of a prompt has
-        null."""
+        """Return a completion's `logprobs`. offsets: of the sample, which has taken the tokens before this delta. The
+        first token of a prompt has null."""
         positions = list(positions_of(delta))
         return {
             "tokens": [self._name(chosen) for chosen, _ in positions],
@@ -44,7 +44,7 @@ class TokenTexts:
         }
 
     def of_chat(self, delta: Delta, num_top: int) -> dict[str, Any]:
-        """num_top: likeliest tokens that were asked for; the chosen one may be a further one."""
+        """Return a chat's `logprobs`. num_top: how many of the likeliest tokens were asked for."""
         content = []
         for chosen, at in positions_of(delta):
             likeliest = sorted(at.items(), key=lambda found: -found[1])[:num_top]

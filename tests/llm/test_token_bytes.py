@@ -55,7 +55,7 @@ def test_bytes_join_to_the_text_of_words(kind, text):
 @drawn
 @given(data=st.data())
 def test_bytes_of_any_tokens_are_their_text(kind, data):
-    """Those of no text, too: special tokens, and ids that no token has."""
+    """This includes tokens that no text has: special ones, and ids without a token."""
     tokenizer = tokenizer_of(kind)
     first, *others = [tokenizer.encode("a").ids[-1], *data.draw(st.lists(st.integers(0, 400), max_size=8))]
     joined = b"".join(map(VOCABULARIES[kind].bytes_of, others))

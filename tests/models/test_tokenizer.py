@@ -259,7 +259,7 @@ def test_a_file_with_the_rules_of_its_class_is_no_warning(tmp_path, kind, class_
 
 
 def test_qwens_own_file_is_no_warning(tmp_path):
-    """As it is on the hub, not as transformers would save it: it says other things where they change no token."""
+    """The file on the hub differs from one that transformers saves, but only in what changes no token."""
     tokenizer = copy_of("byte-level")
     words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     rule = words + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

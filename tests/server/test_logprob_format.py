@@ -27,7 +27,7 @@ def delta_of(token_ids: list[int], others: dict[int, float] | None = None) -> De
 
 
 def bytes_of_name(name: str) -> bytes:
-    """What a client makes of a token of completions."""
+    """Return the bytes that a client reads in a token of a completion."""
     return codecs.escape_decode(name.removeprefix("bytes:"))[0] if name.startswith("bytes:") else name.encode()
 
 
@@ -53,7 +53,7 @@ def test_the_tokens_of_completions_join_to_the_text(kind):
 
 
 def test_parts_of_characters_are_different_candidates():
-    """All of them are one replacement character each, if a token is decoded by itself."""
+    """Decoded one by one, each of them would be the same replacement character."""
     vocabulary = Vocabulary(tokenizer_of("byte-level"))
     first, *others = (vocabulary.tokenizer.token_to_id(letter) for letter in "ðâã")
     made = TokenTexts(vocabulary).of_completion(delta_of([first], dict.fromkeys(others, -5.0)), vocabulary.offsets())

@@ -58,7 +58,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def build(output: Path, strict: bool = True, repository: str | None = None) -> None:
-    """The site in `output`.
+    """Build the site in `output`.
 
     repository: OWNER/NAME on GitHub, for buttons that open a lesson online and for the book's address on GitHub Pages;
     None: no buttons, no address.

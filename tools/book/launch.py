@@ -19,7 +19,7 @@ def check_repository(repository: str) -> None:
 
 
 def book_address(repository: str) -> str:
-    """Where GitHub Pages publishes the book."""
+    """Return the address at which GitHub Pages publishes the book."""
     owner, name = repository.split("/")
     return f"https://{owner.lower()}.github.io/{name}/"
 

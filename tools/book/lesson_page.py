@@ -79,9 +79,9 @@ def is_chart(data: dict[str, Any]) -> bool:
 
 
 def chart_html(data: dict[str, Any]) -> str:
-    """A spec that book.js draws; the recorded picture stays for readers without JavaScript.
+    """Return a spec that book.js draws; the recorded picture stays for readers without JavaScript.
 
-    The spec goes without its `$schema`, the version for JupyterLab's Vega: the book's newer Vega would warn of it.
+    The spec has no `$schema`: that names the version of JupyterLab's Vega, and the book's newer Vega would warn.
     """
     kind, mode = (VEGA, "vega") if VEGA in data else (VEGA_LITE, "vega-lite")
     spec = {key: value for key, value in data[kind].items() if key != "$schema"}

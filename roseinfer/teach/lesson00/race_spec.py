@@ -113,10 +113,10 @@ def _placed(lane: Lane, prompt: str) -> Iterator[dict[str, Any]]:
 
 
 def _states(lane: Lane, batch_size: int, most: int) -> Iterator[dict[str, Any]]:
-    """What the meters below a text show until the next token.
+    """Yield what the meters below a text show until the next token.
 
-    The speed is the whole run's at every moment: a stage that has just ended its prefill has few tokens for all its
-    time, and its speed so far would be compared with a run that has ended.
+    Every moment shows the speed of the whole run. A stage that has just finished its prefill has few tokens for all
+    that time: its speed so far would be compared with that of a finished run.
     """
     starts, untils = [0, *lane.ends_ms], [*lane.ends_ms, NEVER]
     full, length, end = LANE - 2 * PAD, len(lane.ends_ms), lane.ends_ms[-1]
