@@ -58,7 +58,7 @@ def test_a_tied_matrix_may_have_either_name(tmp_path, family, names):
 def test_a_tied_matrix_under_no_name_is_missing(tmp_path, family):
     folder = saved(family, tmp_path / "model")
     edit_tensors(folder, lambda tensors: tensors.pop(EMBEDDING[family]))
-    assert_refused(folder, f"1 weights are missing, first {EMBEDDING[family].split('.', 1)[1]}")
+    assert_refused(folder, f"1 weight is missing, first {EMBEDDING[family].split('.', 1)[1]}")
 
 
 @pytest.mark.parametrize("name", sorted(ACT2FN.keys() - {"prelu", "xielu"}))  # these two have weights

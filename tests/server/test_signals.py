@@ -53,7 +53,7 @@ def children(pid: int) -> list[int]:
 
 
 def status(url: str) -> tuple[int, str]:
-    """Ask /health for its status and its text."""
+    """Return the status code and the body of /health."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=DEADLINE) as answer:
             return answer.status, answer.read().decode()
