@@ -91,7 +91,7 @@ def test_the_template_reads_what_was_reasoned(server):
 def test_a_key_with_a_value_is_still_refused_by_name(server, name):
     message = {"role": "user", "content": "If", name: {"id": "1"}}
     status, answer = server.ask("/v1/chat/completions", {"messages": [message]})
-    assert status == 400 and answer["error"]["param"] == name
+    assert status == 400 and answer["error"]["param"] == f"messages[0].{name}"
 
 
 # Fields
