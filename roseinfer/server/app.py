@@ -35,6 +35,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, why in {
         400: "the request is wrong; `param` names the field",
         401: "the API key is missing or wrong",
+        403: "the header Host names another server",
         404: "there is no such model",
         408: "the body took too long",
         413: "the body is too large",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from roseinfer.llm.grammar import MOST_CHARACTERS
 from roseinfer.structured_outputs import StructuredOutputsParams
 
 MOST_CHOICES = 10_000  # compiled in 0.2 s
-MOST_CHARACTERS = 256 * 1024
 
 
 def check_size(wanted: StructuredOutputsParams) -> None:

@@ -207,10 +207,10 @@ def test_a_request_whose_turn_does_not_come_is_told_to_come_again(chatty, monkey
     ("wanted", "words"),
     [
         ({"choice": ["a"] * (MOST_CHOICES + 1)}, "choice must have at most 10,000 texts, got 10,001"),
-        ({"choice": ["a" * MOST_CHARACTERS]}, "choice must have at most 262,144 characters"),
-        ({"regex": "a" * (MOST_CHARACTERS + 1)}, "regex must have at most 262,144 characters, got 262,145"),
-        ({"grammar": "start: " + "a" * MOST_CHARACTERS}, "grammar must have at most 262,144 characters"),
-        ({"json": {"enum": ["a" * 1000] * 270}}, "json must have at most 262,144 characters"),
+        ({"choice": ["a" * MOST_CHARACTERS]}, "choice must have at most 300,000 characters"),
+        ({"regex": "a" * (MOST_CHARACTERS + 1)}, "regex must have at most 300,000 characters, got 300,001"),
+        ({"grammar": "start: " + "a" * MOST_CHARACTERS}, "grammar must have at most 300,000 characters"),
+        ({"json": {"enum": ["a" * 1000] * 310}}, "json must have at most 300,000 characters"),
     ],
 )
 def test_a_grammar_that_is_too_large_is_400(chatty, wanted, words):
