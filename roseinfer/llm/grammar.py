@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from roseinfer.structured_outputs import StructuredOutputsParams
 
+from .deep_stack import in_deep_stack
 from .detokenizer import Vocabulary
 from .grammar_tokens import GrammarTokens
 
@@ -21,15 +21,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NOT_INSTALLED = "structured_outputs need llguidance, which is not installed: `pip install 'roseinfer[structured]'`"
-# llguidance follows rules and references by recursion, in up to 700 bytes of the stack for each character that spells
-# them. An overflow would end the process, so the stack has room for the longest text that is taken.
-MOST_CHARACTERS = 300_000
-STACK_BYTES = 256 * 2**20  # of addresses: memory is used as far as the recursion goes
+MOST_CHARACTERS = 300_000  # for which deep_stack has room
 LONGEST_REASON = 400  # characters
 REASONS = {"NoExtensionBias": "there is no text that follows it"}  # where llguidance has but a name for one
-
-T = TypeVar("T")
-_stack_size = threading.Lock()
 
 
 class Grammar:
@@ -117,28 +111,39 @@ class Grammars:
     def grammar(self, wanted: StructuredOutputsParams) -> Grammar:
         """Raises ValueError for a schema, a regular expression or a grammar that is not valid, that no text follows or
         that is too large."""
-        try:
-            return Grammar(in_deep_stack(lambda: self._matcher(wanted)), self._ends)
-        except ValueError as error:
-            raise ValueError(f"structured_outputs cannot be followed: {error}") from error
+        text = grammar_text(wanted)
+        with named():
+            return Grammar(in_deep_stack(lambda: self._matcher(text)), self._ends)
 
-    def _matcher(self, wanted: StructuredOutputsParams) -> LLMatcher:
+    def _matcher(self, text: str) -> LLMatcher:
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, grammar_text(wanted), log_level=0, limits=self._limits)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         matcher.compute_bitmask()  # what fails at the first token fails here
         if matcher.is_error():
             raise ValueError(reason_of(matcher))
         return matcher
 
 
+@contextmanager
+def named() -> Iterator[None]:
+    """Let every ValueError begin with the setting that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"structured_outputs cannot be followed: {error}") from error
+
+
+@named()
 def grammar_text(wanted: StructuredOutputsParams) -> str:
-    """What was asked for, as llguidance reads it. Raises ValueError for too long a text."""
+    """Return what was asked for, as llguidance reads it. Raises ValueError for a text that is too long or no UTF-8, and
+    for a schema that is nested too deeply."""
     from llguidance import LLMatcher
 
     if wanted.choice is not None:
         # As one token of the grammar, an automaton: rules would be tried one by one, and 2,000 of them are too many.
         texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+        texts = texts.replace("\x7f", r"\u007f")  # the only character that JSON may have and llguidance's Lark may not
         return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(short_enough(wanted.regex))
@@ -162,22 +167,3 @@ def reason_of(matcher: LLMatcher) -> str:
         return reason
     half = LONGEST_REASON // 2
     return f"{reason[:half]} ... {reason[-half:]}"
-
-
-def in_deep_stack(call: Callable[[], T]) -> T:
-    """What a call gives, or raises, in a thread with STACK_BYTES of stack."""
-    done: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(call())
-        except BaseException as error:
-            done.set_exception(error)
-
-    with _stack_size:  # a setting of the process, for threads that begin now
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            threading.Thread(target=work, name="roseinfer grammar", daemon=True).start()
-        finally:
-            threading.stack_size(before)
-    return done.result()

@@ -4,6 +4,7 @@ and the library's own limits bound neither."""
 from __future__ import annotations
 
 from . import worker
+from .deep_stack import in_deep_stack
 
 
 def serve() -> None:
@@ -18,5 +19,5 @@ def compiled(text: str) -> dict[str, str]:
     found again, and told, when it is compiled for those."""
     from llguidance import LLMatcher, LLTokenizer
 
-    LLMatcher(LLTokenizer("byte"), text, log_level=0)
+    in_deep_stack(lambda: LLMatcher(LLTokenizer("byte"), text, log_level=0))
     return {}

@@ -185,7 +185,7 @@ class CallAnswer(ChatAnswer):
         return self._readers[delta.index].read(delta.text)
 
     def _ended(self, delta: Delta) -> Json:
-        is_whole = delta.finish_reason == "stop" and self._readers[delta.index].num_calls > 0
+        is_whole = delta.finish_reason == "stop" and self._readers[delta.index].is_whole
         return super()._ended(delta) | ({"finish_reason": self._finish_reason} if is_whole else {})
 
 

@@ -146,10 +146,10 @@ class AsyncEngine:
         return QueueFull(f"{why}: try again later", self.retry_after())
 
     def begin(self, stream: OutputStream, requests: List[Request]) -> None:
-        """Let the requests of a stream, which LLM.new_request made, wait for their turn. Nothing happens to a stream
-        that has ended."""
+        """Let the requests of a stream, which LLM.new_request made, wait for their turn. A stream that has ended while
+        they were made has them too, for whatever makes its answer, but the engine never sees them."""
+        stream.requests = requests
         if stream in self.streams:
-            stream.requests = requests
             self._commands.put(partial(self._begin, stream))
 
     def require_serving(self) -> None:
@@ -333,7 +333,8 @@ class AsyncEngine:
         self._fail([*failed], "a step of the engine failed", error)
 
     def _fail(self, streams: List[OutputStream], what: str, error: Exception) -> None:
-        logger.error("%s, and %d requests with it", what, len(streams), exc_info=error)
+        ids = ", ".join(stream.request_id for stream in streams)
+        logger.error("%s, and %s with it: %s", what, counted(len(streams), "request"), ids, exc_info=error)
         failure = StepFailed(f"{what} ({type(error).__name__}: {error})"[:500])
         for stream in streams:
             self._abort(stream)

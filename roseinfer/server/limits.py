@@ -8,7 +8,7 @@ from hmac import compare_digest
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import CLIENT_GONE, ApiError
 from .hosts import OwnHosts
 from .settings import KIB, ServerSettings
 
@@ -74,7 +74,7 @@ class Limits:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise ApiError("the client has gone", status=400, headers=CLOSE)
+                raise ApiError("the client has gone", status=CLIENT_GONE, headers=CLOSE)
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > most:

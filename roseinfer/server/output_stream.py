@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from roseinfer.llm.request import Request
 
+from .request_id import REQUEST_ID
+
 
 @dataclass(slots=True)
 class Delta:
@@ -98,6 +100,7 @@ class OutputStream:
     def __init__(self, num_samples: int, only_whole: bool) -> None:
         self.num_samples, self.only_whole = num_samples, only_whole
         self.arrival = perf_counter()  # the engine's clock
+        self.request_id = REQUEST_ID.get()  # of the HTTP request
         self.requests: List[Request] = ()
         self.num_tokens = 0  # new ones so far
         self._num_running = self.num_samples

@@ -72,6 +72,8 @@ class Defaults:
         if body.echo:
             more["prompt_logprobs"] = body.logprobs
         if body.max_tokens == 0:
+            if body.min_tokens:
+                raise ApiError(f"min_tokens must be at most max_tokens=0, got {body.min_tokens}", "min_tokens")
             more["max_tokens"] = 1
         return self._params(body, more)
 

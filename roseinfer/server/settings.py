@@ -56,6 +56,8 @@ class ServerSettings:
         for name in ("host", "served_model_name"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must name something, got ''")
+        if isinstance(self.allowed_hosts, str):
+            raise ValueError(f"allowed_hosts must be a list of names, got the text {self.allowed_hosts!r:.100}")
         for name in self.allowed_hosts or ():
             if not isinstance(name, str) or not HOST_NAME.fullmatch(name):
                 raise ValueError(f"allowed_hosts must be names without a port, such as rose.example, got {name!r:.100}")

@@ -82,6 +82,11 @@ class CallReader:
         self._depth = 0  # braces of arguments that are open
         self._is_string = self._is_escaped = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a call, and no arguments are still open."""
+        return self.num_calls > 0 and not self._depth
+
     def read(self, text: str) -> list[Json]:
         """Return what more text adds to the calls, as OpenAI's deltas: at most one of each call."""
         deltas: list[Json] = []

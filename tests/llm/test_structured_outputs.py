@@ -370,3 +370,9 @@ def test_a_grammar_walks_back_where_a_text_parts_from_it():
     assert allowed("bc") == {"d", "e"}
     other = grammar.copy()
     assert other([ids["a"]], torch.zeros(2048)).isfinite().any() and allowed("bce") == {"f"}
+
+
+def test_a_choice_may_have_any_character(llm):
+    for text in ["a\x7fb", "\x00", "\x85", "\u2028", "\U0001f600", "\"\\/'"]:
+        [output] = llm.generate(TEXTS[0], asked(choice=[text]))
+        assert (output.outputs[0].text, output.outputs[0].finish_reason) == (text, "stop")

@@ -163,3 +163,8 @@ def test_prompts_of_a_client_that_has_gone_are_not_computed(server, monkeypatch)
     may_go_on.set()
     server.wait_until_idle()
     assert log.count("prompt") == 1
+
+
+def test_a_setting_that_needs_new_tokens_is_refused_in_the_clients_numbers(client):
+    with pytest.raises(openai.BadRequestError, match="min_tokens must be at most max_tokens=0, got 2"):
+        client.completions.create(model="tiny", prompt=PROMPTS[0], max_tokens=0, extra_body={"min_tokens": 2})

@@ -79,3 +79,8 @@ def test_a_server_answers_under_the_names_that_were_added():
     with running_server(allowed_hosts=["rose.example"]) as running:
         assert running.ask("/health", Host="rose.example")[0] == 200
         assert running.ask("/health", Host="evil.example")[0] == 403
+
+
+def test_names_are_given_as_a_list():
+    with pytest.raises(ValueError, match="allowed_hosts must be a list of names, got the text 'rose.example'"):
+        ServerSettings(allowed_hosts="rose.example")

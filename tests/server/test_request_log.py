@@ -56,12 +56,13 @@ def test_the_official_client_reads_it(server):
 
 @slow
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_error_of_the_servers_own_names_the_request(server, stream):
+def test_an_error_of_the_servers_own_names_the_request(server, stream, caplog):
     with Gate(server) as gate:
         gate.failures.append(RuntimeError("a worn-out step"))
         gate.open()
         _, text, _ = server.exchange("/v1/completions", BODY | {"stream": stream}, **{"X-Request-Id": "trace-8"})
     assert json.loads(text.removeprefix("data: ").split("\n\n")[0])["error"]["message"].endswith("(request trace-8)")
+    assert "1 request with it: trace-8" in caplog.text
 
 
 @slow
@@ -99,6 +100,16 @@ def gone(logged: Running) -> None:
             logged.wait_for(lambda: len(logged.engine.streams) == 1)
         logged.wait_for(lambda: not logged.engine.streams)
         gate.open()
+
+
+@slow
+def test_a_client_that_leaves_within_its_body_is_logged_as_gone(capsys):
+    said = []
+    with running_server(access_log=True) as logged:
+        with logged.connect() as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        logged.wait_for(lambda: said.append(capsys.readouterr().err) or "/v1/completions" in "".join(said))
+    assert " /v1/completions 499 " in "".join(said)
 
 
 def test_a_line_of_a_strange_request():

@@ -121,6 +121,16 @@ def test_a_call_that_is_cut_off_says_so(chat, stream):
         assert all(found == name and whole.startswith(part) for found, part in calls)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_a_stop_text_cuts_off_is_not_called_whole(chat, stream):
+    client, _ = chat
+    wish = {"tool_choice": "required", "tools": [COPY], "parallel_tool_calls": False}
+    [(_, whole)], reason, _ = ask(client, stream, **wish)
+    assert reason == "tool_calls"
+    [(_, part)], reason, _ = ask(client, stream, stop='"deep"', **wish)
+    assert reason == "stop" and whole.startswith(part)
+
+
 def test_samples_have_calls_of_their_own(chat):
     client, _ = chat
     answer = client.chat.completions.create(

@@ -192,6 +192,17 @@ def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not(chatty
     assert chatty.ask("/v1/completions", STRUCTURED)[0] == 200
 
 
+DEEP_RULES = "start: r0\n" + "\n".join(f'r{i}: "a" r{i + 1}' for i in range(5000)) + '\nr5000: "b"'
+DEEP_REFERENCES = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3000)} | {"d3000": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"grammar": DEEP_RULES}, {"json": {"$ref": "#/$defs/d0", "$defs": DEEP_REFERENCES}}], ids=list
+)
+def test_a_deep_grammar_that_the_engine_takes_is_taken(chatty, wanted):
+    assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": wanted})[0] == 200
+
+
 def test_a_request_whose_turn_does_not_come_is_told_to_come_again(chatty, monkeypatch):
     monkeypatch.setattr("roseinfer.server.lane.TURN_SECONDS", 0.3)
     with held(chatty.llm, "prompt_ids") as calls, ThreadPoolExecutor() as pool:
@@ -218,6 +229,18 @@ def test_a_grammar_that_is_too_large_is_400(chatty, wanted, words):
     assert status == 400 and words in answer["error"]["message"]
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"type": "array", "items": nested(depth - 1)} if depth else {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"choice": ["\ud83d"]}, {"json": nested(150)}, {"json": {"enum": ["\ud83d"]}}], ids=str
+)
+def test_what_no_process_can_be_asked_is_refused_by_name(chatty, wanted):
+    status, answer = chatty.ask("/v1/completions", SHORT | {"structured_outputs": wanted})
+    assert status == 400 and answer["error"]["message"].startswith("structured_outputs cannot be followed: ")
+
+
 def test_some_thousand_choices_are_taken(chatty):
     choices = [f"choice {i}" for i in range(5000)]
     assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": {"choice": choices}})[0] == 200
@@ -240,6 +263,23 @@ def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_
         assert "1 request cut off" in running.said and "every request has ended" not in running.said
         if kind != "a conversation":  # whose process can be ended
             assert not running.server.has_ended
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("asks", [{}, {"logprobs": 1}, {"echo": True}], ids=str)
+def test_the_end_may_come_in_the_moment_in_which_the_prompts_are_read(monkeypatch, asks, stream):
+    with running_server() as running:
+        prompts, read = running.server.service.prompts, running.server.service.prompts.of_prompts
+
+        async def read_until_the_end(*given):
+            requests = await read(*given)
+            await running.engine.drain(0)
+            return requests
+
+        monkeypatch.setattr(prompts, "of_prompts", read_until_the_end)
+        _, text, _ = running.exchange("/v1/completions", SHORT | asks | {"stream": stream})
+        error = json.loads(text.removeprefix("data: ").split("\n\n")[0])["error"]
+        assert error["code"] == "not_serving"
 
 
 def test_an_end_without_work_leaves_no_thread_at_work(folder):
