@@ -13,17 +13,15 @@ from torch import Tensor
 
 from roseinfer.structured_outputs import StructuredOutputsParams
 
-from .deep_stack import in_deep_stack
 from .detokenizer import Vocabulary
+from .grammar_compile import compile_grammar, reason_of
 from .grammar_tokens import GrammarTokens
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NOT_INSTALLED = "structured_outputs need llguidance, which is not installed: `pip install 'roseinfer[structured]'`"
-MOST_CHARACTERS = 300_000  # for which deep_stack has room
-LONGEST_REASON = 400  # characters
-REASONS = {"NoExtensionBias": "there is no text that follows it"}  # where llguidance has but a name for one
+MOST_CHARACTERS = 300_000  # for which in_deep_stack has room
 
 
 class Grammar:
@@ -98,7 +96,7 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         """Raises ValueError without llguidance, without an end token, and for a tokenizer of whole words."""
         try:
-            from llguidance import LLParserLimits, LLTokenizer, TokenizerWrapper
+            from llguidance import LLTokenizer, TokenizerWrapper
         except ModuleNotFoundError as error:
             raise ValueError(NOT_INSTALLED) from error
         if not eos_token_ids:
@@ -106,23 +104,13 @@ class Grammars:
         tokens = GrammarTokens(vocabulary, vocab_size, eos_token_ids[0])
         self._tokenizer = LLTokenizer(TokenizerWrapper(tokens), eos_token=[*eos_token_ids])
         self._ends = eos_token_ids
-        self._limits = LLParserLimits(verbose_errors=False)
 
     def grammar(self, wanted: StructuredOutputsParams) -> Grammar:
         """Raises ValueError for a schema, a regular expression or a grammar that is not valid, that no text follows or
         that is too large."""
         text = grammar_text(wanted)
         with named():
-            return Grammar(in_deep_stack(lambda: self._matcher(text)), self._ends)
-
-    def _matcher(self, text: str) -> LLMatcher:
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
-        matcher.compute_bitmask()  # what fails at the first token fails here
-        if matcher.is_error():
-            raise ValueError(reason_of(matcher))
-        return matcher
+            return Grammar(compile_grammar(self._tokenizer, text), self._ends)
 
 
 @contextmanager
@@ -157,13 +145,3 @@ def short_enough(text: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has {len(text):,} characters, allowed: at most {MOST_CHARACTERS:,}")
     return text
-
-
-def reason_of(matcher: LLMatcher) -> str:
-    """Why it fails. What llguidance adds of its own state begins with a line "<...>"."""
-    reason = " ".join(matcher.get_error().split("\n<")[0].split())
-    reason = REASONS.get(reason, reason)
-    if len(reason) <= LONGEST_REASON:
-        return reason
-    half = LONGEST_REASON // 2
-    return f"{reason[:half]} ... {reason[-half:]}"

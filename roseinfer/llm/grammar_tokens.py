@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from tokenizers import Tokenizer
+
 from .detokenizer import Vocabulary
 from .encoding import encode
 
@@ -22,9 +24,7 @@ class GrammarTokens:
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_token_id: int) -> None:
         self.eos_token_id = eos_token_id
         self._tokenizer = vocabulary.tokenizer
-        added = self._tokenizer.get_added_tokens_decoder().items()
-        # A Lark grammar may name these, as <tool>, and no text spells them.
-        self.special_token_ids = [i for i, token in added if token.special or is_bracketed(token.content)]
+        self.special_token_ids = [*named_tokens(self._tokenizer)]
         num_tokens = 1 + max(self._tokenizer.get_vocab().values())
         self.tokens = [vocabulary.bytes_of(i) for i in range(num_tokens)]
         self.tokens += [b""] * (vocab_size - num_tokens)  # no text leads to these
@@ -62,6 +62,12 @@ class GrammarTokens:
     @cached_property
     def _most_bytes(self) -> int:
         return max(map(len, self._id_of))
+
+
+def named_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the tokens that a Lark grammar may name, as <tool>, by their ids. No text spells them."""
+    added = tokenizer.get_added_tokens_decoder().items()
+    return {i: token.content for i, token in added if token.special or is_bracketed(token.content)}
 
 
 def is_bracketed(name: str) -> bool:

@@ -3,8 +3,15 @@ and the library's own limits bound neither."""
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
 from . import worker
-from .deep_stack import in_deep_stack
+from .grammar_compile import compile_grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 
 def serve() -> None:
@@ -14,10 +21,41 @@ def serve() -> None:
     worker.serve(compiled)
 
 
-def compiled(text: str) -> dict[str, str]:
-    """Compile a grammar over bytes, which takes about as long as over the tokens of a model. What is wrong with it is
-    found again, and told, when it is compiled for those."""
-    from llguidance import LLMatcher, LLTokenizer
-
-    in_deep_stack(lambda: LLMatcher(LLTokenizer("byte"), text, log_level=0))
+def compiled(text: str, **tokens: Any) -> dict[str, str]:
+    """Compile a grammar over bytes, which takes about as long as over the tokens of a model. tokens: see ByteTokens.
+    Return "refused" and the reason for one that is wrong. It must not be compiled again: the compiler may have given up
+    early here, and would go on where another token is known."""
+    try:
+        compile_grammar(tokenizer(json.dumps(tokens)), text)
+    except ValueError as error:
+        return {"refused": str(error)}
     return {}
+
+
+@cache
+def tokenizer(tokens: str) -> LLTokenizer:
+    """Return llguidance's tokenizer over ByteTokens. tokens: its arguments as JSON."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(ByteTokens(**json.loads(tokens))))
+
+
+class ByteTokens:
+    """Tells llguidance of as many tokens as a model has, empty but for those that grammars may name, and after them of
+    one for each byte.
+
+    names: texts of the tokens with a name, such as <tool>, by their ids, which JSON writes as texts. num_tokens: of the
+    model. eos_token_id: one of the tokens that end a text. The other names are those of llguidance's TokenizerWrapper.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, names: dict[str, str], num_tokens: int, eos_token_id: int) -> None:
+        self._first_byte, self.eos_token_id = num_tokens, eos_token_id
+        self.tokens = [b""] * num_tokens + [bytes([byte]) for byte in range(256)]
+        self.special_token_ids = [*map(int, names)]
+        for token_id, text in zip(self.special_token_ids, names.values(), strict=True):
+            self.tokens[token_id] = text.encode()
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [self._first_byte + byte for byte in text]

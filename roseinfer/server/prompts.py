@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from importlib.util import find_spec
+from typing import Any
 
 from roseinfer.llm.chat import ChatTemplate, NoChatTemplate
 from roseinfer.llm.grammar import grammar_text
+from roseinfer.llm.grammar_tokens import named_tokens
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
 from roseinfer.llm.worker import Worker
@@ -100,11 +102,23 @@ class PromptReader:
     def _structured_request(self, token_ids: list[int], params: SamplingParams) -> Request:
         """A grammar is compiled twice, first where it can be broken off."""
         wanted = params.structured_outputs
-        if wanted and find_spec("llguidance"):  # a request is refused without it, in words of its own
-            answer = self._grammar_worker.answer(text=grammar_text(wanted))
+        if wanted and self._grammar_tokens:
+            answer = self._grammar_worker.answer(text=grammar_text(wanted), **self._grammar_tokens)
             if "error" in answer:
                 raise ValueError(f"structured_outputs cannot be compiled: {answer['error']}")
+            if "refused" in answer:
+                raise ValueError(f"structured_outputs cannot be followed: {answer['refused']}")
         return self.llm.new_request(token_ids, params)
+
+    @cached_property
+    def _grammar_tokens(self) -> dict[str, Any]:
+        """What the process has to know of the model's tokens. {} where no grammar can be followed, for want of
+        llguidance, a tokenizer or an end token: a request is refused then, in words of its own."""
+        tokenizer, ends = self.llm.tokenizer, self.llm.model.config.eos_token_ids
+        if not (find_spec("llguidance") and tokenizer and ends):
+            return {}
+        num_tokens = max(self.llm.model.config.vocab_size, 1 + max(tokenizer.get_vocab().values()))
+        return {"names": named_tokens(tokenizer), "num_tokens": num_tokens, "eos_token_id": ends[0]}
 
     @cached_property
     def _grammar_worker(self) -> Worker:

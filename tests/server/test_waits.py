@@ -229,12 +229,30 @@ def test_a_grammar_that_is_too_large_is_400(chatty, wanted, words):
     assert status == 400 and words in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("named", ["<|endoftext|>", "<[2000]>", "<nowhere>", "<[9999]>"])
+def test_no_token_that_a_grammar_names_leads_past_the_limit_of_time(chatty, monkeypatch, named):
+    """The engine's compiler knows the model's tokens, and nothing can break it off: it may begin only after the process
+    with the limit has come to the end of the same grammar."""
+    assert chatty.ask("/v1/completions", STRUCTURED)[0] == 200
+    monkeypatch.setattr(chatty.llm, "new_request", lambda *_: pytest.fail("the engine's compiler has begun"))
+    monkeypatch.setattr(chatty.server.service.prompts._grammar_worker, "seconds", 0.5)
+    grammar = f"start: {named} | slow\nslow: %json {json.dumps(SLOW_SCHEMA)}"
+    status, answer = chatty.ask("/v1/completions", SHORT | {"structured_outputs": {"grammar": grammar}})
+    assert status == 400 and "structured_outputs cannot be " in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("named", ["<|endoftext|>", "<[2000]>", "<[1-2047]>"])
+def test_a_grammar_may_name_tokens_of_the_model(chatty, named):
+    grammar = {"grammar": f'start: "a" {named}'}
+    assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": grammar})[0] == 200
+
+
 def nested(depth: int) -> dict[str, Any]:
     return {"type": "array", "items": nested(depth - 1)} if depth else {"type": "integer"}
 
 
 @pytest.mark.parametrize(
-    "wanted", [{"choice": ["\ud83d"]}, {"json": nested(150)}, {"json": {"enum": ["\ud83d"]}}], ids=str
+    "wanted", [{"choice": ["\ud83d"]}, {"json": nested(150)}, {"json": {"enum": ["\ud83d"]}}], ids=range(3)
 )
 def test_what_no_process_can_be_asked_is_refused_by_name(chatty, wanted):
     status, answer = chatty.ask("/v1/completions", SHORT | {"structured_outputs": wanted})
