@@ -91,7 +91,7 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
 
     @app.post("/models/{model:path}/generate", responses=POSTED)
     async def generate_of_model(model: str, body: GenerateBody, http: Request, key: Key) -> Response:
-        """The same, with the name of the model."""
+        """Continue a prompt with the model that the path names: the form of post 002's server."""
         service.require_model(model)
         return await service.generate(body, http)
 
@@ -107,11 +107,12 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
 
     @app.get("/v1/models", responses=ERRORS)
     async def models(key: Key) -> Response:
-        """The one model."""
+        """List the one model."""
         return JSON({"object": "list", "data": [card()]})
 
     @app.get("/v1/models/{model:path}", responses=ERRORS)
     async def model(model: str, key: Key) -> Response:
+        """Describe the model of this name."""
         service.require_model(model)
         return JSON(card())
 

@@ -141,7 +141,7 @@ class AsyncEngine:
         return stream
 
     def full(self, why: str) -> QueueFull:
-        """The refusal of one request more."""
+        """Count one more refused request, and return its error."""
         self.num_refused += 1
         return QueueFull(f"{why}: try again later", self.retry_after())
 

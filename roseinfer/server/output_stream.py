@@ -61,7 +61,7 @@ class Unsent:
         self._has_ended = [False] * len(request.samples)
 
     def take(self) -> list[Delta]:
-        """A Delta for each sample with news."""
+        """Return a Delta for each sample with news."""
         deltas = []
         for i, sample in enumerate(self._request.samples):
             if self._has_ended[i] or (sample.num_read == self._num_tokens[i] and not sample.finish_reason):
@@ -139,7 +139,7 @@ class OutputStream:
         raise self._failure
 
     async def next(self) -> list[Delta]:
-        """What is new, at most one of each sample; [] at the end. Raises what `fail` was given."""
+        """Return what is new, at most one Delta a sample; [] at the end. Raises what `fail` was given."""
         while not self._pending:
             if self._failure:
                 raise self._failure
@@ -152,7 +152,7 @@ class OutputStream:
         return deltas
 
     async def rest(self) -> list[Delta]:
-        """All that is still to come, one of each sample, in the order of their indices."""
+        """Wait for the end, and return one Delta a sample, in the order of their indices."""
         whole: dict[int, Delta] = {}
         while deltas := await self.next():
             join(whole, deltas)

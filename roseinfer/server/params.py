@@ -67,7 +67,8 @@ class Defaults:
             self.params = replace(self.params, max_tokens=most_new_tokens)
 
     def of_completion(self, body: CompletionBody) -> SamplingParams:
-        """The engine makes at least one token: the answer to max_tokens=0 leaves it out."""
+        """Return what a completion asks for. The engine makes at least one token, and the answer to max_tokens=0
+        leaves it out."""
         more: dict[str, Any] = {} if body.logprobs is None else {"logprobs": body.logprobs}
         if body.echo:
             more["prompt_logprobs"] = body.logprobs
@@ -78,7 +79,8 @@ class Defaults:
         return self._params(body, more)
 
     def of_chat(self, body: ChatBody) -> SamplingParams:
-        """A body without a limit may fill the room that the model has, as max_tokens=None does."""
+        """Return what a conversation asks for. Without a limit it may fill the room that the model has, as with
+        max_tokens=None."""
         if body.top_logprobs and not body.logprobs:
             raise ApiError(f"top_logprobs={body.top_logprobs} needs logprobs=true", "top_logprobs")
         more: dict[str, Any] = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}

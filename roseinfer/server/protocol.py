@@ -30,7 +30,7 @@ Prompts = Annotated[list[T], Field(min_length=1, fail_fast=True)]
 
 
 def with_few_fields(given: Any, most: int) -> Any:
-    """What is given. Raises PydanticCustomError for an object with more fields, before each of them is looked at."""
+    """Return what is given. Raises PydanticCustomError for an object with more fields, without a look at each."""
     if isinstance(given, dict) and len(given) > most:
         raise PydanticCustomError("too_many_fields", "it must have at most {most} fields", {"most": most})
     return given
@@ -144,7 +144,9 @@ class SamplingBody(Body):
         discriminator="type",
         description="the form that the text follows: a JSON object, or a JSON schema",
     )
-    structured_outputs: StructuredOutputs | None = Field(default=None, description="the same, and more forms; vLLM's")
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None, description="as response_format, with more forms; vLLM's"
+    )
     allowed_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS, fail_fast=True)] | None = Field(
         default=None, description="the only tokens that may be chosen; vLLM's"
     )

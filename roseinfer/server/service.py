@@ -1,4 +1,4 @@
-"""Service: requests of the API, through the engine, to answers. Of HTTP it knows the response and a disconnect."""
+"""Service: gives requests of the API to the engine, and writes its answers. It sees HTTP's responses and disconnects."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Service:
         return self.engine.llm
 
     def prepare(self) -> None:
-        """Make all of these, before the first request."""
+        """Make the prompt reader, the defaults and the tokens' texts before the first request needs them."""
         _ = self.prompts, self.defaults, self.texts
 
     async def complete(self, body: CompletionBody, http: HttpRequest) -> Response:

@@ -66,6 +66,6 @@ class ServerSettings:
             raise ValueError("api_key must be of visible ASCII characters, and not empty")
 
     def with_template_text(self) -> ServerSettings:
-        """The same with the text of chat_template's file in its place: a replica may run where the file is not. Raises
-        ValueError."""
+        """Return these settings with the template's text in place of its file's name, since a replica may run where the
+        file is not. Raises ValueError."""
         return self if self.chat_template is None else replace(self, chat_template=template_text(self.chat_template))
