@@ -44,7 +44,7 @@ def llm_of(args: Namespace) -> LLM:
     from roseinfer.models import load_tokenizer
 
     load_tokenizer(args.model)  # a model without one is refused before it is loaded
-    with shown_progress(f"loading {args.model}; the first run on a machine also compiles kernels, once"):
+    with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
         return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
 
 

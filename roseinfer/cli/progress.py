@@ -20,6 +20,7 @@ EVERY_S = 5.0  # between two lines where there is no terminal
 REDRAW_S = 1.0  # of the bar, whose clock goes on during a run
 # What a narrow terminal cuts off is the end, so the time that is left stands before the run's name.
 LAYOUT = "{n_fmt}/{total_fmt} {elapsed}{postfix} |{bar}| {desc}"
+NOT_COUNTED = "{elapsed} {desc}"  # the layout until the number of runs is known
 WORTH_SAYING_S = 10.0  # of an estimate
 
 
@@ -28,9 +29,8 @@ def shown_progress(doing: str = "loading the model") -> Iterator[OnProgress]:
     """doing: what is done until the first report."""
     from tqdm.auto import tqdm
 
-    bar = tqdm(
-        desc=doing, bar_format=LAYOUT, leave=False, dynamic_ncols=True, disable=not (sys.stderr and sys.stderr.isatty())
-    )
+    is_terminal = bool(sys.stderr and sys.stderr.isatty())
+    bar = tqdm(desc=doing, bar_format=NOT_COUNTED, leave=False, dynamic_ncols=True, disable=not is_terminal)
     with bar, _lines(doing) if bar.disable else _drawn(bar) as show:
         is_said = False
 
@@ -69,6 +69,7 @@ def say(text: str) -> None:
 def _drawn(bar: tqdm) -> Iterator[OnProgress]:
     def show(p: RunProgress) -> None:
         bar.total, bar.n = p.runs_total or None, p.runs_done
+        bar.bar_format = LAYOUT if p.runs_total else NOT_COUNTED
         bar.set_description_str(described(p), refresh=False)
         bar.set_postfix_str("" if p.seconds_left is None else f"{duration(p.seconds_left)} left")
 

@@ -18,11 +18,13 @@ def greeting(url: str, settings: ServerSettings, request: tuple[str, dict[str, A
     """Two lines for a terminal. request: the end of a path, and its body."""
     for listened, asked in ANYWHERE.items():
         url = url.replace(f"//{listened}:", f"//{asked}:")
+    # Not the key itself: what is said here may be kept in a log.
     key = ' -H "Authorization: Bearer $ROSEINFER_API_KEY"' if settings.api_key else ""
+    where = "a terminal whose ROSEINFER_API_KEY is the key" if settings.api_key else "a terminal"
     path, body = request
     data = json.dumps(body | {"max_tokens": MAX_TOKENS})
     curl = f"curl {url}/v1/{path} -H 'Content-Type: application/json'{key} -d '{data}'"
-    return f"a page to try it: {url}/\nor from a terminal: {curl}"
+    return f"a page to try it: {url}/\nor from {where}: {curl}"
 
 
 def request_for(llm: LLM, chat_template: str | None) -> tuple[str, dict[str, Any]]:

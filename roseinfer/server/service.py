@@ -1,4 +1,5 @@
-"""Service: gives requests of the API to the engine, and writes its answers. It sees HTTP's responses and disconnects."""
+"""Service: gives requests of the API to the engine, and writes its answers. Of HTTP it sees responses and
+disconnects."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_with_the_key_it_shows_the_models_name_and_the_engine(browser):
     with running_server(api_key="rose-key") as locked:
         page = browser.new_page()
         page.goto(locked.url)
-        page.locator("#status").filter(has_text="the server's API key").wait_for()
+        page.locator("#status").filter(has_text="this server asks for its key").wait_for()
         assert page.locator("#model").text_content() == ""
         page.fill("#key", "rose-key")
         page.locator("#status").filter(has_text="ready").wait_for()

@@ -132,3 +132,4 @@ def test_a_server_that_is_ready_names_its_page_and_a_request_to_paste():
     assert "127.0.0.1" in greeting("http://0.0.0.0:8000", ServerSettings(host="0.0.0.0"))
     locked = greeting("http://[::]:8000", ServerSettings(api_key="rose-key"))
     assert "http://[::1]:8000/" in locked and "Bearer $ROSEINFER_API_KEY" in locked and "rose-key" not in locked
+    assert "a terminal whose ROSEINFER_API_KEY is the key" in locked
