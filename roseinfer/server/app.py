@@ -16,10 +16,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .async_engine import LOADING, READY
 from .errors import JSON, ErrorBody, install_handlers
 from .limits import Limits
+from .lines import to_stderr
 from .live_view import live_view
 from .prometheus import CONTENT_TYPE, exposition
 from .protocol import ChatBody, CompletionBody, DetokenizeBody, GenerateBody, TokenizeBody
-from .request_log import RequestLog, to_stderr
+from .request_log import RequestLog
 from .service import Service
 from .settings import ServerSettings
 

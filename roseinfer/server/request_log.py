@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from time import perf_counter
@@ -49,7 +48,3 @@ def log_line(scope: Scope, status: int, seconds: float, request_id: str) -> str:
     client = scope["client"][0] if scope.get("client") else "-"
     path = scope["raw_path"].decode("ascii", "backslashreplace")
     return f"{now} {client} {scope['method']} {path} {status} {seconds:.3f} s {request_id}"
-
-
-def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

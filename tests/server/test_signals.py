@@ -146,3 +146,12 @@ def test_a_stopped_rank_fails_health_and_holds_up_no_end(num_signals):
                 time.sleep(0.3)
             assert "2 requests cut off" in ended(process)
             assert all(one.result(DEADLINE)[0] == 503 for one in answers)
+
+
+@pytest.mark.parametrize("more", [[], ["--access-log"]])
+def test_a_terminal_that_has_gone_holds_up_no_end(more):
+    with serving("tiny", *more) as (process, url):
+        process.stderr.close()
+        assert status(url)[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE) == 0

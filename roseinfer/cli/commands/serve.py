@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from roseinfer.arguments import require_count
 from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best, no_file
 from roseinfer.cli.flags import add_flags, flag, given_fields, settings_of
 from roseinfer.engine.config import EngineConfig, check_device, check_dtype
+from roseinfer.server.lines import to_stderr as say
 from roseinfer.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -184,7 +184,3 @@ def loader(model: str, settings: dict[str, Any], vocab_size: int | None) -> Call
         return llm
 
     return load
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
