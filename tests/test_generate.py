@@ -271,7 +271,7 @@ def test_block_tables_reserve_all_or_nothing():
     assert (tables.of(7, 0), tables.of(8, 1), tables.num_free, len(tables)) == ([0], [1, 2], 0, 2)
     with pytest.raises(OutOfBlocks, match="2 more blocks of 4 tokens are needed, 0 of num_blocks=3"):
         tables.reserve({7: 8, 9: 1})
-    with pytest.raises(OutOfBlocks, match="1 more blocks of 4 tokens are needed, 0 of num_blocks=3"):
+    with pytest.raises(OutOfBlocks, match="1 more block of 4 tokens is needed, 0 of num_blocks=3"):
         tables.reserve({7: 8})
     assert 9 not in tables and tables.of(7, 1) == [0]
     tables.reserve({7: 3})  # fewer tokens than it holds blocks for: nothing is taken away
