@@ -51,7 +51,7 @@ class Grammar:
             return False  # the call is going to raise it
 
     def copy(self) -> Grammar:
-        """The same grammar for another sample of the prompt."""
+        """Return a grammar of the same rules, for another sample of the prompt."""
         return Grammar(self._start, tuple(self._ends))
 
     def _begin(self) -> None:

@@ -173,7 +173,7 @@ class AsyncEngine:
             self._commands.put(partial(self._abort, stream))
 
     async def drain(self, seconds: float) -> int:
-        """Refuse new requests, and let those that were accepted end, for at most so long. How many were cut off."""
+        """Refuse new requests, and let those that were accepted end for at most so long. Return how many it cut off."""
         self._stage = DRAINING if self._stage != FAILED else FAILED
         await self._until(lambda: not self.streams, seconds)
         cut_off = list(self.streams)
