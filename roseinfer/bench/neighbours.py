@@ -11,6 +11,8 @@ TASKS = Path("/proc/self/task")
 BUSY = "This machine is busy"
 # Alone on its cores a run waits for 0 to 3% of its time; beside one other busy program, for more than 100%.
 MOST_WAITING = 0.1
+# Seconds. A race of 0.2 s is interrupted for a time slice or two on any machine, and that is 10% of it.
+WAITING_OF_NOTE = 0.05
 # Of the fastest run. On a quiet machine runs of one contender stay below half of it.
 MOST_SPREAD = 0.3
 
@@ -62,7 +64,7 @@ def busy_signs(samples: Iterable[Mapping[str, Any]]) -> list[str]:
     signs = []
     timed = [s for s in samples if s.get("waited_seconds") is not None]
     waited, seconds = sum(s["waited_seconds"] for s in timed), sum(s["seconds"] for s in timed)
-    if waited > MOST_WAITING * seconds:
+    if waited > max(WAITING_OF_NOTE, MOST_WAITING * seconds):
         signs.append(f"threads of this race waited {waited:.1f} s for a core in {seconds:.1f} s")
     judged = [s for s in samples if "tokens_per_second" in s]
     for name in dict.fromkeys(s["name"] for s in judged):

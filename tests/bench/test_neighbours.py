@@ -29,6 +29,11 @@ def test_threads_that_waited_for_a_core_are_told():
     assert busy_sentence(waiting).startswith("This machine is busy: ")
 
 
+def test_a_time_slice_in_a_short_race_says_nothing():
+    assert busy_signs(runs("s01", [100.0, 99.0], waited=0.02, seconds=0.1)) == []
+    assert busy_signs(runs("s01", [100.0, 99.0], waited=0.03, seconds=0.1)) != []
+
+
 def test_runs_that_lie_apart_are_told_also_where_the_system_counts_no_waiting():
     apart = runs("s01", [100.0, 60.0], waited=None) + runs("s02", [140.0, 150.0], waited=None)
     assert busy_signs(apart) == ["runs of s01 lie between 60 and 100 tok/s"]

@@ -18,7 +18,7 @@ from roseinfer.models import load_model
 from roseinfer.paths import DATA
 from roseinfer.profiling import decode_floor, measure_machine
 
-from ..measure.progress_bar import is_watched, progress_bar
+from ..measure.progress_bar import progress_bar
 from . import speeds
 from .chart import ClimbChart, Side
 from .speeds import Speed
@@ -52,7 +52,7 @@ def climb(stage: type[Stage]) -> ClimbChart:
     wanted: list[type[Stage]] = [*built, EngineStage]
     contenders = [each for each in wanted if not each.why_untimed(model.device)]
     under = speeds.key(model.device, ladder)
-    found = {name: speed for name, speed in speeds.kept(under).items() if speed.is_steady or not is_watched()}
+    found = {name: speed for name, speed in speeds.kept(under).items() if speed.is_steady}
     if missing := [each for each in contenders if each.name not in found]:
         measured = _measure(model, missing, with_hf=HF_NAME not in found)
         if FLOOR not in found:
